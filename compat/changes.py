@@ -1,0 +1,235 @@
+"""Changes: what a host lacks of its plan. A pure comparison of two documents.
+
+A section of the snapshot that could not be looked at never counts as converged: what depends on
+it is to be installed, and the reason says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import ownership, versions
+from .host import Host, mapping, mappings
+from .linker import FILE as LINKER_FILE
+
+Row = dict[str, Any]
+
+UNSEEN = "could not be looked at"
+
+
+def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list[Row]:
+    """What to do on a host, in the order of the roles: `what`, `id`, `action`, `because`.
+
+    `what` is toolkit, cudnn, stack, linker or default_link; `id` is the receipt's id, the linker
+    file's or the link's path; `action` is install, repair, finish or refuse. An empty list means
+    that the host is what the plan says, as far as documents can tell.
+    """
+    host = Host(snapshot)
+    rows = [_toolkit(host, row) for row in plan["toolkits"]]
+    rows += [_cudnn(host, row) for row in plan["cudnn"]]
+    rows += [_stack(host, row) for row in plan["stacks"]]
+    rows.append(_default_link(host, plan["default_link"]))
+    rows.append(_linker(host, plan))
+    return [row for row in rows if row is not None]
+
+
+def _change(what: str, identity: str, action: str, because: str) -> Row:
+    return {"what": what, "id": identity, "action": action, "because": because}
+
+
+def _unseen(host: Host, what: str, identity: str, *sections: str) -> Row | None:
+    """An installation to be sure, when a section that matters is not `ok`."""
+    names = host.unseen(sections)
+    if not names:
+        return None
+    return _change(what, identity, "install", f"the host's {' and '.join(names)} {UNSEEN}")
+
+
+def _unfinished(host: Host, kind: str, identity: str) -> Row | None:
+    entry = host.journal(kind, identity)
+    if entry is None:
+        return None
+    because = f"the journal says {entry.get('state')} since {entry.get('started')}"
+    return _change(kind, identity, "finish", because)
+
+
+def _altered(receipt: Row, kind: str, identity: str, version: str) -> Row | None:
+    """A repair, when files changed since the receipt or it is of another version."""
+    if receipt.get("version") != version:
+        because = f"{receipt.get('version')} is installed, {version} is planned"
+        return _change(kind, identity, "repair", because)
+    if not receipt.get("changed"):
+        return None
+    changed = mappings(receipt["changed"]) or [{}]
+    first = f"{changed[0].get('path')} ({changed[0].get('what')})"
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return _change(kind, identity, "repair", f"changed since it was installed: {first}{more}")
+
+
+def _other_source(
+    receipt: Row, kind: str, identity: str, artifact: Mapping[str, Any]
+) -> Row | None:
+    """A repair, when it was installed from another file than the planned one."""
+    algorithm, _, wanted = str(artifact["checksum"] or "").partition(":")
+    have = mapping(receipt.get("source")).get(algorithm)
+    if not have or have == wanted:
+        return None
+    because = f"installed from a file with {algorithm} {str(have)[:16]}..., not the planned one"
+    return _change(kind, identity, "repair", because)
+
+
+def _toolkit(host: Host, row: Mapping[str, Any]) -> Row | None:
+    identity = row["short"]
+    if found := _unseen(host, "toolkit", identity, "receipts", "toolkits"):
+        return found
+    if found := _unfinished(host, "toolkit", identity):
+        return found
+    if ownership.foreign_toolkit(host, row):
+        because = f"{row['path']} is there and was not installed by gpufleet"
+        return _change("toolkit", identity, "refuse", because)
+    receipt, tree = host.receipt("toolkit", identity), host.tree(row["path"])
+    if receipt is None:
+        return _change("toolkit", identity, "install", f"{row['path']} is not there")
+    if tree is None:
+        return _change("toolkit", identity, "repair", f"{row['path']} is gone, its receipt is not")
+    return _altered(receipt, "toolkit", identity, row["version"]) or _other_source(
+        receipt, "toolkit", identity, row["artifact"]
+    )
+
+
+def _cudnn(host: Host, row: Mapping[str, Any]) -> Row | None:
+    identity = row["id"]
+    if found := _unseen(host, "cudnn", identity, "receipts", "cudnn"):
+        return found
+    if found := _unfinished(host, "cudnn", identity):
+        return found
+    if ownership.foreign_cudnn(host, row):
+        because = f"{row['soname']} in {row['toolkit_path']} was not installed by gpufleet"
+        return _change("cudnn", identity, "refuse", because)
+    receipt = host.receipt("cudnn", identity)
+    if receipt is None:
+        because = f"{row['soname']} is not in {row['toolkit_path']}"
+        return _change("cudnn", identity, "install", because)
+    return _altered(receipt, "cudnn", identity, row["version"]) or _other_source(
+        receipt, "cudnn", identity, row["artifact"]
+    )
+
+
+def _stack(host: Host, row: Mapping[str, Any]) -> Row | None:
+    name = row["name"]
+    if found := _unseen(host, "stack", name, "receipts", "stacks"):
+        return found
+    if found := _unfinished(host, "stack", name):
+        return found
+    if ownership.foreign_stack(host, row):
+        because = f"{row['venv']} is there and was not installed by gpufleet"
+        return _change("stack", name, "refuse", because)
+    receipt, stack = host.receipt("stack", name), host.stack(name)
+    if receipt is None:
+        return _change("stack", name, "install", f"{row['venv']} is not there")
+    if stack is None:
+        return _change("stack", name, "repair", f"{row['venv']} is gone, its receipt is not")
+    if found := _altered(receipt, "stack", name, row["version"]):
+        return found
+    return next(
+        (_change("stack", name, "repair", because) for because in _drift(receipt, stack, row)),
+        None,
+    )
+
+
+def _drift(receipt: Row, stack: Row, row: Mapping[str, Any]) -> list[str]:
+    """How an environment differs from its receipt, and its receipt from the plan.
+
+    Packages that the receipt does not name are somebody's own, and none of this comparison's.
+    """
+    found = []
+    python = versions.short(str(receipt.get("python") or ""))
+    if row["python"] and python != row["python"]:
+        found.append(f"it was made with Python {python or 'unknown'}, not {row['python']}")
+    lock = row.get("lock_sha256")
+    if lock and receipt.get("lock_sha256") != lock:
+        found.append(f"its lock {row['lock']} has changed")
+    have, want = mapping(stack.get("packages")), mapping(receipt.get("packages"))
+    found += [
+        f"package {name} is {have.get(name) or 'missing'}, not {want[name]}"
+        for name in sorted(want)
+        if have.get(name) != want[name]
+    ]
+    prefix = f"{row['toolkit_path']}/"
+    bound = receipt.get("binding")
+    paths = bound if isinstance(bound, list) else []
+    if row["toolkit_path"] and not all(str(path).startswith(prefix) for path in paths):
+        found.append(f"it is bound to other libraries than those of {row['toolkit_path']}")
+    return found
+
+
+def _default_link(host: Host, row: Mapping[str, Any] | None) -> Row | None:
+    if row is None:
+        return None
+    path, target = row["path"], row["target"]
+    if found := _unseen(host, "default_link", path, "toolkits"):
+        return found
+    link = host.default_link or {}
+    state = link.get("state")
+    if ownership.foreign_default(host):
+        because = f"{path} is a {state}, not a link of ours"
+        return _change("default_link", path, "refuse", because)
+    if state != "link":
+        return _change("default_link", path, "install", f"{path} is not there")
+    parent = path.rpartition("/")[0]
+    if str(link.get("target")) in {target, f"{parent}/{target}"}:
+        return None
+    because = f"{path} points to {link.get('target')}, not to {target}"
+    return _change("default_link", path, "install", because)
+
+
+def _linker(host: Host, plan: Mapping[str, Any]) -> Row | None:
+    """The linker's file must list our directories, and its cache must have read them."""
+    wanted = plan["linker"]["directories"]
+    path = plan["linker"].get("file", LINKER_FILE)
+    if found := _unseen(host, "linker", path, "linker"):
+        return found
+    files = [row for row in host.linker_files if row.get("path") == path]
+    listed = files[0].get("directories") or [] if files else None
+    if listed is None and not wanted:
+        return None
+    if listed != wanted:
+        because = f"{path} is not there" if listed is None else f"{path} lists other directories"
+        return _change("linker", path, "install", because)
+    off = [f"still has {each}" for each in _stale(host, wanted)]
+    off += [f"lacks {each}" for each in _lacking(host, plan)]
+    return _change("linker", path, "install", f"the linker cache {off[0]}") if off else None
+
+
+def _cached(host: Host, directory: str) -> list[Row]:
+    """The cache's entries from a toolkit's library directory.
+
+    ldconfig reads a directory once, under the first name that any file gives it, so an entry also
+    counts when it only leads into the same toolkit.
+    """
+    root = directory.removesuffix("/lib64")
+    return [
+        row
+        for row in host.linker_cache
+        if str(row.get("path")).startswith(f"{directory}/")
+        or str(row.get("realpath")).startswith(f"{root}/")
+    ]
+
+
+def _stale(host: Host, directories: list[str]) -> list[str]:
+    """Entries from our directories whose file is gone."""
+    rows = [row for directory in directories for row in _cached(host, directory)]
+    return [str(row["path"]) for row in rows if row.get("exists") is False]
+
+
+def _lacking(host: Host, plan: Mapping[str, Any]) -> list[str]:
+    """Directories of which the cache has nothing, and cuDNN that it has not in a registered one."""
+    found = []
+    for directory in plan["linker"]["directories"]:
+        cached = {str(row.get("soname")) for row in _cached(host, directory)}
+        root = directory.removesuffix("/lib64")
+        planned = [row["soname"] for row in plan["cudnn"] if row["toolkit_path"] == root]
+        found += [] if cached else [directory]
+        found += [f"{directory}/{soname}" for soname in planned if soname not in cached]
+    return found

@@ -1,0 +1,166 @@
+"""What a snapshot says about its host, asked for safely: sections that are missing, hung or
+denied answer None, which means "not known", never "not there".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from . import versions
+
+Row = dict[str, Any]
+
+
+def mapping(value: Any) -> Row:
+    """A mapping as it is, anything else as an empty one."""
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def mappings(value: Any) -> list[Row]:
+    """The mappings in a list, nothing for anything else."""
+    listed = value if isinstance(value, list) else []
+    return [dict(each) for each in listed if isinstance(each, Mapping)]
+
+
+@dataclass(frozen=True)
+class Room:
+    """Free space at a place: the directory that was looked at, its file system, and MiB."""
+
+    directory: str
+    filesystem: str
+    free_mib: int
+
+
+@dataclass(frozen=True)
+class Host:
+    """A snapshot document, or None for a host that was not reached."""
+
+    snapshot: Mapping[str, Any] | None
+
+    @property
+    def reached(self) -> bool:
+        return isinstance(self.snapshot, Mapping)
+
+    @property
+    def name(self) -> str:
+        return str((self.snapshot or {}).get("host") or "")
+
+    def section(self, name: str) -> Row | None:
+        """A section's data, None unless it is `ok`."""
+        sections = (self.snapshot or {}).get("sections")
+        found = sections.get(name) if isinstance(sections, Mapping) else None
+        if not isinstance(found, Mapping) or found.get("state") != "ok":
+            return None
+        data = found.get("data")
+        return dict(data) if isinstance(data, Mapping) else None
+
+    def unseen(self, names: tuple[str, ...]) -> list[str]:
+        """Those of the sections that could not be looked at."""
+        return [name for name in names if self.section(name) is None]
+
+    def _value(self, section: str, key: str) -> Any:
+        return (self.section(section) or {}).get(key)
+
+    def _rows(self, section: str, key: str) -> list[Row]:
+        return mappings(self._value(section, key))
+
+    @property
+    def arch(self) -> str | None:
+        value = self._value("os", "arch")
+        return str(value) if value else None
+
+    @property
+    def glibc(self) -> str | None:
+        value = str(self._value("os", "glibc") or "")
+        return value if versions.is_dotted(value) else None
+
+    @property
+    def pythons(self) -> list[str] | None:
+        """The interpreters as X.Y, oldest first; None when they were not looked for."""
+        if self.section("os") is None or self._value("os", "pythons") is None:
+            return None
+        found = {versions.short(str(row.get("version"))) for row in self._rows("os", "pythons")}
+        return sorted((each for each in found if versions.is_dotted(each)), key=versions.key)
+
+    @property
+    def driver(self) -> str | None:
+        """The driver that is loaded."""
+        value = str(self._value("driver", "loaded") or "")
+        return value if versions.is_dotted(value) else None
+
+    def receipt(self, kind: str, identity: str) -> Row | None:
+        return self._entry("receipts", kind, identity)
+
+    def journal(self, kind: str, identity: str) -> Row | None:
+        return self._entry("journal", kind, identity)
+
+    def _entry(self, key: str, kind: str, identity: str) -> Row | None:
+        for row in self._rows("receipts", key):
+            if row.get("kind") == kind and row.get("id") == identity:
+                return row
+        return None
+
+    def tree(self, path: str) -> Row | None:
+        """The toolkit that stands at a path."""
+        rows = self._rows("toolkits", "trees")
+        return next((row for row in rows if row.get("path") == path), None)
+
+    def cudnn_libraries(self, toolkit_path: str, soname: str) -> list[Row]:
+        """The libraries of that name in a toolkit's tree."""
+        for row in self._rows("cudnn", "trees"):
+            if row.get("toolkit") == toolkit_path:
+                libraries = mappings(row.get("libraries"))
+                return [each for each in libraries if each.get("soname") == soname]
+        return []
+
+    def stack(self, name: str) -> Row | None:
+        rows = self._rows("stacks", "stacks")
+        return next((row for row in rows if row.get("name") == name), None)
+
+    @property
+    def default_link(self) -> Row | None:
+        value = self._value("toolkits", "default")
+        return dict(value) if isinstance(value, Mapping) else None
+
+    @property
+    def linker_files(self) -> list[Row]:
+        return self._rows("linker", "files")
+
+    @property
+    def linker_cache(self) -> list[Row]:
+        return self._rows("linker", "cache")
+
+    def room(self, directory: str) -> Room | None:
+        """Free space at a directory, or at the nearest parent that was looked at.
+
+        None when nothing but `/` is known for it, though it may well be a file system of its own.
+        """
+        free = self._value("disks", "free_mib")
+        if not isinstance(free, Mapping):
+            return None
+        place = self._nearest(directory, [str(each) for each in free])
+        if place is None or not isinstance(free[place], int | float):
+            return None
+        systems = self._value("disks", "filesystem")
+        system = systems.get(place) if isinstance(systems, Mapping) else None
+        return Room(place, str(system if system is not None else place), int(free[place]))
+
+    def noexec(self, directory: str) -> bool:
+        """Whether a directory is known to forbid to execute files."""
+        forbidden = self._value("disks", "noexec")
+        if not isinstance(forbidden, list):
+            return False
+        looked_at = self._value("disks", "free_mib")
+        known = [*forbidden, *(looked_at if isinstance(looked_at, Mapping) else ())]
+        return self._nearest(directory, [str(each) for each in known]) in forbidden
+
+    @staticmethod
+    def _nearest(directory: str, known: list[str]) -> str | None:
+        path = PurePosixPath(directory)
+        for place in (path, *path.parents):
+            if str(place) in known:
+                return str(place)
+        return None

@@ -1,0 +1,177 @@
+"""Intake: a person's variables, checked for shape and put into order.
+
+What the wishes mean is not judged here. Whatever is wrong is noted as a problem and left out, so
+that the rest can still be judged in the same run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from . import versions
+from .problems import Code, Problems
+from .shapes import MAX_SLIPS, Reader, slips
+from .wishes import KEYS, PIP, StackWish, ToolkitWish, Wishes
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
+_STACK = ("tensorflow", "cuda", "cudnn", "python", "name")
+_ARTIFACT = ("sha256", "sha512", "md5", "size_bytes", "url", "file")
+_SOURCES = ("distro", "nvidia_repo", "runfile", "preinstalled")
+
+
+def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
+    """The wishes in order; everything that has not the documented shape becomes a problem.
+
+    Other rooms have `gpu_` variables of their own, so a strange key is refused only when it is a
+    known one with at most two slips of the fingers.
+    """
+    reader = Reader(problems)
+    if not isinstance(variables, Mapping):
+        reader.wrong(variables, "wishes", "a mapping of gpu_* variables")
+        return Wishes()
+    for key in map(str, variables):
+        near = min(slips(key, each) for each in KEYS)
+        if key.startswith("gpu") and 0 < near <= MAX_SLIPS:
+            reader.strange(key, key, KEYS)
+    get = variables.get
+    defaults = Wishes()
+    stacks = reader.sequence(get("gpu_stacks"), "gpu_stacks")
+    toolkits = reader.sequence(get("gpu_toolkits"), "gpu_toolkits")
+    read_stacks = [_stack(reader, each, f"gpu_stacks[{at}]") for at, each in enumerate(stacks)]
+    read_toolkits = [
+        _toolkit(reader, each, f"gpu_toolkits[{at}]") for at, each in enumerate(toolkits)
+    ]
+    gpus = enumerate(reader.sequence(get("gpu_gpus"), "gpu_gpus"))
+    read_gpus = [reader.text(each, f"gpu_gpus[{at}]", 'such as "8.9"') for at, each in gpus]
+    return Wishes(
+        stacks=[each for each in read_stacks if each],
+        toolkits=[each for each in read_toolkits if each],
+        cuda_default=reader.version(get("gpu_cuda_default"), "gpu_cuda_default"),
+        driver=_driver(reader, get("gpu_driver")),
+        expect=_expect(reader, get("gpu_expect")),
+        gpus=[each for each in read_gpus if each],
+        prefix=reader.path(get("gpu_prefix"), "gpu_prefix") or defaults.prefix,
+        stack_root=reader.path(get("gpu_stack_root"), "gpu_stack_root") or defaults.stack_root,
+        tmpdir=reader.path(get("gpu_tmpdir"), "gpu_tmpdir") or defaults.tmpdir,
+        artifacts=_artifacts(reader, get("gpu_artifacts")),
+        allow_md5=reader.flag(get("gpu_allow_md5"), "gpu_allow_md5"),
+        eula_accepted=reader.flag(get("gpu_accept_nvidia_eula"), "gpu_accept_nvidia_eula"),
+    )
+
+
+def _stack(reader: Reader, value: Any, where: str) -> StackWish | None:
+    entry = reader.mapping(value, where, _STACK)
+    if "tensorflow" not in entry:
+        if isinstance(value, Mapping):
+            reader.wrong(None, f"{where}.tensorflow", 'text in quotes, such as "2.13.1"')
+        return None
+    release = reader.text(entry["tensorflow"], f"{where}.tensorflow", 'such as "2.13.1"')
+    cuda = entry.get("cuda")
+    wish = StackWish(
+        where=where,
+        tensorflow=release or "",
+        name=_name(reader, entry, where) or f"tensorflow-{release}",
+        cuda=PIP if cuda == PIP else reader.version(cuda, f"{where}.cuda"),
+        cudnn=reader.version(entry.get("cudnn"), f"{where}.cudnn"),
+        python=reader.version(entry.get("python"), f"{where}.python"),
+    )
+    return wish if release else None
+
+
+def _name(reader: Reader, entry: dict[str, Any], where: str) -> str | None:
+    """A stack's own name, which becomes a directory's and a file's."""
+    name = reader.text(entry.get("name"), f"{where}.name", "a directory's name")
+    if name is None or _NAME.fullmatch(name):
+        return name
+    reader.problems.add(
+        Code.BAD_NAME,
+        f"the name {name!r} cannot be a directory's name here",
+        f"{where}.name",
+        "use small letters, digits and . _ + - only, beginning with a letter or digit",
+    )
+    return None
+
+
+def _toolkit(reader: Reader, value: Any, where: str) -> ToolkitWish | None:
+    if not isinstance(value, Mapping):
+        cuda = reader.version(value, where)
+        if value is None:
+            reader.wrong(value, where, 'a version such as "11.8"')
+        return ToolkitWish(where, cuda) if cuda else None
+    entry = reader.mapping(value, where, ("cuda", "cudnn"))
+    if "cuda" not in entry:
+        reader.wrong(None, f"{where}.cuda", 'a version such as "11.8"')
+    cuda = reader.version(entry.get("cuda"), f"{where}.cuda")
+    wanted = entry.get("cudnn")
+    listed = [wanted] if isinstance(wanted, str) else reader.sequence(wanted, f"{where}.cudnn")
+    read = [reader.version(each, f"{where}.cudnn[{at}]") for at, each in enumerate(listed)]
+    return ToolkitWish(where, cuda, tuple(each for each in read if each)) if cuda else None
+
+
+def _driver(reader: Reader, value: Any) -> dict[str, str] | None:
+    if value is None:
+        return None
+    entry = reader.mapping(value, "gpu_driver", ("branch", "source", "module"))
+    branch = entry.get("branch")
+    if isinstance(branch, int) and not isinstance(branch, bool):
+        branch = str(branch)  # 580 without quotes loses nothing
+    text = reader.text(branch, "gpu_driver.branch", 'such as "580"')
+    text = text.removeprefix("R") if text else None
+    if text and not versions.is_dotted(text):
+        reader.wrong(branch, "gpu_driver.branch", 'a branch such as "580"')
+        text = None
+    read = {
+        "branch": text,
+        "source": reader.choice(entry.get("source"), "gpu_driver.source", _SOURCES),
+        "module": reader.choice(
+            entry.get("module"), "gpu_driver.module", ("open", "proprietary")
+        ),
+    }
+    return {key: part for key, part in read.items() if part is not None}
+
+
+def _expect(reader: Reader, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    entry = reader.mapping(value, "gpu_expect", ("count", "model", "memory_mib"))
+    read = {
+        "count": reader.count(entry.get("count"), "gpu_expect.count", "a number, 0 for no GPU"),
+        "model": reader.text(entry.get("model"), "gpu_expect.model", "as nvidia-smi shows it"),
+        "memory_mib": reader.count(
+            entry.get("memory_mib"), "gpu_expect.memory_mib", "a number of MiB"
+        ),
+    }
+    return {key: part for key, part in read.items() if part is not None}
+
+
+def _artifacts(reader: Reader, value: Any) -> dict[str, dict[str, Any]]:
+    if value is not None and not isinstance(value, Mapping):
+        reader.wrong(value, "gpu_artifacts", "a mapping from file names")
+        return {}
+    result: dict[str, dict[str, Any]] = {}
+    for file, part in (value or {}).items():
+        where = f"gpu_artifacts[{file}]"
+        entry = reader.mapping(part, where, _ARTIFACT)
+        read = {
+            "sha256": reader.digest(entry.get("sha256"), f"{where}.sha256", 64),
+            "sha512": reader.digest(entry.get("sha512"), f"{where}.sha512", 128),
+            "md5": reader.digest(entry.get("md5"), f"{where}.md5", 32),
+            "size_bytes": reader.count(
+                entry.get("size_bytes"), f"{where}.size_bytes", "a number of bytes"
+            ),
+            "url": reader.text(entry.get("url"), f"{where}.url", "an address"),
+            "file": _file(reader, entry.get("file"), f"{where}.file"),
+        }
+        result[str(file)] = {key: each for key, each in read.items() if each is not None}
+    return result
+
+
+def _file(reader: Reader, value: Any, where: str) -> str | None:
+    """A file's name alone, which can lead nowhere else."""
+    name = reader.text(value, where, "a file's name")
+    if name and (name.startswith(".") or "/" in name):
+        reader.wrong(name, where, "a file's name, without a directory")
+        return None
+    return name

@@ -1,0 +1,225 @@
+"""The records of the fact base: a row of YAML with names for what the resolver asks of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from . import versions
+
+Row = dict[str, Any]
+
+DRIVER_SONAME = "libcuda.so.1"  # belongs to the driver, never to a toolkit
+
+
+@dataclass(frozen=True, eq=False)
+class Toolkit:
+    """One CUDA toolkit release on one platform."""
+
+    row: Row
+    platform: str
+
+    @property
+    def version(self) -> str:
+        return str(self.row["version"])
+
+    @property
+    def short(self) -> str:
+        return versions.short(self.version)
+
+    @property
+    def installer(self) -> Row | None:
+        """The runfile's row (file, url, checksums, size_bytes), None without one."""
+        found: Row | None = self.row["installers"].get(self.platform)
+        return found
+
+    @property
+    def driver_exact(self) -> str | None:
+        """The oldest driver that NVIDIA's table pairs with this release."""
+        figure: str | None = self.row["driver"]["minimum"]
+        return figure
+
+    @property
+    def driver_minor(self) -> str | None:
+        """The oldest driver by minor-version compatibility; None before CUDA 11."""
+        figure: str | None = self.row["driver"]["minimum_minor_compat"]
+        return figure
+
+    @property
+    def capability_min(self) -> str:
+        """The oldest compute capability that this release compiles for."""
+        return str(self.row["compute_capability"]["min"])
+
+    @property
+    def capabilities(self) -> list[str]:
+        """The compute capabilities with native code, as `8.6`."""
+        targets = self.row["compute_capability"]["sm_targets"]
+        return [f"{target // 10}.{target % 10}" for target in targets if isinstance(target, int)]
+
+    @property
+    def source_keys(self) -> list[str]:
+        """The source keys of everything the plan takes from this row."""
+        found: list[str] = []
+        for keys in (self.installer or {}).get("source", {}).values():
+            found += keys
+        found += self.row["driver"]["source"] + self.row["compute_capability"]["source"]
+        return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, eq=False)
+class Archive:
+    """One cuDNN archive."""
+
+    row: Row
+
+    @property
+    def version(self) -> str:
+        return str(self.row["version"])
+
+    @property
+    def major(self) -> int:
+        return int(self.row["soname_major"])
+
+    def serves(self, cuda: str) -> bool:
+        """Whether the archive was made for toolkit X.Y.
+
+        From 8.5 the name says `_cuda11-archive`, for a whole CUDA major; before, the release it
+        was built with. `cuda10` was built with 10.2 only (cudnn/meta.yml, cuda_variant_ranges).
+        """
+        family = re.search(r"_cuda(\d+)-archive", self.row["file"])
+        if family:
+            return cuda == "10.2" if family[1] == "10" else versions.major(cuda) == int(family[1])
+        return bool(self.row["cuda"] == cuda)
+
+    @property
+    def source_keys(self) -> list[str]:
+        found: list[str] = []
+        for keys in self.row["source"].values():
+            found += keys
+        return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, eq=False)
+class Build:
+    """One TensorFlow GPU build."""
+
+    row: Row
+
+    @property
+    def version(self) -> str:
+        return str(self.row["version"])
+
+    @property
+    def distribution(self) -> str:
+        return str(self.row["distribution"])
+
+    @property
+    def pythons(self) -> list[str]:
+        """The Pythons it has wheels for, oldest first."""
+        return sorted(self.row["python"], key=versions.key)
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA release it was built with, `11.8` or `12.5.1`."""
+        return str(self.row["cuda_version"])
+
+    @property
+    def cudnn_major(self) -> int:
+        return int(self.row["cudnn_major"])
+
+    @property
+    def cudnn(self) -> str:
+        """The cuDNN it was built with as far as known: `8.6`, or the major alone."""
+        return str(self.row["cudnn_docs"] or self.row["cudnn_major"])
+
+    @property
+    def sonames(self) -> list[str]:
+        """The libraries it needs for a GPU, linked or opened while it runs, without the driver."""
+        names = [*self.row["sonames_required"], *self.row.get("sonames_dlopened", [])]
+        return [name for name in dict.fromkeys(names) if name != DRIVER_SONAME]
+
+    @property
+    def sonames_optional(self) -> list[str]:
+        return list(self.row["sonames_optional"])
+
+    @property
+    def has_cuda_wheels(self) -> bool:
+        """Whether the release has the and-cuda extra."""
+        return "distribution_with_cuda_wheels" in self.row
+
+    @property
+    def wheels_pinned(self) -> bool:
+        """Whether the and-cuda extra names exact CUDA wheels, as opposed to ranges."""
+        return all("<" not in pin for pin in self.row.get("and_cuda_pins", []))
+
+    @property
+    def capability_min(self) -> str:
+        return str(self.row["min_compute_capability"])
+
+    @property
+    def native(self) -> list[str]:
+        """Compute capabilities that run its own machine code."""
+        return list(self.row["cc_native"])
+
+    @property
+    def jit(self) -> list[str]:
+        """Compute capabilities reached by compiling its PTX on the spot (an upper bound)."""
+        return list(self.row["cc_via_ptx_jit"])
+
+    @property
+    def platform_tags(self) -> list[str]:
+        """The platform tags of its wheels, each part on its own."""
+        return [part for tag in self.row["wheel_platform_tag"] for part in tag.split(".")]
+
+    def ceilings(self, python: str) -> list[str] | None:
+        """Requirements to add today on that Python; None where nobody has looked.
+
+        Where no Python has any, the notes say for which that was found out, or for the release.
+        """
+        facts = self.row["ceilings_needed_today"]
+        known = facts["by_python"]
+        if python in known:
+            return list(known[python])
+        tried = [found for note in facts["notes"] for found in re.findall(r"Python (3\.\d+)", note)]
+        return [] if not known and (not tried or python in tried) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """One driver branch."""
+
+    row: Row
+
+    @property
+    def number(self) -> str:
+        return str(self.row["branch"])
+
+    @property
+    def latest(self) -> str | None:
+        """Its newest known version."""
+        figure: str | None = self.row["latest_linux"]
+        return figure
+
+    @property
+    def cuda_native(self) -> str | None:
+        """The newest CUDA that it was released with."""
+        figure: str | None = self.row["cuda_max_native"]
+        return figure
+
+    @property
+    def has_open_module(self) -> bool:
+        return bool(self.row["open_kernel_modules"]["available"])
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One GPU architecture, or a part of one: when CUDA and the driver knew it."""
+
+    name: str
+    compute_capability: str  # "8.6", or "5.x" for every 5.something
+    first_cuda: str | None
+    last_cuda: str | None
+    first_branch: str | None
+    last_branch: str | None
+    note: str | None = None

@@ -1,0 +1,1 @@
+"""Specifications of compat/: facts, resolver, changes and command."""

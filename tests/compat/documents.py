@@ -1,0 +1,153 @@
+"""Documents for these specifications: wishes, and snapshots of hosts that fit them or do not."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from compat import resolve
+
+Row = dict[str, Any]
+
+DEBIAN_12 = {
+    "id": "debian",
+    "version_id": "12",
+    "codename": "bookworm",
+    "arch": "x86_64",
+    "glibc": "2.36",
+    "hostname": "lab1",
+    "pythons": [{"path": "/usr/bin/python3.11", "version": "3.11.2"}],
+}
+ROOMY = {
+    "free_mib": {"/": 500_000, "/tmp": 500_000, "/usr/local": 500_000, "/opt": 500_000},
+    "filesystem": {"/": "1", "/tmp": "1", "/usr/local": "1", "/opt": "1"},
+    "noexec": [],
+    "readonly": [],
+}
+
+
+def wish(*stacks: Any, **others: Any) -> Row:
+    """Wishes for stacks given as releases or as entries, with the licence accepted."""
+    entries = [{"tensorflow": each} if isinstance(each, str) else each for each in stacks]
+    given = {"gpu_stacks": entries} if entries else {}
+    return {**given, "gpu_accept_nvidia_eula": True, **others}
+
+
+def snapshot(**sections: Any) -> Row:
+    """A bare Debian 12 host; a section given replaces that one's data, a str its state."""
+    data: Row = {
+        "os": deepcopy(DEBIAN_12),
+        "disks": deepcopy(ROOMY),
+        "driver": {"loaded": None, "library": None, "modules": []},
+        "receipts": {"receipts": [], "journal": [], "unreadable": []},
+        "toolkits": {
+            "trees": [],
+            "default": {"path": "/usr/local/cuda", "state": "missing", "target": None},
+        },
+        "cudnn": {"trees": []},
+        "linker": {"files": [], "cache": [], "unregistered": []},
+        "stacks": {"stacks": []},
+    }
+    for name, given in sections.items():
+        data[name] = {**data[name], **given} if isinstance(given, dict) else given
+    return {
+        "schema": 1,
+        "host": "lab1",
+        "sections": {
+            name: {"state": part, "data": None, "error": "planted"}
+            if isinstance(part, str)
+            else {"state": "ok", "data": part, "error": None}
+            for name, part in data.items()
+        },
+    }
+
+
+def with_pythons(*versions: str) -> Row:
+    """A host with these interpreters."""
+    found = [{"path": f"/usr/bin/python{each}", "version": f"{each}.1"} for each in versions]
+    return snapshot(os={**DEBIAN_12, "pythons": found})
+
+
+def converged(plan: Row) -> Row:
+    """The snapshot of a host on which everything in the plan was done."""
+    receipts = []
+    trees, cudnn, cache, stacks = [], [], [], []
+    for row in plan["toolkits"]:
+        receipts.append(_receipt("toolkit", row["short"], row["version"], row["artifact"]))
+        trees.append({"path": row["path"], "short": row["short"], "receipt": True})
+        if row["registered"]:
+            cache.append(_cached(row["path"], "libcudart.so"))
+    for row in plan["cudnn"]:
+        identity = f"{row['toolkit']}-{row['major']}"
+        receipts.append(_receipt("cudnn", identity, row["version"], row["artifact"]))
+        libraries = [{"path": row["soname"], "soname": row["soname"]}]
+        cudnn.append({"toolkit": row["toolkit_path"], "libraries": libraries})
+        if f"{row['toolkit_path']}/lib64" in plan["linker"]["directories"]:
+            cache.append(_cached(row["toolkit_path"], row["soname"]))
+    for row in plan["stacks"]:
+        packages = {row["distribution"]: row["version"], "numpy": "1.24.3"}
+        bound = f"{row['toolkit_path']}/lib64/{row['sonames'][0]}"
+        receipts.append(
+            {
+                **_receipt("stack", row["name"], row["version"], {"sha256": None}),
+                "packages": packages,
+                "python": f"{row['python']}.2",
+                "binding": [bound] if row["toolkit_path"] else [],
+            }
+        )
+        stacks.append({"name": row["name"], "venv": row["venv"], "packages": dict(packages)})
+    link = plan["default_link"]
+    state = "link" if link else "missing"
+    target = link["target"] if link else None
+    linked = [{"path": plan["linker"]["file"], "directories": plan["linker"]["directories"]}]
+    return snapshot(
+        receipts={"receipts": receipts},
+        toolkits={
+            "trees": trees,
+            "default": {"path": "/usr/local/cuda", "state": state, "target": target},
+        },
+        cudnn={"trees": cudnn},
+        linker={"files": linked, "cache": cache},
+        stacks={"stacks": stacks},
+    )
+
+
+def section(document: Row, name: str) -> Row:
+    """A section's data, to plant something in it."""
+    data: Row = document["sections"][name]["data"]
+    return data
+
+
+def receipt(document: Row, kind: str, identity: str) -> Row:
+    """A receipt in a snapshot, to plant something in it."""
+    rows: list[Row] = section(document, "receipts")["receipts"]
+    return next(row for row in rows if (row["kind"], row["id"]) == (kind, identity))
+
+
+def codes(plan: Row) -> list[str]:
+    """The codes of a plan's problems, in order."""
+    return [problem["code"] for problem in plan["problems"]]
+
+
+def refusal(wishes: Row, host: Row | None = None) -> Row:
+    """The one problem that these wishes have."""
+    problems: list[Row] = resolve(wishes, host)["problems"]
+    assert len(problems) == 1, problems
+    return problems[0]
+
+
+def _receipt(kind: str, identity: str, version: str, artifact: Row) -> Row:
+    source = {"file": artifact.get("file"), "sha256": artifact["sha256"]}
+    return {
+        "kind": kind,
+        "id": identity,
+        "version": version,
+        "source": source,
+        "files": 3,
+        "changed": [],
+    }
+
+
+def _cached(root: str, soname: str) -> Row:
+    path = f"{root}/lib64/{soname}"
+    return {"soname": soname, "path": path, "exists": True, "realpath": path}

@@ -1,0 +1,250 @@
+"""Changes: what a host lacks of its plan, told from documents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from compat import changes, resolve, with_locks
+from compat.host import Host
+
+from .documents import converged, receipt, section, snapshot, wish
+
+Row = dict[str, Any]
+
+STACK = "tensorflow-2.13.1"
+CONF = "/etc/ld.so.conf.d/gpufleet-cuda.conf"
+
+
+@pytest.fixture
+def plan() -> Row:
+    return resolve(wish("2.13.1"), snapshot())
+
+
+@pytest.fixture
+def host(plan: Row) -> Row:
+    return converged(plan)
+
+
+def found(plan: Row, host: Row | None) -> list[tuple[str, str, str]]:
+    return [(row["what"], row["id"], row["action"]) for row in changes(plan, host)]
+
+
+def only(plan: Row, host: Row) -> Row:
+    rows = changes(plan, host)
+    assert len(rows) == 1, rows
+    return rows[0]
+
+
+EVERYTHING = [
+    ("toolkit", "11.8", "install"),
+    ("cudnn", "11.8-8", "install"),
+    ("stack", STACK, "install"),
+    ("default_link", "/usr/local/cuda", "install"),
+    ("linker", CONF, "install"),
+]
+
+
+def test_a_bare_host_lacks_everything(plan: Row) -> None:
+    assert found(plan, snapshot()) == EVERYTHING
+
+
+def test_a_host_that_was_not_reached_is_not_converged(plan: Row) -> None:
+    assert found(plan, None) == EVERYTHING
+    assert all("could not be looked at" in row["because"] for row in changes(plan, None))
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        wish("2.13.1"),
+        wish("1.2.1", "1.4.0", "2.13.1", gpu_toolkits=["12.4.1"]),
+        wish("2.15.1", "2.18.0", gpu_cuda_default="12.2"),
+        wish({"tensorflow": "2.21.0", "cuda": "pip"}),
+        wish(gpu_toolkits=["11.8"]),
+        {},
+    ],
+)
+def test_a_converged_host_lacks_nothing(wishes: Row) -> None:
+    plan = resolve(wishes)
+    assert changes(plan, converged(plan)) == []
+
+
+SECTIONS = {
+    "receipts": {"toolkit", "cudnn", "stack"},
+    "toolkits": {"toolkit", "default_link"},
+    "cudnn": {"cudnn"},
+    "linker": {"linker"},
+    "stacks": {"stack"},
+}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_that_hung_never_counts_as_converged(name: str, plan: Row, host: Row) -> None:
+    host["sections"][name] = {"state": "hung", "data": None, "error": "deadline"}
+    rows = changes(plan, host)
+    assert {row["what"] for row in rows} == SECTIONS[name]
+    for row in rows:
+        assert row["action"] == "install"
+        assert row["because"] == f"the host's {name} could not be looked at"
+
+
+@pytest.mark.parametrize(
+    ("kind", "identity"), [("toolkit", "11.8"), ("cudnn", "11.8-8"), ("stack", STACK)]
+)
+def test_an_unfinished_installation_is_finished(
+    kind: str, identity: str, plan: Row, host: Row
+) -> None:
+    entry = {"kind": kind, "id": identity, "state": "installing", "started": "2026-11-20"}
+    section(host, "receipts")["journal"] = [entry]
+    row = only(plan, host)
+    assert (row["what"], row["id"], row["action"]) == (kind, identity, "finish")
+    assert "installing since 2026-11-20" in row["because"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "identity"), [("toolkit", "11.8"), ("cudnn", "11.8-8"), ("stack", STACK)]
+)
+def test_changed_files_and_other_versions_are_repaired(
+    kind: str, identity: str, plan: Row, host: Row
+) -> None:
+    receipt(host, kind, identity)["changed"] = [{"path": "a.so", "what": "missing"}] * 3
+    row = only(plan, host)
+    assert (row["what"], row["id"], row["action"]) == (kind, identity, "repair")
+    assert row["because"].endswith("a.so (missing) and 2 more")
+    receipt(host, kind, identity).update(changed=[], version="1.2.3")
+    row = only(plan, host)
+    assert row["action"] == "repair"
+    assert row["because"].startswith("1.2.3 is installed")
+
+
+@pytest.mark.parametrize(("kind", "identity"), [("toolkit", "11.8"), ("cudnn", "11.8-8")])
+def test_another_source_file_is_a_repair(kind: str, identity: str, plan: Row, host: Row) -> None:
+    receipt(host, kind, identity)["source"]["sha256"] = "f" * 64
+    assert only(plan, host)["action"] == "repair"
+
+
+@pytest.mark.parametrize(("kind", "identity"), [("toolkit", "11.8"), ("stack", STACK)])
+def test_what_we_did_not_install_is_refused(kind: str, identity: str, plan: Row, host: Row) -> None:
+    rows = section(host, "receipts")["receipts"]
+    rows.remove(receipt(host, kind, identity))
+    row = only(plan, host)
+    assert (row["what"], row["id"], row["action"]) == (kind, identity, "refuse")
+    assert "was not installed by gpufleet" in row["because"]
+
+
+def test_cudnn_of_somebody_else_in_our_toolkit_is_refused(plan: Row, host: Row) -> None:
+    section(host, "receipts")["receipts"].remove(receipt(host, "cudnn", "11.8-8"))
+    assert only(plan, host)["action"] == "refuse"
+
+
+def test_a_tree_that_is_gone_is_repaired(plan: Row, host: Row) -> None:
+    section(host, "toolkits")["trees"] = []
+    assert found(plan, host) == [("toolkit", "11.8", "repair")]
+    section(host, "stacks")["stacks"] = []
+    assert ("stack", STACK, "repair") in found(plan, host)
+
+
+STACK_DRIFT: list[tuple[str, Any, str]] = [
+    ("packages", {"tensorflow": "2.13.1"}, "package numpy is missing, not 1.24.3"),
+    ("packages", {"tensorflow": "2.13.1", "numpy": "2.0.0"}, "package numpy is 2.0.0, not 1.24.3"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "because"), STACK_DRIFT)
+def test_an_environment_that_drifted(
+    key: str, value: Any, because: str, plan: Row, host: Row
+) -> None:
+    section(host, "stacks")["stacks"][0][key] = value
+    row = only(plan, host)
+    assert (row["what"], row["action"], row["because"]) == ("stack", "repair", because)
+
+
+def test_a_lock_that_was_resolved_anew(plan: Row, host: Row) -> None:
+    name = "tensorflow-2.13.1-py3.11.lock"
+    assert plan["stacks"][0]["lock_sha256"] is None
+    locked = with_locks(plan, {name: "a" * 64})
+    assert plan["stacks"][0]["lock_sha256"] is None  # a plan of its own
+    assert only(locked, host)["because"] == f"its lock {name} has changed"
+    receipt(host, "stack", STACK)["lock_sha256"] = "a" * 64
+    assert changes(locked, host) == []
+    assert changes(with_locks(plan, {}), host) == []
+
+
+def test_an_environment_of_another_python_or_binding(plan: Row, host: Row) -> None:
+    receipt(host, "stack", STACK)["python"] = "3.10.4"
+    assert only(plan, host)["because"] == "it was made with Python 3.10, not 3.11"
+    receipt(host, "stack", STACK).update(
+        python="3.11.2", binding=["/usr/local/cuda-12.2/lib64/libcudart.so.12"]
+    )
+    assert "bound to other libraries" in only(plan, host)["because"]
+
+
+@pytest.mark.parametrize(
+    ("link", "action"),
+    [
+        ({"state": "missing", "target": None}, "install"),
+        ({"state": "link", "target": "cuda-12.2"}, "install"),
+        ({"state": "directory", "target": None}, "refuse"),
+        ({"state": "file", "target": None}, "refuse"),
+        ({"state": "link", "target": "cuda-11.8"}, None),
+        ({"state": "link", "target": "/usr/local/cuda-11.8"}, None),
+    ],
+)
+def test_the_default_link(link: Row, action: str | None, plan: Row, host: Row) -> None:
+    section(host, "toolkits")["default"] = {"path": "/usr/local/cuda", **link}
+    wanted = [("default_link", "/usr/local/cuda", action)] if action else []
+    assert found(plan, host) == wanted
+
+
+def test_the_linker_file(plan: Row, host: Row) -> None:
+    section(host, "linker")["files"][0]["directories"] = ["/usr/local/cuda-12.2/lib64"]
+    assert "lists other directories" in only(plan, host)["because"]
+    section(host, "linker")["files"] = []
+    assert only(plan, host)["because"] == f"{CONF} is not there"
+
+
+def test_the_linker_cache(plan: Row, host: Row) -> None:
+    cache = section(host, "linker")["cache"]
+    cache[1]["exists"] = False
+    assert "still has /usr/local/cuda-11.8/lib64/libcudnn.so.8" in only(plan, host)["because"]
+    del cache[1]
+    assert "lacks /usr/local/cuda-11.8/lib64/libcudnn.so.8" in only(plan, host)["because"]
+    cache.clear()
+    assert "lacks /usr/local/cuda-11.8/lib64" in only(plan, host)["because"]
+
+
+def test_the_cache_may_know_the_directory_by_another_name(plan: Row, host: Row) -> None:
+    for row in section(host, "linker")["cache"]:
+        row["path"] = f"/usr/local/cuda/lib64/{row['soname']}"
+        row["realpath"] = f"/usr/local/cuda-11.8/targets/x86_64-linux/lib/{row['soname']}"
+    assert changes(plan, host) == []
+
+
+def test_a_mangled_snapshot_never_raises(plan: Row, host: Row) -> None:
+    def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        inside = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in inside:
+            yield (*path, key)
+            if isinstance(part, dict | list):
+                yield from places(part, (*path, key))
+
+    for *path, last in list(places(host)):
+        for odd in (None, 3, "x", [], {}, [None], True):
+            mangled = deepcopy(host)
+            inner: Any = mangled
+            for key in path:
+                inner = inner[key]
+            inner[last] = odd
+            assert isinstance(changes(plan, mangled), list)
+            assert isinstance(Host(mangled).pythons, list | None)
+
+
+def test_a_toolkit_that_is_wished_no_more_leaves_the_linker() -> None:
+    plan = resolve({})
+    old = [{"path": CONF, "directories": ["/usr/local/cuda-11.8/lib64"]}]
+    assert found(plan, snapshot(linker={"files": old})) == [("linker", CONF, "install")]
+    assert found(plan, snapshot()) == []
