@@ -1,0 +1,148 @@
+"""`python -m lab VERB`: the lab's command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import NoReturn
+
+from lab import artifacts, hosts
+from lab.command import environment, missing
+from lab.errors import LabError
+from lab.progress import Progress
+from lab.settings import Lab, host_number
+from lab.state import Host
+
+EXIT_FAILED, EXIT_USAGE = 1, 4
+
+
+class Parser(argparse.ArgumentParser):
+    """One status for every mistake in how a command was called, as in all of gpufleet."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"error: {message}\n")
+
+
+def table(rows: list[Host]) -> str:
+    lines = [("NAME", "ADDRESS", "SUITE", "STATE", "CONTAINER")]
+    lines += [(row.name, row.address, row.suite, row.state, row.container) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def up(lab: Lab, arguments: argparse.Namespace) -> int:
+    names = [name for name in arguments.hosts.split(",") if name]
+    need_root()
+    if not names:
+        raise LabError("no host was named", "--hosts takes names with commas: lab1,lab2")
+    print(table(hosts.up(lab, list(dict.fromkeys(names)), arguments.suite, Progress())))
+    return 0
+
+
+def down(lab: Lab, arguments: argparse.Namespace) -> int:
+    need_root()
+    hosts.down(lab, Progress())
+    return 0
+
+
+def show(lab: Lab, arguments: argparse.Namespace) -> int:
+    need_root()
+    found = hosts.listed(lab)
+    if arguments.json:
+        print(json.dumps([asdict(host) for host in found], indent=2))
+    elif found:
+        print(table(found))
+    else:
+        print(f"The lab {lab.instance!r} has no hosts. `python -m lab up` starts two.")
+    return 0
+
+
+def execute(lab: Lab, arguments: argparse.Namespace) -> int:
+    need_root()
+    host_number(arguments.name)
+    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    if not words:
+        raise LabError("no command was given", "python -m lab exec lab1 -- COMMAND ...")
+    if not any(
+        host.name == arguments.name and host.state == "running" for host in hosts.listed(lab)
+    ):
+        raise LabError(
+            f"{arguments.name} does not run in the lab {lab.instance!r}",
+            "`python -m lab list` shows what does; `python -m lab up` starts it.",
+        )
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    native = hosts.command(lab, arguments.name, words, interactive)
+    sys.stdout.flush()
+    try:
+        # In this process's place: standard input, signals and exit status are the command's own.
+        os.execvpe(native[0], native, environment())
+    except FileNotFoundError:
+        raise missing(native[0]) from None
+
+
+def make(lab: Lab, arguments: argparse.Namespace) -> int:
+    built = artifacts.ensure(lab, Progress())
+    if arguments.json:
+        print(json.dumps([{**asdict(item), "path": str(item.path)} for item in built], indent=2))
+    else:
+        print(f"Stand-ins (for machines without a GPU only) in {lab.artifacts}:")
+        for item in built:
+            print(f"  {item.file}\n    {item.size_bytes / 1e6:.0f} MB, sha256 {item.sha256}")
+    return 0
+
+
+def need_root() -> None:
+    if os.geteuid() != 0:
+        raise LabError(
+            "lab hosts are system containers, which only root can start",
+            "Run the same command with sudo, or in a root shell.",
+        )
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser(prog="python -m lab", description=__doc__)
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+
+    def verb(name: str, act: Callable[..., int], text: str) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=text, description=text)
+        made.set_defaults(act=act)
+        return made
+
+    made = verb("up", up, "start hosts, and wait until they answer over ssh")
+    made.add_argument("--hosts", default="lab1,lab2", metavar="lab1,lab2", help="their names")
+    made.add_argument("--suite", default="bookworm", help="the Debian suite they run")
+    verb("down", down, "remove this lab's hosts, network, keys and images")
+    made = verb("list", show, "show this lab's hosts")
+    made.add_argument("--json", action="store_true", help="one JSON list on standard output")
+    made = verb("exec", execute, "run a command on a host as root")
+    made.add_argument("name", metavar="NAME")
+    made.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
+    made = verb("artifacts", make, "make the stand-ins for NVIDIA's downloads")
+    made.add_argument("--json", action="store_true", help="one JSON list on standard output")
+    return top
+
+
+def main() -> int:
+    arguments = parser().parse_args()
+    try:
+        lab = Lab.from_environment(os.environ)
+        act: Callable[[Lab, argparse.Namespace], int] = arguments.act
+        return act(lab, arguments)
+    except LabError as error:
+        print(f"error: {error.message}\nremedy: {error.remedy}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

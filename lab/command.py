@@ -1,0 +1,68 @@
+"""Runs other programs, and turns what can go wrong with them into words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from lab.errors import LabError
+
+PACKAGES = "podman runc netavark aardvark-dns iptables makeself mmdebstrap openssh-client xz-utils"
+# podman reads this file instead of the machine's own; see the comments in it.
+CONTAINERS_CONF = Path(__file__).parent / "host" / "containers.conf"
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "CONTAINERS_CONF": str(CONTAINERS_CONF), "LC_ALL": "C"}
+
+
+def run(
+    *argv: str | Path,
+    stdin: str | None = None,
+    timeout: float = 120,
+    check: bool = True,
+    extra: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end and give back what was printed; a failure is a LabError that quotes it."""
+    words = [str(word) for word in argv]
+    try:
+        done = subprocess.run(
+            words,
+            input=stdin,
+            # A program that asks something must find nobody there.
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+            env={**environment(), **(extra or {})},
+        )
+    except FileNotFoundError:
+        raise missing(words[0]) from None
+    except subprocess.TimeoutExpired:
+        raise LabError(
+            f"`{' '.join(words[:3])} ...` did not end within {timeout:.0f} seconds",
+            "The machine may be busy; run the same command again.",
+        ) from None
+    if check and done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-12:]
+        raise LabError(
+            f"`{' '.join(words[:4])} ...` ended with status {done.returncode} and said:\n  "
+            + "\n  ".join(said),
+            "See what it said above; `python -m lab down` removes a half-built lab.",
+        )
+    return done
+
+
+def podman(*argv: str | Path, timeout: float = 120, check: bool = True) -> str:
+    return run("podman", *argv, timeout=timeout, check=check).stdout.strip()
+
+
+def missing(program: str) -> LabError:
+    return LabError(
+        f"{program} is not installed on this machine",
+        f"As root: apt-get install --no-install-recommends {PACKAGES}",
+    )

@@ -1,0 +1,103 @@
+"""Shared libraries: their SONAME, and copies of them without device code.
+
+CUDA's libraries are mostly code for GPUs. Where no GPU will ever run it, replacing it by holes
+keeps names, symbols, sizes and host code, and makes gigabytes into megabytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+DEVICE_CODE = (b".nv_fatbin", b"__nv_relfatbin")
+_PROGBITS = 1
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NULL, _DT_STRTAB, _DT_SONAME = 0, 5, 14
+_BLOCK = 1 << 20
+
+
+def _header(stream: BinaryIO) -> bytes | None:
+    """The ELF header, if this is a 64-bit little-endian ELF file."""
+    header = stream.read(64)
+    return header if len(header) == 64 and header[:6] == b"\x7fELF\x02\x01" else None
+
+
+def soname(path: Path) -> str | None:
+    """What the dynamic linker calls the library; None if it is none or has no such name."""
+    with path.open("rb") as stream:
+        if (header := _header(stream)) is None:
+            return None
+        (table,) = struct.unpack_from("<Q", header, 32)
+        size, count = struct.unpack_from("<HH", header, 54)
+        stream.seek(table)
+        loads: list[tuple[int, int, int]] = []
+        dynamic = b""
+        programs = stream.read(size * count)
+        for at in range(0, len(programs), size):
+            kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", programs, at)
+            if kind == _PT_LOAD:
+                loads.append((address, offset, length))
+            elif kind == _PT_DYNAMIC:
+                stream.seek(offset)
+                dynamic = stream.read(length)
+        tags: dict[int, int] = {}
+        for tag, value in struct.iter_unpack("<QQ", dynamic[: len(dynamic) // 16 * 16]):
+            if tag == _DT_NULL:
+                break
+            tags[tag] = value
+        if _DT_SONAME not in tags or _DT_STRTAB not in tags:
+            return None
+        strings = tags[_DT_STRTAB]
+        for address, offset, length in loads:
+            if address <= strings < address + length:
+                stream.seek(strings - address + offset + tags[_DT_SONAME])
+                return stream.read(256).split(b"\0")[0].decode()
+    return None
+
+
+def device_code(path: Path) -> list[tuple[int, int]]:
+    """Offset and length of each section that holds code for GPUs."""
+    with path.open("rb") as stream:
+        if (header := _header(stream)) is None:
+            return []
+        (table,) = struct.unpack_from("<Q", header, 40)
+        size, count, names_at = struct.unpack_from("<HHH", header, 58)
+        if not table:
+            return []
+        stream.seek(table)
+        raw = stream.read(size * count)
+        sections = [struct.unpack_from("<IIQQQQ", raw, at) for at in range(0, len(raw), size)]
+        stream.seek(sections[names_at][4])
+        names = stream.read(sections[names_at][5])
+    return sorted(
+        (offset, length)
+        for name, kind, _, _, offset, length in sections
+        if kind == _PROGBITS and names[name : names.index(b"\0", name)] in DEVICE_CODE
+    )
+
+
+def slim(source: Path, target: Path) -> int:
+    """Copy a library with holes for its device code; gives back how many bytes became holes."""
+    size = source.stat().st_size
+    holes = device_code(source)
+    with source.open("rb") as stream, target.open("wb") as out:
+        out.truncate(size)
+        at = 0
+        for offset, length in [*holes, (size, 0)]:
+            out.seek(at)
+            for block in _blocks(stream, at, offset):
+                if block.strip(b"\0"):
+                    out.write(block)
+                else:
+                    out.seek(len(block), 1)
+            at = offset + length
+    return sum(length for _, length in holes)
+
+
+def _blocks(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    stream.seek(start)
+    while start < end and (block := stream.read(min(_BLOCK, end - start))):
+        start += len(block)
+        yield block

@@ -1,0 +1,112 @@
+"""Images of fresh Debian servers, made from packages and without a container registry.
+
+An image is a tarball in the cache, named by a digest of everything that went into it, so that a
+changed recipe, mirror or certificate makes a new one. podman gets its own copy per lab.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab import machine, mirror
+from lab.command import podman, run
+from lab.errors import LabError
+from lab.files import lock, move, scratch
+from lab.progress import Progress
+from lab.settings import RECIPE_LABEL, SUITE_LABEL, Lab
+
+HERE = Path(__file__).parent / "host"
+_CUSTOMIZE = HERE / "customize.sh"
+
+
+class Recipe:
+    """Everything that decides what a suite's image holds."""
+
+    def __init__(self, suite: str) -> None:
+        plan: dict[str, Any] = yaml.safe_load((HERE / "image.yml").read_text(encoding="utf-8"))
+        if suite not in plan["suites"]:
+            raise LabError(
+                f"the lab has no recipe for the suite {suite!r}",
+                f"Choose one of {', '.join(plan['suites'])}, or add it to {HERE / 'image.yml'}.",
+            )
+        chosen: dict[str, Any] = plan["suites"][suite]
+        self.suite = suite
+        self.packages: list[str] = plan["packages"]
+        self.components: list[str] = chosen.get("components", plan["components"])
+        self.apt_options: list[str] = chosen.get("apt_options", [])
+        self.mirror = mirror.find(os.environ)
+        self.network = machine.network(os.environ)
+
+    @property
+    def digest(self) -> str:
+        parts = [
+            *(self.suite, self.packages, self.components, self.apt_options, self.mirror),
+            self.network.files(),
+            [[path.name, path.read_text("utf-8")] for path in self.network.certificates],
+            _CUSTOMIZE.read_text(encoding="utf-8"),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+    def build(self, work: Path) -> Path:
+        target = work / "image.tar"
+        overlay = work / "overlay"
+        overlay.mkdir()
+        self.network.write(overlay)
+        hook = f'sh {shlex.quote(str(_CUSTOMIZE))} "$1" {shlex.quote(str(overlay))}'
+        run(
+            "mmdebstrap",
+            "--format=tar",
+            "--variant=minbase",
+            f"--components={','.join(self.components)}",
+            f"--include={','.join(self.packages)}",
+            *(f"--aptopt={option}" for option in self.apt_options),
+            f"--customize-hook={hook}",
+            self.suite,
+            target,
+            self.mirror,
+            timeout=1800,
+            extra={"TMPDIR": str(work)},
+        )
+        return target
+
+
+def tarball(lab: Lab, recipe: Recipe, progress: Progress) -> Path:
+    """The image's tarball in the cache, made if it is not there."""
+    path = lab.images / f"{recipe.suite}-{recipe.digest}.tar"
+    with lock(lab.locks, f"image-{recipe.suite}", progress.say):
+        if not path.exists():
+            # What is taken over from this machine may hold a password for the package index.
+            lab.images.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with (
+                progress.step(f"Building a fresh Debian {recipe.suite} from packages"),
+                scratch(lab.cache, f"image-{recipe.suite}") as work,
+            ):
+                work.chmod(0o711)  # apt fetches as a user of its own
+                move(recipe.build(work), path, mode=0o600)
+        for older in lab.images.glob(f"{recipe.suite}-*.tar"):
+            if older != path:
+                older.unlink()
+    return path
+
+
+def ensure(lab: Lab, suite: str, progress: Progress) -> str:
+    """The name of this lab's image of a suite, ready to start hosts from."""
+    recipe = Recipe(suite)
+    name = lab.image(suite)
+    template = f'{{{{index .Config.Labels "{RECIPE_LABEL}"}}}}'
+    present = podman("image", "inspect", "--format", template, name, check=False)
+    if present != recipe.digest:
+        path = tarball(lab, recipe, progress)
+        with progress.step(f"Giving podman the image of Debian {suite}"):
+            labels = [lab.label, f"{SUITE_LABEL}={suite}", f"{RECIPE_LABEL}={recipe.digest}"]
+            changes = ["CMD /sbin/init", *(f"LABEL {label}" for label in labels)]
+            options = [f"--change={change}" for change in changes]
+            podman("import", "--quiet", *options, path, name, timeout=600)
+    return name

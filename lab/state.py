@@ -1,0 +1,35 @@
+"""What runs, written down for the inventory script: hosts, addresses, and how ssh reaches them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, dataclass
+
+from lab import files
+from lab.settings import USER, Lab
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    address: str
+    suite: str
+    container: str
+    state: str = "running"
+
+
+def save(lab: Lab, hosts: list[Host]) -> None:
+    document = {
+        "schema": SCHEMA,
+        "instance": lab.instance,
+        "ssh": {
+            "user": USER,
+            "key": str(lab.key),
+            "common_args": shlex.join(lab.ssh_options()),
+        },
+        "hosts": [asdict(host) for host in hosts],
+    }
+    files.write(lab.state, json.dumps(document, indent=2) + "\n", mode=0o600)

@@ -1,0 +1,91 @@
+"""Lays out a CUDA toolkit as NVIDIA's runfile does, from wheels."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+from lab import libraries, runfile
+from lab.wheels import Wheel
+
+TARGET = Path("targets/x86_64-linux")
+
+# No wheel carries the compiler itself; what reads its version still finds one to ask.
+NVCC = """\
+#!/bin/sh
+# Stand-in for NVIDIA's compiler: it knows its version and compiles nothing.
+case $1 in
+-V|--version)
+  echo 'nvcc: NVIDIA (R) Cuda compiler driver'
+  echo 'Copyright (c) 2005-2022 NVIDIA Corporation'
+  echo 'Cuda compilation tools, release {release}, V{version}'
+  ;;
+*)
+  echo 'nvcc: stand-in of the gpufleet lab, which compiles nothing' >&2
+  exit 1
+  ;;
+esac
+"""
+
+
+def make(artifact: dict[str, Any], wheels: list[tuple[Wheel, Path]], work: Path) -> Path:
+    """The runfile of one toolkit."""
+    lay_out(artifact, wheels, work / "tree")
+    return runfile.pack(artifact, work / "tree", work)
+
+
+def version_json(artifact: dict[str, Any]) -> str:
+    parts = {"cuda": {"name": "CUDA SDK", "version": artifact["version"]}}
+    for component in artifact["components"]:
+        version = component["wheel"].partition("==")[2]
+        parts[component["key"]] = {"name": component["name"], "version": version}
+    return json.dumps(parts, indent=3) + "\n"
+
+
+def lay_out(artifact: dict[str, Any], wheels: list[tuple[Wheel, Path]], tree: Path) -> None:
+    for directory in ("bin", str(TARGET / "lib"), str(TARGET / "include")):
+        (tree / directory).mkdir(parents=True)
+    (tree / "lib64").symlink_to(TARGET / "lib")
+    (tree / "include").symlink_to(TARGET / "include")
+    real_names: dict[str, str] = artifact.get("real_names", {})
+    with ThreadPoolExecutor() as pool:  # unpacking is zlib's work, which Python does not serialize
+        tasks = [pool.submit(_unpack, path, wheel, real_names, tree) for wheel, path in wheels]
+    for task in tasks:
+        task.result()
+    _write(tree / "version.json", version_json(artifact))
+    nvcc = NVCC.format(release=artifact["cuda"], version=artifact["nvcc"])
+    _write(tree / "bin" / "nvcc", nvcc, 0o755)
+    what = f"CUDA {artifact['cuda']}"
+    _write(tree / "README-STAND-IN.txt", libraries.README.format(what=what))
+
+
+def _unpack(path: Path, wheel: Wheel, real_names: dict[str, str], tree: Path) -> None:
+    with ZipFile(path) as archive:
+        for member in sorted(archive.namelist()):
+            _place(archive, member, wheel, real_names, tree)
+
+
+def _place(
+    archive: ZipFile, member: str, wheel: Wheel, real_names: dict[str, str], tree: Path
+) -> None:
+    """A member is `nvidia/PART/KIND/...`, and its kind decides where it belongs."""
+    parts = Path(member).parts
+    if len(parts) < 4 or parts[0] != "nvidia" or parts[-1] == "__init__.py":
+        return
+    kind, rest = parts[2], Path(*parts[2:])
+    if libraries.is_library(member):
+        version = real_names.get(libraries.stem(member), wheel.version)
+        directory = tree / TARGET / "lib" if kind == "lib" else tree / rest.parent
+        libraries.place(archive, member, directory, version)
+    elif kind == "include":
+        libraries.extract(archive, member, tree / TARGET / rest)
+    elif kind in ("bin", "nvvm"):
+        libraries.extract(archive, member, tree / rest, 0o755 if "bin" in parts else 0o644)
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)

@@ -1,0 +1,33 @@
+"""A shared library small enough to write by hand, which the dynamic linker still accepts."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+
+def shared_library(path: Path, soname: str | None, needed: tuple[str, ...] = ()) -> Path:
+    """Write an ELF64 file whose dynamic section names ``soname`` and ``needed``; returns it."""
+    strings = b"\0"
+    offsets = {}
+    for name in (*needed, *([soname] if soname else [])):
+        offsets[name] = len(strings)
+        strings += name.encode() + b"\0"
+    # One null symbol and a hash table that finds nothing: what the dynamic linker insists on.
+    symbols, table = bytes(24), struct.pack("<IIII", 1, 1, 0, 0)
+    start = 64 + 2 * 56
+    hashes = start + len(symbols)
+    names = hashes + len(table)
+    dynamic = names + len(strings)
+    entries = [(1, offsets[name]) for name in needed]
+    entries += [(14, offsets[soname])] if soname else []
+    entries += [(4, hashes), (5, names), (6, start), (10, len(strings)), (11, 24), (0, 0)]
+    tail = b"".join(struct.pack("<qQ", tag, value) for tag, value in entries)
+    size = dynamic + len(tail)
+    ident = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
+    load = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, size, size, 4096)
+    pointer = struct.pack("<IIQQQQQQ", 2, 4, dynamic, dynamic, dynamic, len(tail), len(tail), 8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(header + load + pointer + symbols + table + strings + tail)
+    return path

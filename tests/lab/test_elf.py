@@ -1,0 +1,57 @@
+"""SONAMEs are read, and device code becomes holes, without touching anything else."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from lab import elf
+from tests.elf_file import shared_library
+from tests.lab.conftest import DEVICE_CODE, HOST_CODE, library_with_device_code
+
+
+def test_soname_is_read_from_the_dynamic_section(tmp_path: Path) -> None:
+    path = shared_library(tmp_path / "any-name", "libcudart.so.11.0", needed=("libc.so.6",))
+    assert elf.soname(path) == "libcudart.so.11.0"
+
+
+def test_a_library_without_a_soname_has_none(tmp_path: Path) -> None:
+    assert elf.soname(shared_library(tmp_path / "libcheckpoint.so", None)) is None
+
+
+def test_other_files_have_no_soname_and_no_device_code(tmp_path: Path) -> None:
+    for name, content in {"empty": b"", "text": b"#!/bin/sh\n" * 50, "cut": b"\x7fELF"}.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        assert elf.soname(path) is None
+        assert elf.device_code(path) == []
+
+
+def test_slim_copy_has_holes_for_device_code_alone(tmp_path: Path) -> None:
+    whole = library_with_device_code(tmp_path / "whole.so", "libcublas.so.11")
+    slim = tmp_path / "slim.so"
+
+    assert elf.slim(whole, slim) == len(DEVICE_CODE)
+
+    before, after = whole.read_bytes(), slim.read_bytes()
+    at = before.index(DEVICE_CODE)
+    assert len(after) == len(before)
+    assert after[:at] == before[:at]
+    assert after[at : at + len(DEVICE_CODE)] == bytes(len(DEVICE_CODE))
+    assert after[at + len(DEVICE_CODE) :] == before[at + len(DEVICE_CODE) :]
+    assert HOST_CODE in after
+    assert elf.soname(slim) == "libcublas.so.11"
+
+
+def test_the_dynamic_linker_accepts_a_slim_copy(tmp_path: Path) -> None:
+    whole = library_with_device_code(tmp_path / "whole.so", "libcublas.so.11")
+    slim = tmp_path / "slim.so"
+    elf.slim(whole, slim)
+    assert ctypes.CDLL(str(slim))._handle
+
+
+def test_a_library_without_sections_is_copied_whole(tmp_path: Path) -> None:
+    whole = shared_library(tmp_path / "whole.so", "libcudart.so.11.0")
+    slim = tmp_path / "slim.so"
+    assert elf.slim(whole, slim) == 0
+    assert slim.read_bytes() == whole.read_bytes()
