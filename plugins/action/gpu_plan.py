@@ -1,0 +1,66 @@
+# Apache-2.0, see LICENSE
+"""Look at a host and turn its wishes into its plan: the one place where Ansible meets ``compat``."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from compat import changes, resolve, with_locks  # noqa: E402 (found only once the root is on the path)
+
+# Wishes that also steer where the probe looks.
+PLACES = {"prefix": "gpu_prefix", "stack_root": "gpu_stack_root", "tmpdir": "gpu_tmpdir"}
+
+
+def told(problems):
+    """Problems as a person reads them."""
+    return "\n".join(
+        "{where}: {message} Remedy: {remedy}".format(**problem) for problem in problems
+    )
+
+
+def digests(folder):
+    """{file name: sha256} of the locks in a directory; nothing where there is no directory."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in Path(folder).expanduser().glob("*.lock")
+    }
+
+
+class ActionModule(ActionBase):
+    """Runs ``gpu_facts`` on the host and resolves the wishes; returns ``plan`` and ``changes``."""
+
+    TRANSFERS_FILES = False
+    _VALID_ARGS = frozenset()
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        wishes = {
+            name: self._templar.template(value)
+            for name, value in task_vars.items()
+            if name.startswith("gpu_") and name not in ("gpu_plan", "gpu_changes")
+        }
+        places = {place: wishes[name] for place, name in PLACES.items() if name in wishes}
+        looked = self._execute_module("gpu_facts", module_args=places, task_vars=task_vars)
+        if looked.get("failed") or "snapshot" not in looked:
+            result.update(looked, failed=True)
+            return result
+        snapshot = looked["snapshot"]
+        plan = resolve(wishes, snapshot, task_vars["inventory_hostname"])
+        plan = with_locks(plan, digests(wishes["gpu_locks_dir"]))
+        if plan["problems"]:
+            raise AnsibleError(
+                "Nothing was changed on {}: its declaration cannot be carried out.\n{}".format(
+                    task_vars["inventory_hostname"], told(plan["problems"])
+                )
+            )
+        result.update(changed=False, plan=plan, changes=changes(plan, snapshot))
+        return result

@@ -1,0 +1,73 @@
+# Apache-2.0, see LICENSE
+"""What the installing modules share: one shape of answer for "look", "would" and "did"."""
+
+from __future__ import annotations
+
+import os
+
+from ansible.module_utils.gpufleet_probe import compare_manifest
+from ansible.module_utils.gpufleet_receipts import StateError, digest_of
+
+ABSENT, FOREIGN, HALF_DONE, CHANGED, INSTALLED = (
+    "absent",
+    "foreign",
+    "half-installed",
+    "changed",
+    "installed",
+)
+
+
+def look(installation, stands, checksum=None):
+    """Which state an installation is in, and why, in words.
+
+    ``stands``: whether something stands where it would go. ``checksum``: the source's declared
+    one as ``ALGORITHM:HEX``, or ``None`` when the source has no say.
+    """
+    receipt = installation.receipt
+    if installation.half_done:
+        return HALF_DONE, "an earlier run was stopped half-way"
+    if receipt is None:
+        return (FOREIGN, "not installed by gpufleet") if stands else (ABSENT, "not there")
+    if receipt["version"] != installation.version:
+        return CHANGED, "version {} is installed, {} is declared".format(
+            receipt["version"], installation.version
+        )
+    algorithm, _, declared = (checksum or "").partition(":")
+    recorded = receipt["source"].get(algorithm)
+    if recorded and recorded != declared:
+        return CHANGED, "installed from another artifact ({} {})".format(algorithm, recorded)
+    changed = compare_manifest(receipt["path"], receipt["manifest"])
+    if changed:
+        shown = ", ".join("{path}: {what}".format(**entry) for entry in changed[:5])
+        more = " and {} more".format(len(changed) - 5) if len(changed) > 5 else ""
+        return CHANGED, "files changed since they were installed: {}{}".format(shown, more)
+    return INSTALLED, "as its receipt says"
+
+
+def difference(installation, state, why):
+    """The module's ``diff``: what stands there, against what is declared."""
+    what = "{} {}".format(installation.kind, installation.ident)
+    before = "" if state == ABSENT else "{}: {} ({})\n".format(what, state, why)
+    return {
+        "before": before,
+        "after": "{}: {} in {}\n".format(what, installation.version, installation.path),
+        "before_header": installation.path,
+        "after_header": installation.path,
+    }
+
+
+def check_artifact(path, checksum):
+    """Refuse a file that is not, byte for byte, the declared one. Returns the receipt's ``source``.
+
+    ``checksum``: ``ALGORITHM:HEX``.
+    """
+    if not os.path.isfile(path):
+        raise StateError("{} is not on this host. The role 'artifacts' brings it.".format(path))
+    algorithm, _, declared = checksum.partition(":")
+    found = digest_of(path, algorithm)
+    if found != declared:
+        raise StateError(
+            "{} has {} {}, declared is {}. It was cut off or exchanged on its way: remove it and "
+            "run again.".format(path, algorithm, found, declared)
+        )
+    return {"file": os.path.basename(path), algorithm: found}

@@ -1,0 +1,66 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Look at a GPU host, as the verification does."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_facts
+short_description: Look at a GPU host
+description:
+  - Runs the verification's own probe without the framework runs, and returns its snapshot, whose
+    fields are described in C(docs/documents.md). Changes nothing.
+options:
+  prefix:
+    description: Where toolkits stand.
+    type: path
+    default: /usr/local
+  stack_root:
+    description: Where stacks stand.
+    type: path
+    default: /opt/gpufleet/stacks
+  state_dir:
+    description: Where receipts and journal are kept.
+    type: path
+    default: /var/lib/gpufleet
+  tmpdir:
+    description: The directory that runfiles are to be unpacked in.
+    type: path
+    default: /tmp
+attributes:
+  check_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Look at the host
+  gpu_facts:
+  register: looked
+"""
+
+RETURN = r"""
+snapshot:
+  description: What was seen.
+  type: dict
+  returned: always
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufleet_probe import probe
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "prefix": {"type": "path", "default": "/usr/local"},
+            "stack_root": {"type": "path", "default": "/opt/gpufleet/stacks"},
+            "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
+            "tmpdir": {"type": "path", "default": "/tmp"},
+        },
+        supports_check_mode=True,
+    )
+    module.exit_json(changed=False, snapshot=probe(dict(module.params, mode="facts")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,382 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Install a TensorFlow release into a virtual environment that is bound to its toolkit."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: tensorflow_stack
+short_description: Install a TensorFlow stack into a virtual environment of its own
+description:
+  - Makes the virtual environment, installs exactly what its lock lists (by version and hash), and
+    binds it to its toolkit, so that C(venv/bin/python) loads that toolkit's libraries and nobody
+    else's, whatever its environment says.
+  - Writes a receipt; repairs a stack whose packages or binding no longer are what the receipt says;
+    tears down and installs again what a killed run left; refuses an environment that it did not
+    make.
+options:
+  name:
+    description: The stack's name; the receipt's id.
+    type: str
+    required: true
+  distribution:
+    description: The Python package that carries the release.
+    type: str
+    required: true
+  version:
+    description: The TensorFlow release.
+    type: str
+    required: true
+  venv:
+    description: Where the virtual environment goes.
+    type: path
+    required: true
+  python:
+    description: The interpreter, as a version (V(3.11)) or a path.
+    type: str
+    required: true
+  installer:
+    description: V(uv), or V(pip) for interpreters that uv does not know.
+    type: str
+    choices: [uv, pip]
+    default: uv
+  uv:
+    description: The uv program on the host.
+    type: path
+  lock:
+    description: The lock on the host, a requirements file with exact versions and hashes.
+    type: path
+    required: true
+  lock_sha256:
+    description: The lock's checksum.
+    type: str
+    required: true
+  index_url:
+    description: The Python package index; the host's own setting where this is empty.
+    type: str
+    default: ""
+  wheelhouse:
+    description: A directory of wheels on the host, to install from with no index.
+    type: path
+  libraries:
+    description: SONAMEs to bind, looked up in O(library_dir).
+    type: list
+    elements: str
+    default: []
+  library_dir:
+    description: The toolkit's library directory; none for a stack with CUDA from pip.
+    type: path
+  binding:
+    description: Source of the binding's Python module; required with O(library_dir).
+    type: str
+    default: ""
+  cache:
+    description: Where downloads are kept while the installation lasts.
+    type: path
+    default: /var/cache/gpufleet/python
+  state_dir:
+    description: Where receipts and journal are kept.
+    type: path
+    default: /var/lib/gpufleet
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Install TensorFlow 2.13.1
+  tensorflow_stack:
+    name: tensorflow-2.13.1
+    distribution: tensorflow
+    version: 2.13.1
+    venv: /opt/gpufleet/stacks/tensorflow-2.13.1
+    python: "3.11"
+    uv: /opt/gpufleet/bin/uv
+    lock: /opt/gpufleet/stacks/tensorflow-2.13.1-py3.11.lock
+    lock_sha256: "{{ lookup('ansible.builtin.file', lock) | hash('sha256') }}"
+"""
+
+RETURN = r"""
+state:
+  description: What was found (absent, foreign, half-installed, changed, installed).
+  type: str
+  returned: always
+because:
+  description: Why, in words.
+  type: str
+  returned: always
+packages:
+  description: What is installed.
+  type: dict
+  returned: when installed
+"""
+
+import json
+import os
+import re
+import shutil
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufleet_binding import libraries_in_order
+from ansible.module_utils.gpufleet_module import (
+    ABSENT,
+    CHANGED,
+    FOREIGN,
+    INSTALLED,
+    difference,
+    look,
+)
+from ansible.module_utils.gpufleet_probe import (
+    Host,
+    compare_manifest,
+    manifest_of,
+    packages_of,
+)
+from ansible.module_utils.gpufleet_receipts import (
+    Installation,
+    StateError,
+    host_lock,
+    remove_tree,
+    write_atomically,
+)
+
+BINDING = "_gpufleet_binding"
+
+
+def run(module, lock, command, **environment):
+    """Run a command as from a clean login; raises with its words when it fails."""
+    status, out, err = module.run_command(
+        command, environ_update=environment, cwd="/", umask=0o022, pass_fds=[lock]
+    )
+    if status:
+        words = [line for line in (out + err).splitlines() if line.strip()][-12:]
+        raise StateError(
+            "{} failed with status {}: {}".format(
+                " ".join(os.path.basename(word) for word in command[:3]), status, "\n".join(words)
+            )
+        )
+    return out
+
+
+def interpreter(module):
+    """The interpreter's path, or an error that says which version is missing."""
+    python = module.params["python"]
+    path = python if os.path.isabs(python) else module.get_bin_path("python" + python)
+    if not path or not os.path.exists(path):
+        raise StateError(
+            "Python {} is not on this host. Install it, or name another interpreter in the "
+            "stack's 'python'.".format(python)
+        )
+    return path
+
+
+def install_packages(module, lock, damaged):
+    """Make the environment and put into it exactly what the lock lists.
+
+    ``damaged``: files of installed packages changed, so that their versions prove nothing.
+    """
+    params = module.params
+    venv, python = params["venv"], os.path.join(params["venv"], "bin", "python")
+    source = []
+    if params["wheelhouse"]:
+        source = ["--no-index", "--find-links", params["wheelhouse"]]
+    elif params["index_url"]:
+        source = ["--index-url", params["index_url"]]
+    if params["installer"] == "uv":
+        cache = {"UV_CACHE_DIR": params["cache"], "UV_PYTHON_DOWNLOADS": "never"}
+        if not os.path.exists(python):
+            remove_tree(venv)
+            run(
+                module,
+                lock,
+                [params["uv"], "venv", "--no-config", "--python", interpreter(module), venv],
+                **cache,
+            )
+        command = [params["uv"], "pip", "install", "--require-hashes", "--python", python]
+        again = ["--reinstall"] if damaged else []
+        run(module, lock, [*command, *again, *source, "-r", params["lock"]], **cache)
+    else:
+        if not os.path.exists(python):
+            remove_tree(venv)
+            run(module, lock, [interpreter(module), "-m", "venv", venv])
+        command = [python, "-m", "pip", "install", "--require-hashes"]
+        again = ["--force-reinstall"] if damaged else []
+        where = ["--cache-dir", params["cache"], *source, "-r", params["lock"]]
+        run(module, lock, [*command, *again, *where])
+
+
+def site_packages(module, lock):
+    """The environment's directory of packages, asked of its own interpreter."""
+    python = os.path.join(module.params["venv"], "bin", "python")
+    question = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return run(module, lock, [python, "-I", "-c", question]).strip()
+
+
+def native_libraries(site):
+    """The shared libraries of the installed packages: what a cut-off disk or copy damages."""
+    return [
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(site)
+        for name in names
+        if name.endswith(".so") or ".so." in name
+    ]
+
+
+def bind(module, lock, site):
+    """Write the binding and try it; returns (its files, the libraries in the order of loading)."""
+    params = module.params
+    files = [os.path.join(site, BINDING + ending) for ending in (".py", ".json", ".pth")]
+    if not params["library_dir"]:
+        for path in files:
+            remove_tree(path)
+        return [], []
+    libraries = libraries_in_order(params["library_dir"], params["libraries"])
+    document = json.dumps({"toolkit": params["library_dir"], "libraries": libraries}, indent=1)
+    write_atomically(files[0], params["binding"])
+    write_atomically(files[1], document + "\n")
+    # Last: an environment without this line is simply not bound yet.
+    write_atomically(files[2], "import {}\n".format(BINDING))
+    run(module, lock, [os.path.join(params["venv"], "bin", "python"), "-m", BINDING])
+    return files, libraries
+
+
+def install(module, installation, state, lock):
+    """Install, bind, and write the receipt; returns the packages by name."""
+    params = module.params
+    if installation.half_done and installation.journal["fresh"]:
+        remove_tree(params["venv"])
+    packages = locked_packages(params["lock"])
+    if packages.get(params["distribution"]) != params["version"]:
+        raise StateError(
+            "{distribution} {version} is not in {lock}. Remove the lock beside the inventory, so "
+            "that it is resolved anew.".format(**params)
+        )
+    receipt = installation.receipt
+    damaged = bool(receipt and compare_manifest(receipt["path"], receipt["manifest"]))
+    installation.begin(fresh=state == ABSENT)
+    install_packages(module, lock, damaged)
+    site = site_packages(module, lock)
+    files, libraries = bind(module, lock, site)
+    differing = differences(params["venv"], packages)
+    if differing:
+        raise StateError("The installer ended well, but left other packages: " + differing)
+    version = run(
+        module,
+        lock,
+        [
+            os.path.join(params["venv"], "bin", "python"),
+            "-I",
+            "-c",
+            "import platform; print(platform.python_version())",
+        ],
+    ).strip()
+    installation.finish(
+        {"file": os.path.basename(params["lock"]), "sha256": params["lock_sha256"]},
+        manifest_of(
+            params["venv"],
+            [os.path.relpath(path, params["venv"]) for path in files + native_libraries(site)],
+        ),
+        packages=packages,
+        lock_sha256=params["lock_sha256"],
+        python=version,
+        binding=libraries,
+    )
+    # Only now: until the receipt stands, the next run may need the downloads.
+    shutil.rmtree(params["cache"], ignore_errors=True)
+    return packages
+
+
+def differences(venv, declared):
+    """How the installed packages differ from the declared ones, in words.
+
+    What people installed beside them is theirs, and no difference.
+    """
+    packages = packages_of(Host({"root": "/"}), venv)
+    return ", ".join(
+        "{} {} (lock: {})".format(name, packages.get(name, "missing"), version)
+        for name, version in sorted(declared.items())
+        if packages.get(name) != version
+    )
+
+
+def locked_packages(lock):
+    """{name: version} of a lock, names as Python packages are compared."""
+    with open(lock) as stream:
+        pairs = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", stream.read(), re.M)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
+
+
+def found(params):
+    """The installation, its state and why."""
+    installation = Installation(
+        "stack", params["name"], params["venv"], params["version"], params["state_dir"]
+    )
+    state, why = look(
+        installation, os.path.lexists(params["venv"]), "sha256:" + params["lock_sha256"]
+    )
+    if state != INSTALLED:
+        return installation, state, why
+    differing = differences(params["venv"], installation.receipt["packages"])
+    if differing:
+        return installation, CHANGED, "packages are not those of the lock: " + differing
+    if not os.path.exists(os.path.join(params["venv"], "bin", "python")):
+        return installation, CHANGED, "its interpreter is gone"
+    libraries = params["libraries"] if params["library_dir"] else []
+    bound = installation.receipt["binding"]
+    folder = params["library_dir"]
+    if any(os.path.join(folder, name) not in bound for name in libraries) or (
+        bound and not libraries
+    ):
+        return installation, CHANGED, "bound to other libraries than declared"
+    return installation, state, why
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "distribution": {"type": "str", "required": True},
+            "version": {"type": "str", "required": True},
+            "venv": {"type": "path", "required": True},
+            "python": {"type": "str", "required": True},
+            "installer": {"type": "str", "choices": ["uv", "pip"], "default": "uv"},
+            "uv": {"type": "path"},
+            "lock": {"type": "path", "required": True},
+            "lock_sha256": {"type": "str", "required": True},
+            "index_url": {"type": "str", "default": ""},
+            "wheelhouse": {"type": "path"},
+            "libraries": {"type": "list", "elements": "str", "default": []},
+            "library_dir": {"type": "path"},
+            "binding": {"type": "str", "default": ""},
+            "cache": {"type": "path", "default": "/var/cache/gpufleet/python"},
+            "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
+        },
+        required_if=[("installer", "uv", ["uv"])],
+        supports_check_mode=True,
+    )
+    params = module.params
+    try:
+        installation, state, why = found(params)
+        answer = {"state": state, "because": why, "changed": state != INSTALLED}
+        if state == FOREIGN:
+            raise StateError(
+                "{0} stands here already and was not made by gpufleet, so it is left alone. Move "
+                "it away (mv {0} {0}.old) and run again.".format(params["venv"])
+            )
+        if state == INSTALLED:
+            module.exit_json(**answer)
+        answer["diff"] = difference(installation, state, why)
+        if module.check_mode:
+            module.exit_json(**answer)
+        with host_lock(params["state_dir"]) as lock:
+            installation, state, why = found(params)
+            if state not in (INSTALLED, FOREIGN):
+                answer["packages"] = install(module, installation, state, lock)
+        module.exit_json(**answer)
+    except (StateError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+# Apache-2.0, see LICENSE
+"""Bind this environment to its CUDA toolkit. Written by gpufleet; described in its documentation.
+
+A ``.pth`` line imports this module when the interpreter starts. When ``tensorflow`` is first
+imported, the toolkit's libraries are loaded by absolute path, each after those it needs. The
+dynamic linker matches a later request by SONAME, so TensorFlow's own "libcublas.so.11" is then this
+very file, whatever LD_LIBRARY_PATH or the linker's cache would have offered.
+
+``python -m _gpufleet_binding`` tries every library and fails with the reason if one does not load.
+"""
+
+import sys
+
+
+def _document():
+    import json
+    import os
+
+    with open(os.path.splitext(os.path.abspath(__file__))[0] + ".json") as stream:
+        return json.load(stream)
+
+
+def load():
+    """Load the libraries; returns what could not be loaded, in words."""
+    import ctypes
+
+    failures = []
+    for path in _document()["libraries"]:
+        try:
+            ctypes.CDLL(path)
+        except OSError as error:
+            failures.append("{}: {}".format(path, error))
+    return failures
+
+
+class _Binder:
+    """A finder that finds nothing: it sees the first import of TensorFlow and steps aside."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "tensorflow":
+            sys.meta_path.remove(cls)
+            # TensorFlow may still serve on the CPU; the person must know why the GPU is missing.
+            for failure in load():
+                sys.stderr.write("gpufleet: cannot load {}\n".format(failure))
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(load()) or 0)
+else:
+    sys.meta_path.insert(0, _Binder)

@@ -1,0 +1,61 @@
+"""Run an Ansible module of ours in this process, as Ansible would, and read its answer."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ansible.module_utils
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
+ansible.module_utils.__path__.append(str(PLUGINS / "module_utils"))
+
+Run = Callable[..., dict[str, Any]]
+
+
+def load(name: str) -> ModuleType:
+    """A module of ours, imported from its file."""
+    specification = importlib.util.spec_from_file_location(name, PLUGINS / "modules" / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def sha256(path: Path) -> str:
+    """The checksum as the modules want it."""
+    return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """``run(module, check=False, **arguments)`` returns what the module answered."""
+
+    def answer(module: ModuleType, check: bool = False, **arguments: Any) -> dict[str, Any]:
+        words = {name: str(v) if isinstance(v, Path) else v for name, v in arguments.items()}
+        capfd.readouterr()
+        with patch_module_args({**words, "_ansible_check_mode": check}), pytest.raises(SystemExit):
+            module.main()
+        told: dict[str, Any] = json.loads(capfd.readouterr().out.splitlines()[-1])
+        return told
+
+    return answer
+
+
+def tree(root: Path) -> dict[str, str]:
+    """Every file and link below ``root``, with its content or target: what must not change."""
+    return {
+        str(path.relative_to(root)): (
+            f"-> {path.readlink()}" if path.is_symlink() else path.read_bytes().hex()
+        )
+        for path in sorted(root.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }

@@ -1,0 +1,278 @@
+"""A stack's module and the binding: exact packages, the toolkit's own libraries, receipts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.elf_file import shared_library
+from tests.plugins.conftest import Run, load, sha256
+
+ROOT = Path(__file__).resolve().parents[2]
+BINDING = ROOT / "roles" / "tensorflow_gpu" / "files" / "_gpufleet_binding.py"
+
+SONAME = "libcudart.so.11.0"
+
+# uv, reduced to what the module asks of it: an environment, and "installed" packages.
+UV = """#!/bin/sh
+echo "$@" >>{calls}
+{fails}
+for word; do last=$word; done
+case $1 in
+venv) {python} -m venv --without-pip "$last" ;;
+pip) site=$(echo {venv}/lib/python3*/site-packages)
+  printf whole >"$site/native.so"
+  grep '==' "$last" | sed 's/==/ /; s/ *\\\\$//' | while read -r name version; do
+    rm -rf "$site/$name"-*
+    mkdir -p "$site/$name-$version.dist-info"
+    printf 'Name: %s\\nVersion: %s\\n' "$name" "$version" \\
+      >"$site/$name-$version.dist-info/METADATA"
+  done ;;
+esac
+"""
+
+
+class Bench:
+    """A stack's place, its lock, a toolkit's libraries, and a stand-in for uv."""
+
+    def __init__(self, root: Path, module: ModuleType, run: Run) -> None:
+        self.root, self.module, self.run = root, module, run
+        self.venv, self.state, self.calls = root / "stack", root / "state", root / "calls"
+        self.lock, self.uv = root / "stack.lock", root / "uv"
+        self.lib = root / "cuda" / "lib64"
+        self.lib.mkdir(parents=True)
+        self.write()
+
+    def write(self, version: str = "2.13.1", fails: str = "") -> None:
+        """Write lock and uv."""
+        self.lock.write_text(f"tensorflow=={version} \\\n    --hash=sha256:00\nnumpy==1.24.3\n")
+        self.uv.write_text(
+            UV.format(calls=self.calls, fails=fails, python=sys.executable, venv=self.venv)
+        )
+        self.uv.chmod(0o755)
+
+    def install(self, check: bool = False, **more: Any) -> dict[str, Any]:
+        """Run the module."""
+        arguments = {
+            "name": "tensorflow-2.13.1",
+            "distribution": "tensorflow",
+            "version": "2.13.1",
+            "venv": self.venv,
+            "python": sys.executable,
+            "uv": self.uv,
+            "lock": self.lock,
+            "lock_sha256": sha256(self.lock).partition(":")[2],
+            "binding": BINDING.read_text(),
+            "cache": self.root / "cache",
+            "state_dir": self.state,
+        }
+        return self.run(self.module, check, **{**arguments, **more})
+
+    def receipt(self) -> dict[str, Any]:
+        """The stack's receipt."""
+        document: dict[str, Any] = json.loads(
+            (self.state / "receipts" / "stack-tensorflow-2.13.1.json").read_text()
+        )
+        return document
+
+    def site(self) -> Path:
+        """The environment's packages."""
+        return next(self.venv.glob("lib/python3*/site-packages"))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, run: Run) -> Bench:
+    return Bench(tmp_path, load("tensorflow_stack"), run)
+
+
+def test_installs_what_the_lock_lists_and_says_so_in_the_receipt(bench: Bench) -> None:
+    answer = bench.install()
+    assert (answer["changed"], answer["state"]) == (True, "absent")
+    assert bench.receipt()["packages"] == {"tensorflow": "2.13.1", "numpy": "1.24.3"}
+    assert bench.receipt()["lock_sha256"] == sha256(bench.lock).partition(":")[2]
+    assert not (bench.root / "cache").exists()
+
+
+def test_insists_on_hashes(bench: Bench) -> None:
+    bench.install()
+    assert "pip install --require-hashes" in bench.calls.read_text()
+
+
+def test_a_second_run_changes_nothing_and_calls_nothing(bench: Bench) -> None:
+    bench.install()
+    bench.calls.unlink()
+    assert not bench.install()["changed"]
+    assert not bench.calls.exists()
+
+
+def test_somebody_s_pip_install_is_undone(bench: Bench) -> None:
+    bench.install()
+    metadata = bench.site() / "tensorflow-2.13.1.dist-info" / "METADATA"
+    metadata.write_text("Name: tensorflow\nVersion: 2.14.0\n")
+    answer = bench.install()
+    assert "tensorflow 2.14.0 (lock: 2.13.1)" in answer["because"]
+    assert not bench.install()["changed"]
+
+
+def test_what_people_installed_beside_the_lock_is_theirs(bench: Bench) -> None:
+    bench.install()
+    extra = bench.site() / "extra-1.0.dist-info"
+    extra.mkdir()
+    (extra / "METADATA").write_text("Name: extra\nVersion: 1.0\n")
+    assert not bench.install()["changed"]
+    bench.write()
+    bench.lock.write_text(bench.lock.read_text() + "six==1.16.0\n")
+    assert bench.install()["changed"]
+    assert extra.exists()
+    assert set(bench.receipt()["packages"]) == {"numpy", "six", "tensorflow"}
+
+
+def test_a_damaged_library_of_a_package_is_installed_again(bench: Bench) -> None:
+    bench.install()
+    (bench.site() / "native.so").write_text("cut")
+    answer = bench.install()
+    assert "native.so: size" in answer["because"]
+    assert "--reinstall" in bench.calls.read_text()
+    assert (bench.site() / "native.so").read_text() == "whole"
+
+
+def test_another_lock_is_installed(bench: Bench) -> None:
+    bench.install()
+    bench.lock.write_text("tensorflow==2.13.1\nnumpy==1.24.2\n")
+    assert bench.install()["changed"]
+    assert bench.receipt()["packages"]["numpy"] == "1.24.2"
+
+
+def test_a_lock_without_the_release_is_refused(bench: Bench) -> None:
+    bench.write(version="2.12.0")
+    answer = bench.install()
+    assert answer["failed"]
+    assert "tensorflow 2.13.1 is not in " in answer["msg"]
+
+
+def test_an_environment_of_unknown_origin_is_refused(bench: Bench) -> None:
+    bench.venv.mkdir()
+    (bench.venv / "theirs").write_text("precious")
+    answer = bench.install()
+    assert answer["failed"]
+    assert "was not made by gpufleet" in answer["msg"]
+    assert (bench.venv / "theirs").exists()
+
+
+def test_a_failing_installer_is_quoted_and_the_next_run_starts_afresh(bench: Bench) -> None:
+    bench.write(fails='[ $1 = venv ] || { echo "no such index" >&2; exit 2; }')
+    answer = bench.install()
+    assert answer["failed"]
+    assert "no such index" in answer["msg"]
+    bench.write()
+    assert bench.install()["state"] == "half-installed"
+    assert not bench.install()["changed"]
+
+
+def test_a_python_that_is_not_there_is_named(bench: Bench) -> None:
+    answer = bench.install(python="3.99")
+    assert answer["failed"]
+    assert "Python 3.99 is not on this host" in answer["msg"]
+
+
+def test_check_mode_changes_nothing(bench: Bench) -> None:
+    assert bench.install(check=True)["changed"]
+    assert not bench.venv.exists()
+    assert not bench.calls.exists()
+
+
+def test_the_binding_is_tried_at_once(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME)
+    assert bench.install(libraries=[SONAME], library_dir=bench.lib)["changed"]
+    assert bench.receipt()["binding"] == [str(bench.lib / SONAME)]
+    assert {Path(entry["path"]).name for entry in bench.receipt()["manifest"]} == {
+        "native.so",
+        "_gpufleet_binding.json",
+        "_gpufleet_binding.pth",
+        "_gpufleet_binding.py",
+    }
+
+
+def test_a_missing_library_stops_the_installation(bench: Bench) -> None:
+    answer = bench.install(libraries=["libcublas.so.11"], library_dir=bench.lib)
+    assert answer["failed"]
+    assert f"{bench.lib}/libcublas.so.11 is missing" in answer["msg"]
+
+
+def imported(bench: Bench, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in the stack's environment, in which an empty module plays TensorFlow."""
+    (bench.site() / "tensorflow.py").write_text("")
+    return subprocess.run(
+        [bench.venv / "bin" / "python", "-c", program, str(bench.lib / SONAME)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_a_library_that_does_not_load_stops_the_installation(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME, ("libnowhere.so.1",))
+    answer = bench.install(libraries=[SONAME], library_dir=bench.lib)
+    assert answer["failed"]
+    assert "libnowhere.so.1: cannot open shared object file" in answer["msg"]
+
+
+def test_the_binding_loads_by_path_when_tensorflow_is_first_imported(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME)
+    bench.install(libraries=[SONAME], library_dir=bench.lib)
+    said = imported(
+        bench,
+        "import sys; mapped = lambda: sys.argv[1] in open('/proc/self/maps').read();"
+        "before = mapped(); import tensorflow; print(before, mapped())",
+    )
+    assert (said.stdout.split(), said.stderr) == (["False", "True"], "")
+
+
+def test_the_binding_wins_over_the_environment(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME)
+    other = shared_library(bench.root / "other" / SONAME, SONAME)
+    bench.install(libraries=[SONAME], library_dir=bench.lib)
+    said = imported(
+        bench,
+        f"import ctypes, sys, tensorflow; ctypes.CDLL('{SONAME}');"
+        "maps = open('/proc/self/maps').read();"
+        f"print(sys.argv[1] in maps, '{other}' in maps)",
+        LD_LIBRARY_PATH=str(other.parent),
+    )
+    assert said.stdout.split() == ["True", "False"]
+
+
+def test_the_binding_says_what_it_cannot_load_and_lets_the_import_go_on(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME)
+    bench.install(libraries=[SONAME], library_dir=bench.lib)
+    (bench.lib / SONAME).unlink()
+    said = imported(bench, "import tensorflow; print('imported')")
+    assert said.stdout == "imported\n"
+    assert f"gpufleet: cannot load {bench.lib}/{SONAME}" in said.stderr
+
+
+def test_libraries_are_loaded_after_those_they_need(bench: Bench, tmp_path: Path) -> None:
+    order = bench.module.libraries_in_order
+    folder = tmp_path / "order"
+    shared_library(folder / "libcublas.so.11", "libcublas.so.11", ("libcublasLt.so.11", "libc.so.6"))
+    shared_library(folder / "libcublasLt.so.11", "libcublasLt.so.11")
+    shared_library(folder / "libcudnn.so.8", "libcudnn.so.8")
+    shared_library(
+        folder / "libcudnn_cnn_infer.so.8", "libcudnn_cnn_infer.so.8", ("libcudnn_ops_infer.so.8",)
+    )
+    shared_library(folder / "libcudnn_ops_infer.so.8", "libcudnn_ops_infer.so.8")
+    paths = order(str(folder), ["libcublas.so.11", "libcudnn.so.8"])
+    assert [Path(path).name for path in paths] == [
+        "libcublasLt.so.11",
+        "libcublas.so.11",
+        "libcudnn_ops_infer.so.8",
+        "libcudnn_cnn_infer.so.8",
+        "libcudnn.so.8",
+    ]
