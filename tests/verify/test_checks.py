@@ -1,0 +1,558 @@
+"""Each check catches the break that it is for, names cause and remedy; the others stay healthy.
+
+A row breaks the healthy pair in one way and lists every check that then is not as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from verify import judge
+from verify.checks import CHECKS
+
+from .conftest import Document, data, document, verdicts
+
+Break = Callable[[Document, Document], None]
+LIB = "/usr/local/cuda-11.8/targets/x86_64-linux/lib"
+PROVISION = "./gpufleet provision --limit gpu01"
+
+FAULTS: list[tuple[str, Break, dict[str, tuple[str, str]]]] = []
+
+
+def fault(**caught: tuple[str, str]) -> Callable[[Break], Break]:
+    """Register a break with the checks that catch it: {check: (words of cause, of remedy)}."""
+
+    def register(function: Break) -> Break:
+        named = {name.replace("__", ".").replace("_", "-"): words for name, words in caught.items()}
+        FAULTS.append((function.__name__, function, named))
+        return function
+
+    return register
+
+
+def tree(snapshot: Document) -> Document:
+    found: Document = data(snapshot, "cudnn")["trees"][0]
+    return found
+
+
+def stack(snapshot: Document) -> Document:
+    found: Document = data(snapshot, "stacks")["stacks"][0]
+    return found
+
+
+def receipt(snapshot: Document, kind: str) -> Document:
+    return next(r for r in data(snapshot, "receipts")["receipts"] if r["kind"] == kind)
+
+
+def with_gpus(plan: Document, snapshot: Document, count: int = 2) -> None:
+    """Turn the healthy pair into a healthy host that has GPUs."""
+    plan["expect"]["count"] = count
+    data(snapshot, "gpus")["pci"] = [
+        {"address": f"0000:0{n}:00.0", "vendor": "0x10de", "device": "0x2330", "class": "0x030200",
+         "driver": "nvidia"} for n in range(count)]
+    data(snapshot, "driver").update(loaded="535.261.03", library="535.261.03", cuinit=0,
+                                    cuda_version="12.2", modules=["nvidia", "nvidia_uvm"])
+    place = "/job:localhost/replica:0/task:0/device:GPU:"
+    stack(snapshot)["framework"]["matmul"] = [
+        {"requested": f"/GPU:{n}", "device": f"{place}{n}", "n": 2048, "wrong": 0, "first_s": 0.5,
+         "steady_s": 0.001, "tflops": 17.1, "error": None} for n in range(count)]
+
+
+# -- the host -----------------------------------------------------------------------------------
+
+
+@fault(host__probe=("Looking at 'driver' hung", "state D"))
+def driver_section_hung(plan: Document, snapshot: Document) -> None:
+    snapshot["sections"]["driver"] = {
+        "state": "hung", "seconds": 20, "error": "no answer within 20 s", "data": None}
+
+
+@fault(host__probe=("The snapshot is of gpu02, the plan is for gpu01", "same host"))
+def snapshot_of_another_host(plan: Document, snapshot: Document) -> None:
+    snapshot["host"] = "gpu02"
+
+
+@fault(host__plan=("gpu_stacks[0].tensorflow: There is no TensorFlow 9.9", "the newest"))
+def wish_refused(plan: Document, snapshot: Document) -> None:
+    plan["problems"] = [{"code": "unknown-release", "message": "There is no TensorFlow 9.9.",
+                         "where": "gpu_stacks[0].tensorflow", "remedy": "Declare the newest."}]
+
+
+@fault(install__complete=("installation of toolkit 11.8 in /usr/local/cuda-11.8 was begun",
+                          PROVISION))
+def killed_while_installing(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "receipts")["journal"] = [
+        {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+         "version": "11.8.0", "state": "installing", "fresh": True, "started": "now"}]
+
+
+@fault(install__complete=("toolkit-11.8.json cannot be read", PROVISION))
+def receipt_unreadable(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "receipts")["unreadable"] = [
+        {"path": "/var/lib/gpufleet/receipts/toolkit-11.8.json", "error": "Expecting value"}]
+
+
+# -- toolkits -------------------------------------------------------------------------------------
+
+
+@fault(toolkit__present=("There is no /usr/local/cuda-11.8", PROVISION))
+def toolkit_tree_gone(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"] = []
+
+
+@fault(toolkit__present=("version.json says 11.7.1", PROVISION))
+def toolkit_of_another_release(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"][0]["version"] = "11.7.1"
+
+
+@fault(toolkit__present=("nvcc says 11.5.119", PROVISION))
+def nvcc_of_another_release(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"][0]["nvcc"] = "11.5.119"
+
+
+@fault(toolkit__present=("libcudart is 11.7.99", PROVISION))
+def cudart_of_another_release(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"][0]["cudart"] = ["11.7.99"]
+
+
+@fault(toolkit__files=("1 of its 4112 files changed under /usr/local/cuda-11.8:"
+                       " bin/ptxas (size)", PROVISION))
+def toolkit_file_truncated(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "toolkit")["changed"] = [{"path": "bin/ptxas", "what": "size"}]
+
+
+@fault(toolkit__files=("toolkit 11.8 has no receipt", PROVISION))
+def toolkit_not_ours(plan: Document, snapshot: Document) -> None:
+    receipts = data(snapshot, "receipts")
+    receipts["receipts"] = [r for r in receipts["receipts"] if r["kind"] != "toolkit"]
+
+
+@fault(toolkit__default_link=("leads to /usr/local/cuda-12.4, declared is /usr/local/cuda-11.8",
+                              PROVISION))
+def default_moved(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["default"].update(
+        target="cuda-12.4", realpath="/usr/local/cuda-12.4")
+
+
+@fault(toolkit__default_link=("leads to cuda-11.8, which is not there", PROVISION))
+def default_dangles(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["default"]["realpath"] = None
+
+
+@fault(toolkit__default_link=("is a directory, no link", PROVISION))
+def default_is_a_directory(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["default"].update(state="directory", target=None, realpath=None)
+
+
+# -- cuDNN ----------------------------------------------------------------------------------------
+
+
+@fault(cudnn__present=("says it is cuDNN 8.5.0, declared is 8.6.0", PROVISION))
+def library_older_than_declared(plan: Document, snapshot: Document) -> None:
+    tree(snapshot)["loaded"][0]["version"] = "8.5.0"
+
+
+@fault(cudnn__present=("cudnn_version.h says 8.9.7", PROVISION))
+def header_of_another_version(plan: Document, snapshot: Document) -> None:
+    tree(snapshot)["headers"][0]["version"] = "8.9.7"
+
+
+@fault(cudnn__present=("include has no cuDNN header", PROVISION))
+def header_missing(plan: Document, snapshot: Document) -> None:
+    tree(snapshot)["headers"] = []
+
+
+@fault(cudnn__present=("libcudnn_ops_infer.so.8.6.0 is no whole library: truncated", PROVISION),
+       cudnn__links=("libcudnn_ops_infer.so.8 leads to another", PROVISION))
+def sub_library_truncated_and_relinked(plan: Document, snapshot: Document) -> None:
+    library = next(x for x in tree(snapshot)["libraries"] if "ops_infer" in x["path"])
+    library["error"] = "truncated: 100 bytes, its headers speak of 150200"
+    link = next(x for x in tree(snapshot)["links"] if x["path"].endswith("ops_infer.so.8"))
+    link["target"], link["exists"] = "another", False
+
+
+@fault(cudnn__files=("libcudnn.so.8.6.0 (mtime)", PROVISION))
+def library_replaced(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "cudnn")["changed"] = [
+        {"path": "targets/x86_64-linux/lib/libcudnn.so.8.6.0", "what": "mtime"}]
+
+
+@fault(
+    cudnn__files=("targets/x86_64-linux/lib/libcudnn.so.8 (missing)", PROVISION),
+    cudnn__links=(f"{LIB}/libcudnn.so.8 is missing: no link of that name leads to"
+                  " libcudnn.so.8.6.0", PROVISION),
+    linker__cache=("lists libcudnn.so.8 as /usr/local/cuda-11.8/lib64/libcudnn.so.8, which does"
+                   " not exist", "ldconfig"),
+    stack__libraries=("cannot open libcudnn.so.8", PROVISION),
+)
+def soname_link_removed(plan: Document, snapshot: Document) -> None:
+    """`rm libcudnn.so.8`, as the probe then sees it."""
+    tree(snapshot)["links"] = [
+        {**link, "exists": link["target"] != "libcudnn.so.8"} for link in tree(snapshot)["links"]
+        if link["path"] != f"{LIB}/libcudnn.so.8"]
+    tree(snapshot)["loaded"][0]["path"] = f"{LIB}/libcudnn.so.8.6.0"
+    for entry in data(snapshot, "linker")["cache"]:
+        if entry["soname"] in {"libcudnn.so.8", "libcudnn.so"}:
+            entry["exists"] = False
+    receipt(snapshot, "cudnn")["changed"] = [
+        {"path": "targets/x86_64-linux/lib/libcudnn.so.8", "what": "missing"}]
+    framework = stack(snapshot)["framework"]
+    framework["loader"]["opened"].remove("libcudnn.so.8")
+    framework["loader"]["failed"] = [{"library": "libcudnn.so.8", "error": "No such file"}]
+    framework["mapped"] = [path for path in framework["mapped"] if "cudnn" not in path]
+
+
+@fault(cudnn__links=("libcudnn.so.8 is a copy, no link", PROVISION))
+def link_copied_into_a_file(plan: Document, snapshot: Document) -> None:
+    found = tree(snapshot)
+    found["links"] = [x for x in found["links"] if x["path"] != f"{LIB}/libcudnn.so.8"]
+    found["libraries"].append({**found["libraries"][0], "path": f"{LIB}/libcudnn.so.8"})
+
+
+@fault(cudnn__links=("libcudnn.so is no link to libcudnn.so.8", PROVISION))
+def developer_link_missing(plan: Document, snapshot: Document) -> None:
+    found = tree(snapshot)
+    found["links"] = [x for x in found["links"] if x["path"] != f"{LIB}/libcudnn.so"]
+
+
+@fault(cudnn__readable=("libcudnn.so.8.6.0 (mode 0600)", "chmod a+r"))
+def library_closed_to_users(plan: Document, snapshot: Document) -> None:
+    tree(snapshot)["libraries"][0]["mode"] = "0600"
+
+
+@fault(cudnn__readable=("cudnn_version.h (mode 0600)", "chmod a+r"))
+def header_closed_to_users(plan: Document, snapshot: Document) -> None:
+    tree(snapshot)["headers"][0]["mode"] = "0600"
+
+
+# -- the linker -----------------------------------------------------------------------------------
+
+
+@fault(linker__registered=("gpufleet-cuda.conf is missing", PROVISION))
+def our_file_removed(plan: Document, snapshot: Document) -> None:
+    linker = data(snapshot, "linker")
+    linker["files"] = [f for f in linker["files"] if "gpufleet" not in f["path"]]
+
+
+@fault(linker__registered=("names /opt/old instead of /usr/local/cuda-11.8/lib64", PROVISION))
+def our_file_edited(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "linker")["files"][1]["directories"] = ["/opt/old"]
+
+
+@fault(linker__cache=("does not know libcudart.so.11.0", "ldconfig"))
+def ldconfig_never_ran(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "linker")["cache"] = []
+
+
+@fault(linker__cache=("takes libcublas.so.11 from /opt/other/libcublas.so.11", "ldconfig"))
+def another_provider_first(plan: Document, snapshot: Document) -> None:
+    other = "/opt/other/libcublas.so.11"
+    data(snapshot, "linker")["cache"].insert(
+        0, {"soname": "libcublas.so.11", "path": other, "exists": True, "realpath": other})
+
+
+@fault(linker__cache=("lists libcublas.so.11 first as /opt/gone/libcublas.so.11", "ldconfig"))
+def stale_provider_first(plan: Document, snapshot: Document) -> None:
+    gone = "/opt/gone/libcublas.so.11"
+    data(snapshot, "linker")["cache"].insert(
+        0, {"soname": "libcublas.so.11", "path": gone, "exists": False, "realpath": gone})
+
+
+# -- a login's environment ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("LD_LIBRARY_PATH", "/opt/cuda-12.4/lib64:/opt/x", "/opt/cuda-12.4/lib64"),
+        ("LD_LIBRARY_PATH", "/usr/local/cuda-11.8/lib64/stubs", "stub"),
+        ("LD_PRELOAD", "/opt/libcublas.so.11", "before those of every stack"),
+        ("PYTHONPATH", "/opt/site", "modules"),
+        ("PYTHONHOME", "/opt/python", "modules"),
+    ],
+)
+def test_a_login_that_disturbs(
+    plan: Document, snapshot: Document, name: str, value: str, word: str
+) -> None:
+    data(snapshot, "environment")["login"][name] = value
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["environment.login"]["verdict"] == "FAIL"
+    assert f"{name}={value}" in found["environment.login"]["cause"]
+    assert word in found["environment.login"]["cause"]
+    assert "/etc/profile.d" in found["environment.login"]["remedy"]
+
+
+def test_a_login_may_name_the_only_toolkit_and_other_libraries(
+    plan: Document, snapshot: Document
+) -> None:
+    login = data(snapshot, "environment")["login"]
+    login["LD_LIBRARY_PATH"] = "/usr/local/cuda/lib64:/opt/mpi/lib"
+    login["CUDA_HOME"] = "/usr/local/cuda"
+    assert verdicts(plan, snapshot)["environment.login"] == "PASS"
+
+
+def test_cuda_visible_devices_counts_only_where_gpus_are_declared(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "environment")["login"]["CUDA_VISIBLE_DEVICES"] = "0"
+    assert verdicts(plan, snapshot)["environment.login"] == "PASS"
+    with_gpus(plan, snapshot)
+    assert verdicts(plan, snapshot)["environment.login"] == "FAIL"
+    data(snapshot, "environment")["login"]["CUDA_VISIBLE_DEVICES"] = "0,1"
+    assert verdicts(plan, snapshot)["environment.login"] == "PASS"
+
+
+@fault(environment__login=("PYTHONPATH=/opt/site", "take it out"))
+def python_path_set(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "environment")["login"]["PYTHONPATH"] = "/opt/site"
+
+
+# -- cards and driver -----------------------------------------------------------------------------
+
+
+@fault(gpu__count=("1 NVIDIA GPUs are in the host, declared is gpu_expect: {count: 0}",
+                   "inventory"))
+def card_that_is_not_declared(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "gpus")["pci"] = [
+        {"address": "0000:01:00.0", "vendor": "0x10de", "device": "0x2330", "class": "0x030200",
+         "driver": None}]
+
+
+def test_a_host_with_gpus_can_be_healthy(plan: Document, snapshot: Document) -> None:
+    with_gpus(plan, snapshot)
+    assert set(verdicts(plan, snapshot).values()) == {"PASS"}
+
+
+@pytest.mark.parametrize(
+    ("change", "check_id", "words"),
+    [
+        ({"loaded": None, "modules": []}, "driver.loaded", "not loaded"),
+        ({"library": None}, "driver.loaded", "libcuda.so, is not installed"),
+        ({"library": "550.163.01"}, "driver.loaded", "upgraded under it"),
+        ({"loaded": "440.33.01", "library": "440.33.01"}, "driver.loaded", "450.80.02 or newer"),
+        ({"cuinit": 999}, "driver.loaded", "cuInit returned 999"),
+    ],
+)
+def test_a_driver_that_is_not_right(
+    plan: Document, snapshot: Document, change: Document, check_id: str, words: str
+) -> None:
+    with_gpus(plan, snapshot)
+    data(snapshot, "driver").update(change)
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert words in found[check_id]["cause"]
+    assert found[check_id]["remedy"]
+    assert {name for name, check in found.items() if check["verdict"] != "PASS"} == {check_id}
+
+
+def test_nouveau_is_named(plan: Document, snapshot: Document) -> None:
+    with_gpus(plan, snapshot)
+    data(snapshot, "gpus")["pci"][1]["driver"] = "nouveau"
+    assert verdicts(plan, snapshot)["driver.loaded"] == "FAIL"
+
+
+def test_a_gpu_that_fell_off_the_bus(plan: Document, snapshot: Document) -> None:
+    with_gpus(plan, snapshot)
+    data(snapshot, "gpus")["pci"].pop()
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert "1 of 2 declared GPUs are not on the PCI bus" in found["gpu.count"]["cause"]
+    assert "Xid 79" in found["gpu.count"]["remedy"]
+
+
+def test_a_result_from_the_cpu_is_no_proof_of_a_gpu(plan: Document, snapshot: Document) -> None:
+    with_gpus(plan, snapshot)
+    entry = stack(snapshot)["framework"]["matmul"][1]
+    entry["device"] = "/job:localhost/replica:0/task:0/device:CPU:0"
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert "on /GPU:1 was computed on" in found["stack.matmul"]["cause"]
+    assert "no proof of GPU 1 of 2" in found["stack.gpu"]["cause"]
+    assert {n for n, c in found.items() if c["verdict"] != "PASS"} == {"stack.matmul", "stack.gpu"}
+
+
+@pytest.mark.parametrize("device", ["/device:XLA_GPU:0", "/device:GPU:01x", "", None])
+def test_a_device_of_another_name_is_no_gpu(
+    plan: Document, snapshot: Document, device: str | None
+) -> None:
+    with_gpus(plan, snapshot, 1)
+    stack(snapshot)["framework"]["matmul"][0]["device"] = device
+    assert verdicts(plan, snapshot)["stack.gpu"] == "FAIL"
+
+
+# -- stacks ---------------------------------------------------------------------------------------
+
+
+@fault(stack__release=("has tensorflow 2.15.0, planned is 2.13.1", PROVISION))
+def upgraded_by_pip(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["packages"] = {**stack(snapshot)["packages"], "tensorflow": "2.15.0"}
+
+
+@fault(stack__release=("numpy 1.24.3 -> 2.1.0", PROVISION))
+def a_package_of_the_lock_changed(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["packages"] = {**stack(snapshot)["packages"], "numpy": "2.1.0"}
+
+
+@fault()
+def packages_installed_beside_the_lock_are_nobody_s_fault(
+    plan: Document, snapshot: Document
+) -> None:
+    stack(snapshot)["packages"] = {**stack(snapshot)["packages"], "pandas": "2.2.0"}
+
+
+@fault(stack__release=("installed from another lock than the inventory's", PROVISION))
+def the_lock_beside_the_inventory_changed(plan: Document, snapshot: Document) -> None:
+    plan["stacks"][0]["lock_sha256"] = "0" * 64
+
+
+@fault(stack__release=("runs Python 3.9.2, planned is 3.11", PROVISION))
+def another_python(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["python"] = "3.9.2"
+
+
+@fault(stack__files=("sitecustomize.pth (missing)", PROVISION))
+def binding_removed(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "stack")["changed"] = [{"path": "sitecustomize.pth", "what": "missing"}]
+
+
+@fault(stack__build=("is a CPU-only build", PROVISION))
+def cpu_build(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"]["build"].update(cuda=None, cudnn=None, cuda_build=False)
+
+
+@fault(stack__build=("was built for CUDA 12.2, planned is 11.8", PROVISION))
+def build_for_another_cuda(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"]["build"]["cuda"] = "12.2"
+
+
+@fault(stack__build=("was built for cuDNN 9, planned is 8", PROVISION))
+def build_for_another_cudnn(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"]["build"]["cudnn"] = "9"
+
+
+@fault(stack__libraries=("Whether TensorFlow of tensorflow-2.13.1 finds libcufft.so.10 is not"
+                         " known", "GPU"))
+def library_that_the_loader_did_not_try(plan: Document, snapshot: Document) -> None:
+    framework = stack(snapshot)["framework"]
+    framework["loader"]["opened"].remove("libcufft.so.10")
+    framework["mapped"] = [path for path in framework["mapped"] if "cufft" not in path]
+
+
+@fault(stack__mapped=("from outside /usr/local/cuda-11.8: /opt/other/libcublas.so.11", PROVISION))
+def library_of_another_toolkit_mapped(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"]["mapped"].append("/opt/other/libcublas.so.11")
+
+
+@fault(stack__mapped=("from outside", PROVISION))
+def library_of_a_toolkit_with_a_longer_name(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"]["mapped"].append("/usr/local/cuda-11.8-old/lib64/libcufft.so.10")
+
+
+@fault(stack__matmul=("gave 3 wrong rows of 512", "out of service"))
+def wrong_numbers(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"]["matmul"][0]["wrong"] = 3
+
+
+@fault(stack__matmul=("gave unchecked wrong", "out of service"))
+def unchecked_numbers(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"]["matmul"][0]["wrong"] = None
+
+
+@fault(stack__matmul=("sum of all devices' results is wrong", "devices"))
+def wrong_sum(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"]["tower_sum"]["wrong"] = 1
+
+
+@fault(
+    stack__matmul=("does not run: ImportError: Descriptors cannot be created", PROVISION),
+    stack__build=("did not get that far", PROVISION),
+    stack__libraries=("did not get that far", PROVISION),
+    stack__mapped=("did not get that far", PROVISION),
+)
+def import_fails(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"].update(
+        state="failed", error="ImportError: Descriptors cannot be created", version=None,
+        build=None, loader=None, devices=[], matmul=[], tower_sum=None, mapped=[])
+
+
+@fault(
+    stack__matmul=("hung: no answer", "load"),
+    stack__build=("hung: no answer", "load"),
+    stack__libraries=("hung: no answer", "load"),
+    stack__mapped=("hung: no answer", "load"),
+)
+def framework_hangs(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"].update(
+        state="hung", error="no answer within 96 s", version=None, build=None, loader=None,
+        devices=[], matmul=[], tower_sum=None, mapped=[])
+
+
+def test_a_snapshot_without_framework_runs_proves_no_stack(
+    plan: Document, snapshot: Document
+) -> None:
+    snapshot["mode"], stack(snapshot)["framework"] = "facts", None
+    found = verdicts(plan, snapshot)
+    unjudged = {name for name, verdict in found.items() if verdict == "INCONCLUSIVE"}
+    assert unjudged == {"stack.build", "stack.libraries", "stack.mapped", "stack.matmul"}
+
+
+def test_libraries_that_a_build_links_are_proven_by_being_mapped(
+    plan: Document, snapshot: Document
+) -> None:
+    """Up to 1.13 TensorFlow has no loader to ask; its import maps them all."""
+    stack(snapshot)["framework"]["loader"] = {"ran": False, "opened": [], "failed": []}
+    for name in ("libcublas.so.11", "libcusparse.so.11"):
+        assert any(f"{name}." in path for path in stack(snapshot)["framework"]["mapped"])
+    # Real file names carry the soname, but for libcudart.so.11.0 (libcudart.so.11.8.89).
+    stack(snapshot)["framework"]["mapped"].append(f"{LIB}/libcudart.so.11.0.1")
+    assert verdicts(plan, snapshot)["stack.libraries"] == "PASS"
+
+
+def test_the_drivers_libraries_matter_only_where_gpus_are_declared(
+    plan: Document, snapshot: Document
+) -> None:
+    stack(snapshot)["framework"]["loader"]["failed"] = [
+        {"library": "libcuda.so.1", "error": "No such file"},
+        {"library": "libnvinfer.so.8", "error": "No such file"}]
+    assert verdicts(plan, snapshot)["stack.libraries"] == "PASS"
+    with_gpus(plan, snapshot)
+    assert verdicts(plan, snapshot)["stack.libraries"] == "FAIL"
+
+
+@pytest.mark.parametrize(("version", "source", "verdict"), [
+    ("11.8.20220929", "version.json", "PASS"),
+    ("11.8.0", "version.json", "PASS"),
+    ("11.8.1", "version.json", "FAIL"),
+    ("11.8.89", "version.txt", "PASS"),
+    (None, "version.json", "FAIL"),
+    (None, None, "PASS"),
+])
+def test_what_tells_a_toolkits_release(
+    plan: Document, snapshot: Document, version: str, source: str, verdict: str
+) -> None:
+    """version.json may carry a date; between 11.0 and 11.4 there is no such file at all."""
+    data(snapshot, "toolkits")["trees"][0].update(version=version, version_source=source)
+    assert verdicts(plan, snapshot)["toolkit.present"] == verdict
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("break_it", "caught"), [row[1:] for row in FAULTS],
+                         ids=[row[0] for row in FAULTS])
+def test_a_fault_is_caught_by_its_checks_alone(
+    break_it: Break, caught: dict[str, tuple[str, str]]
+) -> None:
+    plan, snapshot = document("plan.json"), document("snapshot.json")
+    before = verdicts(plan, snapshot)
+    break_it(plan, snapshot)
+    after = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert {name for name in before if after[name]["verdict"] != before[name]} == set(caught)
+    for name, (cause, remedy) in caught.items():
+        assert cause in after[name]["cause"]
+        assert remedy in after[name]["remedy"]
+
+
+def test_every_check_is_proven_by_a_fault() -> None:
+    # These two apply only to hosts with GPUs, and are broken above.
+    assert {name for row in FAULTS for name in row[2]} | {"driver.loaded", "stack.gpu"} == set(
+        CHECKS)

@@ -1,0 +1,150 @@
+"""The command line: streams, exit status, and that pytest itself runs the same suite."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from .conftest import FIXTURES, Document, data
+
+ROOT = Path(__file__).parents[2]
+SNAPSHOT, PLAN = str(FIXTURES / "snapshot.json"), str(FIXTURES / "plan.json")
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True,
+                          timeout=120, check=False)
+
+
+@pytest.fixture
+def broken(tmp_path: Path, snapshot: Document) -> str:
+    """A snapshot of a host whose cuDNN header is of another version."""
+    data(snapshot, "cudnn")["trees"][0]["headers"][0]["version"] = "8.9.7"
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps(snapshot))
+    return str(path)
+
+
+def test_a_healthy_snapshot_ends_with_0_and_says_what_holds(tmp_path: Path) -> None:
+    ended = run("verify", "--snapshot", SNAPSHOT, "--plan", PLAN, "--report", str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+    assert "✓ cudnn.links" in ended.stdout
+    assert "gpu_expect: {count: 0}" in ended.stdout
+    last = ended.stdout.rstrip().splitlines()[-1]
+    assert last == f"Report: {tmp_path}/latest/report.html"
+    assert (tmp_path / "latest" / "report.html").exists()
+
+
+def test_junit_is_pytests_own(tmp_path: Path, broken: str) -> None:
+    ended = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path))
+    assert ended.returncode == 1
+    suite = ET.parse(tmp_path / "latest" / "junit.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("22", "1", "2")
+    failed = [case for case in suite if case.find("failure") is not None]
+    assert [case.get("name") for case in failed] == ["test_check[ssh://gpu01-cudnn.present]"]
+    message = failed[0].find("failure")
+    assert message is not None and "declared is 8.6.0" in (message.text or "")
+
+
+def test_json_is_one_document_and_nothing_else(tmp_path: Path, broken: str) -> None:
+    ended = run("verify", "--json", "--snapshot", broken, "--plan", PLAN, "--report",
+                str(tmp_path))
+    assert ended.returncode == 1
+    document = json.loads(ended.stdout)
+    assert list(document) == ["schema", "started", "finished", "hosts", "summary"]
+    assert document["hosts"]["gpu01"]["verdict"] == "FAIL"
+    assert document == json.loads((tmp_path / "latest" / "report.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-i", "/nowhere"], "There is no such inventory."),
+        (["-i", "gpu01,", "--limit", "gpu09"], "No host is matched"),
+        (["--snapshot", "/nowhere.json"], "cannot be read"),
+        (["--snapshot", SNAPSHOT, "-i", "other,"], "There is no plan for gpu01"),
+        (["-i", "gpu01,", "--fanout", "0"], "more than 0"),
+    ],
+)
+def test_usage_and_configuration_end_with_4(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
+    ended = run("verify", "--json", *words, "--report", str(tmp_path))
+    assert ended.returncode == 4
+    assert message in json.loads(ended.stdout)["problems"][0]["message"]
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_option_that_not_even_pytest_knows_ends_with_4(tmp_path: Path) -> None:
+    ended = run("verify", "--snapshot", SNAPSHOT, "--plan", PLAN, "--report", str(tmp_path),
+                "--no-such-option")
+    assert ended.returncode == 4
+    assert "--no-such-option" in ended.stderr
+
+
+def test_saved_documents_can_be_judged_again(tmp_path: Path, broken: str) -> None:
+    first = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path / "r"),
+                "--save", str(tmp_path / "s"))
+    again = run("verify", "--json", "--snapshot", str(tmp_path / "s/snapshots/gpu01.json"),
+                "--plan", str(tmp_path / "s/plans/gpu01.json"), "--report", str(tmp_path / "r"))
+    assert first.returncode == again.returncode == 1
+    assert json.loads(again.stdout)["summary"]["FAIL"] == 1
+
+
+def test_an_unreachable_host_is_one_item_and_one_check(tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(
+        "gpu_hosts: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1,"
+        " gpu_expect: {count: 0}}}}")
+    ended = run("verify", "--json", "-i", str(inventory), "--report", str(tmp_path / "r"))
+    assert ended.returncode == 1, ended.stderr
+    host = json.loads(ended.stdout)["hosts"]["gone"]
+    assert [check["id"] for check in host["checks"]] == ["host.reachable"]
+    suite = ET.parse(tmp_path / "r/latest/junit.xml").getroot()[0]
+    assert [case.get("name") for case in suite] == ["test_check[ansible://gone-host.reachable]"]
+
+
+def test_pytest_alone_judges_saved_documents(broken: str) -> None:
+    ended = run("pytest", "verify", "--gpu-snapshot", broken, "--gpu-plan", PLAN, "-p",
+                "no:cacheprovider", "-v")
+    assert ended.returncode == 1
+    assert "test_check[ssh://gpu01-cudnn.links] PASSED" in ended.stdout
+    assert "test_check[ssh://gpu01-cudnn.present] FAILED" in ended.stdout
+    assert "1 failed, 19 passed, 2 skipped" in ended.stdout
+    assert "remedy: ./gpufleet provision --limit gpu01" in ended.stdout
+    assert "not declared: gpu_expect: {count: 0}" in ended.stdout
+    assert "test_host.py:1" not in ended.stdout.split("FAILURES")[1].split("short test")[0]
+
+
+def test_pytest_alone_looks_at_the_hosts_of_an_inventory(tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(
+        "gpu_hosts: {hosts: {here: {ansible_connection: local, ansible_become: false,"
+        f" gpu_prefix: {tmp_path}, gpu_stack_root: {tmp_path}}}}}}}")
+    ended = run("pytest", "verify", f"--ansible-inventory={inventory}", "-p", "no:cacheprovider",
+                "-v")
+    assert "test_check[ansible://here-host.probe] PASSED" in ended.stdout, ended.stdout
+    assert "test_check[ansible://here-stack.matmul] SKIPPED" in ended.stdout
+    assert "host.reachable" not in ended.stdout
+    assert ended.returncode == 0
+
+
+def test_the_catalogue_is_printed() -> None:
+    ended = run("verify", "catalogue")
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("| check | what must hold |")
+
+
+def test_plan_without_looking_refuses_with_4_and_the_reason(tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text('gpu_hosts: {hosts: {gpu01: {gpu_stacks: [{tensorflow: "9.9"}]}}}')
+    ended = run("verify", "plan", "--offline", "--json", "-i", str(inventory))
+    assert ended.returncode == 4, ended.stderr
+    plan = json.loads(ended.stdout)["hosts"]["gpu01"]
+    assert plan["problems"][0]["where"] == "gpu_stacks[0].tensorflow"
+    assert plan["changes"] is None

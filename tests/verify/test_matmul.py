@@ -1,0 +1,102 @@
+"""The smoke test's own parts: no TensorFlow is needed to see that it cannot be fooled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verify import matmul
+
+OPENED = """\
+2026-11-20 12:05:08.783822: I tensorflow/tsl/platform/default/dso_loader.cc:58] Successfully \
+opened dynamic library libcudart.so.11.0
+2026-11-20 12:05:08.783822: I tensorflow/tsl/platform/default/dso_loader.cc:67] Could not load \
+dynamic library 'libcudnn.so.8'; dlerror: libcudnn.so.8: cannot open shared object file: No such \
+file or directory; LD_LIBRARY_PATH: /opt/x
+2019-06-20 I tensorflow/stream_executor/platform/default/dso_loader.cc:53] Could not dlopen \
+library 'libcudart.so.10.0'; dlerror: libcudart.so.10.0: cannot open shared object file
+"""
+
+
+def test_the_loaders_words_of_old_and_new_releases() -> None:
+    assert matmul.OPENED.findall(OPENED) == ["libcudart.so.11.0"]
+    assert matmul.NOT_OPENED.findall(OPENED) == [
+        ("libcudnn.so.8",
+         "libcudnn.so.8: cannot open shared object file: No such file or directory"),
+        ("libcudart.so.10.0", "libcudart.so.10.0: cannot open shared object file")]
+
+
+@pytest.mark.parametrize(
+    ("visible", "expect", "devices"),
+    [
+        (0, "0", ["/CPU:0"]),
+        (0, "any", ["/CPU:0"]),
+        (2, "any", ["/GPU:0", "/GPU:1"]),
+        (2, "0", ["/CPU:0"]),
+        (1, "2", ["/GPU:0", "/GPU:1"]),
+        (0, "1", ["/GPU:0"]),
+    ],
+)
+def test_declared_gpus_are_asked_for_even_where_none_is_seen(
+    visible: int, expect: str, devices: list[str]
+) -> None:
+    assert matmul.wanted_devices(visible, expect) == devices
+
+
+def test_a_gpu_that_is_not_seen_is_a_failing_entry() -> None:
+    found = matmul.entry("/GPU:1", 8)
+    assert matmul.unseen(found, 1) == "TensorFlow sees 1 GPU"
+    assert matmul.unseen(matmul.entry("/GPU:0", 8), 1) is None
+    assert matmul.unseen(matmul.entry("/CPU:0", 8), 0) is None
+
+
+def test_without_tensorflow_it_says_so_in_one_document(tmp_path: Path) -> None:
+    import json  # noqa: PLC0415
+
+    script = Path(matmul.__file__)
+    ended = subprocess.run([sys.executable, "-I", "-S", str(script), "--expect-gpus", "0"],
+                           capture_output=True, text=True, timeout=60, check=True)
+    last = ended.stdout.splitlines()[-1]
+    assert last.startswith(matmul.MARK)
+    found = json.loads(last.removeprefix(matmul.MARK))
+    assert found["state"] == "failed"
+    assert found["error"] == "ModuleNotFoundError: No module named 'tensorflow'"
+    assert list(found) == ["state", "error", "version", "build", "loader", "devices", "matmul",
+                           "tower_sum", "mapped", "seconds"]
+
+
+class TestNumbers:
+    """The host-side check demands equality, entry by entry."""
+
+    @pytest.fixture
+    def numpy(self) -> Any:
+        return pytest.importorskip("numpy", reason="numpy belongs to stacks; none is here")
+
+    @pytest.fixture
+    def product(self, numpy: Any) -> tuple[Any, Any, Any]:
+        a, b = matmul.operand(numpy, 64, 1), matmul.operand(numpy, 64, 0)
+        return a, b, a @ b
+
+    def test_a_right_product_is_accepted(self, numpy: Any, product: tuple[Any, Any, Any]) -> None:
+        assert matmul.wrong_rows(numpy, *product) == 0
+
+    @pytest.mark.parametrize("value", [1, -1, 0.5, float("nan"), float("inf")])
+    def test_one_wrong_element_is_seen(
+        self, numpy: Any, product: tuple[Any, Any, Any], value: float
+    ) -> None:
+        a, b, c = product
+        c[17, 3] += value
+        assert matmul.wrong_rows(numpy, a, b, c) == 1
+
+    def test_zeros_transposed_and_misshapen_results_are_rejected(
+        self, numpy: Any, product: tuple[Any, Any, Any]
+    ) -> None:
+        a, b, c = product
+        assert matmul.wrong_rows(numpy, a, b, c * 0) > 60
+        assert matmul.wrong_rows(numpy, a, b, (b @ a)) > 60
+        assert matmul.wrong_rows(numpy, a, b, c.T) > 60
+        assert matmul.wrong_rows(numpy, a, b, c[:10]) == 64

@@ -1,0 +1,111 @@
+"""The page and the plain words: nothing is loaded, nothing is injected, nothing is left out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from verify import catalogue, judge, report, summary
+from verify.checks import CHECKS
+from verify.session import HostRun, Session
+
+from .conftest import Document, data
+
+EVIL = "<script>alert('x')</script>\"&"
+
+
+@pytest.fixture
+def session(plan: Document, snapshot: Document) -> Session:
+    """A healthy host, a broken one whose texts are hostile, one that is not reached."""
+    broken_plan, broken = copy.deepcopy(plan), copy.deepcopy(snapshot)
+    broken_plan["host"] = broken["host"] = "gpu02"
+    data(broken, "environment")["login"]["PYTHONPATH"] = EVIL
+    return Session([
+        HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot)),
+        HostRun("gpu02", broken, broken_plan, judge.judge(broken_plan, broken)),
+        HostRun("gpu03", None, plan, judge.unreachable("No route to host", "look at the cable")),
+    ], finished="now")
+
+
+def test_the_page_loads_nothing_from_anywhere(session: Session) -> None:
+    page = report.html(session)
+    assert not re.search(r"https?://|//\w|@import|url\(|<link|<img|<iframe|src=", page)
+
+
+def test_texts_from_hosts_are_escaped(session: Session) -> None:
+    page = report.html(session)
+    assert EVIL not in page
+    assert "&lt;script&gt;alert(" in page
+    assert page.count("<script>") == 1
+
+
+def test_the_page_shows_every_host_and_check_with_cause_and_remedy(session: Session) -> None:
+    page = report.html(session)
+    for number, host in enumerate(session.hosts, 1):
+        assert host.name in page
+        for check in host.result["checks"]:
+            assert f'id="h{number}-{check["id"]}"' in page
+            assert f'href="#h{number}-{check["id"]}"' in page
+    assert "No route to host" in page and "look at the cable" in page
+    assert "gpu_expect: {count: 0}" in page
+
+
+def test_the_plain_words(session: Session) -> None:
+    assert summary.headline(session) == "1 of 3 hosts healthy; 1 not healthy, 1 not reached."
+    proven = summary.proven(session)
+    assert "tensorflow-2.13.1 multiplies matrices exactly on the CPU, not on a GPU (gpu01, gpu02)" \
+        in proven
+    gaps = summary.unproven(session)
+    assert [(gap.declaration, gap.check_ids, gap.hosts) for gap in gaps] == [
+        ("gpu_expect: {count: 0}", ("driver.loaded", "stack.gpu"), ("gpu01", "gpu02"))]
+    assert [(host.name, check["id"]) for host, check in summary.wrong(session)] == [
+        ("gpu02", "environment.login"), ("gpu03", "host.reachable")]
+
+
+def test_nothing_is_called_proven_that_failed(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "stacks")["stacks"][0]["framework"]["matmul"][0]["wrong"] = 1
+    data(snapshot, "receipts")["receipts"] = []
+    broken = Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))])
+    assert summary.proven(broken) == []
+
+
+def test_documents_are_written_whole_and_can_be_judged_again(
+    session: Session, tmp_path: Path
+) -> None:
+    directory = report.new_directory(tmp_path / "reports")
+    page = report.write(directory, session)
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert json.loads((directory / "report.json").read_text()) == session.document
+    assert sorted(p.name for p in (directory / "snapshots").iterdir()) == [
+        "gpu01.json", "gpu02.json"]
+    assert sorted(p.name for p in (directory / "plans").iterdir()) == [
+        "gpu01.json", "gpu02.json", "gpu03.json"]
+    assert not list(directory.rglob(".*"))
+
+
+def test_latest_leads_to_the_newest_and_names_do_not_collide(tmp_path: Path) -> None:
+    first, second = report.new_directory(tmp_path), report.new_directory(tmp_path)
+    assert first != second
+    for directory in (first, second):
+        assert report.point_latest(directory).resolve() == directory.resolve()
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        [first.name, second.name, "latest"])
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", ".hidden", "gpu01.example.org"])
+def test_a_hosts_name_cannot_leave_the_directory(name: str) -> None:
+    found = report.file_name(name)
+    assert "/" not in found and not found.startswith(".")
+
+
+def test_the_catalogue_has_every_check_with_its_statement() -> None:
+    text = catalogue.markdown()
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(CHECKS) + 1
+    for check in CHECKS.values():
+        assert f"| `{check.id}` | {check.statement} |" in text
+        assert check.statement.endswith("."), check.id

@@ -1,0 +1,1 @@
+"""The verification: look at hosts (`probe`), judge what was seen against the plan, report."""

@@ -1,0 +1,160 @@
+"""`python -m verify`: look at the hosts, judge, report. Also `plan` and `catalogue`.
+
+The same pytest suite that `pytest verify/` runs is run here too, quietly, on the same snapshots:
+for JUnit, and so that options that are not known here are pytest's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from . import catalogue, judge, report, terminal
+from .errors import ConfigurationError
+from .session import Manner, Session, offline, verify
+from .verdict import USAGE
+from .wishes import Question, declared
+
+HERE = Path(__file__).parent
+REPORTS = HERE.parent / "reports"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of every verb; what is not known goes to pytest."""
+    top = argparse.ArgumentParser(
+        prog="verify", allow_abbrev=False,
+        description="Look at GPU hosts and judge them against what is declared.",
+        epilog="Exit status: 0 all healthy, 1 something failed, 3 something could not be judged,"
+        " 4 usage or configuration. Other options are pytest's.")
+    top.add_argument("verb", nargs="?", default="verify", choices=["verify", "plan", "catalogue"])
+    top.add_argument("-i", "--inventory", action="append", default=[], metavar="INV")
+    top.add_argument("-l", "--limit", metavar="HOSTS")
+    top.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS")
+    top.add_argument("--vault-password-file", action="append", default=[], metavar="FILE")
+    top.add_argument("--json", action="store_true", help="one document on standard output")
+    top.add_argument("--snapshot", action="append", default=[], metavar="FILE",
+                     help="judge this saved snapshot instead of looking")
+    top.add_argument("--plan", action="append", default=[], metavar="FILE",
+                     help="the saved plan of a saved snapshot's host")
+    top.add_argument("--save", type=Path, metavar="DIR", help="also save snapshots and plans there")
+    top.add_argument("--report", type=Path, default=REPORTS, metavar="DIR",
+                     help="where reports are kept")
+    top.add_argument("--fanout", type=int, default=Manner.fanout, metavar="N",
+                     help="how many hosts at the same time")
+    top.add_argument("--deadline", type=float, default=Manner.deadline_s, metavar="S",
+                     help="how long one host may take")
+    top.add_argument("--deep", action="store_true", help="compare contents, not only dates")
+    top.add_argument("--offline", action="store_true", help="plan: do not look at the hosts")
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a verb; its exit status."""
+    options, rest = parser().parse_known_args(arguments)
+    console = Console(stderr=True)
+    try:
+        if options.verb == "catalogue":
+            sys.stdout.write(catalogue.markdown())
+            return 0
+        if options.verb == "plan":
+            from .planning import show  # noqa: PLC0415 (compat is not needed to judge documents)
+
+            return show(options, _question(options), _manner(options, "facts"), console)
+        return _verify(options, rest, console)
+    except ConfigurationError as error:
+        if options.json:
+            _print_json({"schema": judge.SCHEMA, "problems": [
+                {"code": "configuration", "message": error.message, "where": error.where,
+                 "remedy": error.remedy}]})
+        console.print(str(error), style="bold red", markup=False, soft_wrap=True)
+        return USAGE
+    except KeyboardInterrupt:
+        console.print("Interrupted: nothing was judged.")
+        return 130
+
+
+def _question(options: argparse.Namespace) -> Question:
+    return Question(options.inventory, options.limit, options.extra_vars,
+                    options.vault_password_file)
+
+
+def _manner(options: argparse.Namespace, mode: str) -> Manner:
+    if options.fanout < 1 or options.deadline <= 0:
+        raise ConfigurationError("--fanout and --deadline are more than 0.")
+    return Manner(mode, options.fanout, options.deadline, options.deep)
+
+
+def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> int:
+    manner = _manner(options, "full")
+    if options.snapshot:
+        session = offline(options.snapshot, options.plan, _question(options))
+    else:
+        hosts = declared(_question(options))
+        with terminal.progress(console, "Looking", len(hosts)) as heard:
+            session = verify(hosts, manner, heard)
+    directory = report.new_directory(options.report)
+    page = report.write(directory, session)
+    if options.save:
+        report.save(options.save, session)
+    _run_suite(session, directory / "junit.xml", options, rest)
+    latest = report.point_latest(directory) / page.name
+    if options.json:
+        _print_json(session.document)
+    else:
+        terminal.show(Console(), session, latest if latest.exists() else page)
+    return judge.exit_status(session.document)
+
+
+def _run_suite(
+    session: Session, junit: Path, options: argparse.Namespace, rest: list[str]
+) -> None:
+    """The pytest suite on this session; its words are kept unless someone asked for them."""
+    import pytest  # noqa: PLC0415 (not for catalogue and plan)
+
+    from verify.conftest import Prepared  # noqa: PLC0415
+
+    if options.inventory:
+        # testinfra takes one inventory; Ansible itself takes several here.
+        os.environ["ANSIBLE_INVENTORY"] = ",".join(
+            str(Path(name).absolute()) if Path(name).exists() else name
+            for name in options.inventory)
+    words = [str(HERE / "test_host.py"), f"--rootdir={HERE.parent}", "-p", "no:cacheprovider",
+             f"--junitxml={junit}", "-o", "junit_suite_name=gpufleet", *rest]
+    if options.snapshot:
+        words += ["--hosts", ",".join(f"ssh://{host.name}" for host in session.hosts)]
+    prepared = Prepared(session)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        status = pytest.main(words, plugins=[_Named(prepared)])
+    if rest or status not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+        sys.stderr.write(said.getvalue())
+    if status not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED,
+                      pytest.ExitCode.NO_TESTS_COLLECTED}:
+        raise ConfigurationError("pytest could not run the suite; its words stand above.")
+
+
+class _Named:
+    """Registers the session under its name before the suite's conftest asks for it."""
+
+    def __init__(self, prepared: Any) -> None:
+        self.prepared = prepared
+
+    def pytest_configure(self, config: Any) -> None:
+        """pytest's hook."""
+        config.pluginmanager.register(self.prepared, self.prepared.NAME)
+
+
+def _print_json(document: Any) -> None:
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""All checks, in the order in which a person wants to read them."""
+
+from . import host, toolkit, cudnn, linker, environment, gpu, stack  # noqa: I001 (their order)
+from .registry import CHECKS, Check, Finding, Sections, Seen
+
+__all__ = [
+    "CHECKS",
+    "Check",
+    "Finding",
+    "Sections",
+    "Seen",
+    "cudnn",
+    "environment",
+    "gpu",
+    "host",
+    "linker",
+    "stack",
+    "toolkit",
+]

@@ -1,0 +1,51 @@
+"""A real login's environment: nothing in it turns a framework away from its own CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .registry import LOOK, Document, Finding, Sections, Seen, check
+
+PLACES = "/etc/environment, /etc/profile, /etc/profile.d and the user's profile"
+
+
+def no_cuda(plan: Document) -> str | None:
+    """The excuse of a host that is to have no CUDA."""
+    return None if plan["toolkits"] or plan["stacks"] else "gpu_toolkits: [], gpu_stacks: []"
+
+
+@check("environment.login", reads=("environment",), repair=LOOK, severity="major", excuse=no_cuda)
+def login(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """A fresh login sets nothing that leads frameworks to other libraries or hides GPUs."""
+    values = {key: value for key, value in seen["environment"]["login"].items() if value}
+    for name, reason in _disturbing(plan, values):
+        yield Finding(
+            f"A login sets {name}={values[name]}: {reason}",
+            f"on the host: find where {name} is set ({PLACES}) and take it out",
+        )
+    yield Seen(", ".join(f"{key}={value}" for key, value in values.items()) or "none is set")
+
+
+def _disturbing(plan: Document, values: dict[str, str]) -> Iterator[tuple[str, str]]:
+    toolkits = [toolkit["path"] for toolkit in plan["toolkits"]]
+    default = plan["default_link"]["path"] if plan["default_link"] else None
+    harmless = [*toolkits, default] if len(toolkits) == 1 and default else toolkits[:1] * (
+        len(toolkits) == 1)
+    for directory in values.get("LD_LIBRARY_PATH", "").split(":"):
+        below = any(directory == own or directory.startswith(f"{own}/") for own in harmless)
+        if "/stubs" in directory:
+            yield "LD_LIBRARY_PATH", "the stub libraries there stand for a driver that is not one"
+        elif any(word in directory.lower() for word in ("cuda", "cudnn", "nvidia")) and not below:
+            yield "LD_LIBRARY_PATH", f"libraries of {directory} win over a stack's own toolkit"
+    if any(word in values.get("LD_PRELOAD", "") for word in ("libcu", "libnv", "libnccl")):
+        yield "LD_PRELOAD", "it puts its libraries before those of every stack"
+    for name in ("PYTHONPATH", "PYTHONHOME"):
+        if name in values:
+            yield name, "modules from there win over those of every stack"
+    count = plan["expect"]["count"] if plan["expect"] else None
+    visible = values.get("CUDA_VISIBLE_DEVICES")
+    if count and visible is not None:
+        hidden = {"", "-1", "NoDevFiles"}
+        shown = [item for item in visible.split(",") if item.strip() not in hidden]
+        if len(shown) != count:
+            yield "CUDA_VISIBLE_DEVICES", f"it shows {len(shown)} of the {count} declared GPUs"

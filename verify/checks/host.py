@@ -1,0 +1,86 @@
+"""The host itself: was it read, is its plan sound, was anything left half-installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..verdict import Verdict
+from .registry import INVENTORY, LOOK, Document, Finding, Sections, Seen, check, provision
+
+SECTIONS = (
+    "os",
+    "kernel",
+    "disks",
+    "gpus",
+    "driver",
+    "receipts",
+    "toolkits",
+    "cudnn",
+    "linker",
+    "environment",
+    "stacks",
+)
+
+
+def unread(snapshot: Document, name: str) -> Finding | None:
+    """Why a section cannot be judged, if it cannot."""
+    section = snapshot["sections"].get(name)
+    if section is None:
+        return Finding(
+            f"The probe did not look at '{name}'",
+            "take a new snapshot with this release's probe",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+    if section["state"] == "ok" and section["data"] is not None:
+        return None
+    error = section["error"] or "no data"
+    if section["state"] == "hung":
+        return Finding(
+            f"Looking at '{name}' hung: {error}",
+            "on the host: look for processes in state D (ps -eo pid,stat,wchan:32,cmd), dead"
+            " network mounts and the kernel log; a hung driver needs a reboot",
+            f"section {name}: {error} after {section['seconds']} s",
+            Verdict.HUNG,
+        )
+    remedy = f"on the host, as root: read what '{name}' needs; then ./gpufleet verify"
+    if section["state"] == "denied":
+        remedy = "let the probe become root: ansible_become and ansible_become_password"
+    return Finding(
+        f"Looking at '{name}' failed: {error}", remedy, error, verdict=Verdict.INCONCLUSIVE
+    )
+
+
+@check("host.probe", reads=(), repair=LOOK)
+def probed(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The probe read every section, on the host that the plan is for."""
+    snapshot = seen.snapshot
+    if snapshot["host"] != plan["host"]:
+        yield Finding(
+            f"The snapshot is of {snapshot['host']}, the plan is for {plan['host']}",
+            "judge a snapshot with the plan of the same host",
+        )
+    yield from filter(None, (unread(snapshot, name) for name in SECTIONS))
+    yield Seen(f"{len(snapshot['sections'])} sections, mode {snapshot['mode']}")
+
+
+@check("host.plan", reads=(), repair=INVENTORY)
+def planned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """What the inventory asks of this host can be done."""
+    for problem in plan["problems"]:
+        yield Finding(
+            f"{problem['where']}: {problem['message']}", problem["remedy"], problem["code"]
+        )
+
+
+@check("install.complete", reads=("receipts",))
+def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """No installation or removal was left unfinished, and each record of one can be read."""
+    for entry in seen["receipts"]["journal"]:
+        what = "removal" if entry["state"] == "removing" else "installation"
+        yield Finding(
+            f"The {what} of {entry['kind']} {entry['id']} in {entry['path']} was begun at"
+            f" {entry.get('started')} and not finished",
+            f"{provision(plan)} (it tears down what is half there and does it again)",
+        )
+    for entry in seen["receipts"]["unreadable"]:
+        yield Finding(f"{entry['path']} cannot be read: {entry['error']}", provision(plan))

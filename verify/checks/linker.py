@@ -1,0 +1,88 @@
+"""The dynamic linker: our directories are registered, and its cache tells the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .registry import Document, Finding, Sections, Seen, check, provision, shortened
+
+
+def nothing_registered(plan: Document) -> str | None:
+    """The excuse where no toolkit of the plan is given to the linker."""
+    return None if plan["linker"]["directories"] else (
+        "gpu_toolkits and gpu_stacks: no toolkit is for the linker's cache"
+    )
+
+
+@check("linker.registered", reads=("linker",), excuse=nothing_registered)
+def registered(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Our file of the linker's configuration names the planned directories, in order."""
+    wanted = plan["linker"]
+    files = {entry["path"]: entry["directories"] for entry in seen["linker"]["files"]}
+    if wanted["file"] not in files:
+        yield Finding(f"{wanted['file']} is missing, or /etc/ld.so.conf does not include it",
+                      provision(plan))
+    elif files[wanted["file"]] != wanted["directories"]:
+        yield Finding(
+            f"{wanted['file']} names {', '.join(files[wanted['file']]) or 'nothing'} instead of"
+            f" {', '.join(wanted['directories'])}",
+            provision(plan),
+        )
+
+
+def expected(plan: Document, seen: Sections) -> dict[str, str]:
+    """{soname: toolkit's path} of what the registered toolkits must provide."""
+    paths = {toolkit["path"] for toolkit in plan["toolkits"] if toolkit["registered"]}
+    wanted = {
+        soname: stack["toolkit_path"]
+        for stack in plan["stacks"]
+        if stack["cuda_source"] == "toolkit" and stack["toolkit_path"] in paths
+        for soname in stack["sonames"]
+    }
+    for tree in seen["cudnn"]["trees"]:
+        if tree["toolkit"] in paths:
+            wanted.update({library["soname"]: tree["toolkit"] for library in tree["libraries"]
+                           if library["soname"]})
+    wanted.update({entry["soname"]: entry["toolkit_path"] for entry in plan["cudnn"]
+                   if entry["toolkit_path"] in paths})
+    return wanted
+
+
+@check("linker.cache", reads=("linker", "cudnn"), excuse=nothing_registered)
+def cache(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The linker's cache finds each library of the registered toolkits, there and nowhere else."""
+    entries = seen["linker"]["cache"]
+    ours = tuple(f"{path}/" for path in plan["linker"]["directories"])
+    first: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        first.setdefault(entry["soname"], entry)
+        if not entry["exists"] and entry["path"].startswith(ours):
+            yield Finding(
+                f"The linker's cache lists {entry['soname']} as {entry['path']}, which does not"
+                " exist",
+                f"{provision(plan)} (or, once the file is back, on the host: ldconfig)",
+            )
+    wanted = expected(plan, seen)
+    for toolkit in dict.fromkeys(wanted.values()):
+        unknown = [name for name, path in wanted.items() if path == toolkit and name not in first]
+        if unknown:
+            yield Finding(
+                f"The linker's cache does not know {shortened(unknown)} of {toolkit}",
+                f"{provision(plan)} (or on the host: ldconfig)")
+    for soname, toolkit in wanted.items():
+        entry = first.get(soname)
+        if entry is None:
+            continue
+        if entry["exists"] and not entry["realpath"].startswith(f"{toolkit}/"):
+            yield Finding(
+                f"The linker takes {soname} from {entry['path']}, not from {toolkit}",
+                f"on the host: take that directory out of /etc/ld.so.conf.d, run ldconfig; then"
+                f" {provision(plan)}",
+            )
+        elif not entry["exists"] and not entry["path"].startswith(ours):
+            yield Finding(
+                f"The linker's cache lists {soname} first as {entry['path']}, which does not exist",
+                "on the host: ldconfig",
+            )
+    yield Seen(f"{len(entries)} entries of CUDA and cuDNN")

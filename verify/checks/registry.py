@@ -1,0 +1,163 @@
+"""What a check is, and the list of them.
+
+A check is a pure generator over a plan and the sections of a snapshot that it declares to read.
+It yields a `Finding` for each thing that is not as planned, and may yield `Seen` to say what it
+looked at. One that yields no finding passes. What it reads is declared, so that a section which
+was not read (hung, denied, damaged) can never come out as healthy.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..verdict import Verdict
+
+Document = Mapping[str, Any]
+
+# What repairs it, in a word, for the catalogue.
+PROVISION = "provision again"
+REBOOT = "reboot, or provision the driver"
+INVENTORY = "correct the inventory"
+HARDWARE = "hands on the machine"
+LOOK = "look at the host"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be: why, what to do, and what shows it."""
+
+    cause: str
+    remedy: str
+    evidence: str = ""
+    verdict: Verdict = Verdict.FAIL
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a check looked at; it stands as evidence also where all is well."""
+
+    evidence: str
+
+
+class Sections(Mapping[str, Any]):
+    """The data of those sections that a check declared to read, and of no others."""
+
+    def __init__(self, snapshot: Document, reads: tuple[str, ...]) -> None:
+        self.snapshot = snapshot
+        self._reads = reads
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._reads:
+            raise KeyError(f"the check reads {name} without declaring it")
+        return self.snapshot["sections"][name]["data"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reads)
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+
+Function = Callable[[Document, Sections], Iterator[Finding | Seen]]
+Excuse = Callable[[Document], str | None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A registered check. `excuse` returns the declaration by which it does not apply."""
+
+    id: str
+    statement: str
+    severity: str
+    reads: tuple[str, ...]
+    repair: str
+    excuse: Excuse
+    function: Function
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(
+    check_id: str,
+    *,
+    reads: tuple[str, ...],
+    repair: str = PROVISION,
+    severity: str = "critical",
+    excuse: Excuse = lambda plan: None,
+) -> Callable[[Function], Function]:
+    """Register a function under a stable id; the first line of its docstring is the statement."""
+
+    def register(function: Function) -> Function:
+        if check_id in CHECKS:
+            raise ValueError(f"two checks are called {check_id}")
+        statement = (inspect.getdoc(function) or "").partition("\n")[0]
+        CHECKS[check_id] = Check(check_id, statement, severity, reads, repair, excuse, function)
+        return function
+
+    return register
+
+
+# -- words that several checks use -----------------------------------------------------------------
+
+
+def provision(plan: Document) -> str:
+    """The command that makes a host what its plan says."""
+    return f"./gpufleet provision --limit {plan['host']}"
+
+
+def shortened(items: list[str], most: int = 4) -> str:
+    """`a, b and 12 more`."""
+    if len(items) <= most:
+        return ", ".join(items)
+    return f"{', '.join(items[:most])} and {len(items) - most} more"
+
+
+def numbers(version: str | None) -> tuple[int, ...]:
+    """`11.8.89` as numbers to compare."""
+    return tuple(int(part) for part in (version or "").split(".") if part.isdigit())
+
+
+def declared_none(plan: Document) -> str | None:
+    """The excuse where the GPUs of a host are declared away, or nothing is said of them."""
+    count = plan["expect"]["count"] if plan["expect"] else None
+    if count is None:
+        return "gpu_expect: not set"
+    return "gpu_expect: {count: 0}" if count == 0 else None
+
+
+def no_toolkits(plan: Document) -> str | None:
+    """The excuse of the checks of toolkits."""
+    return None if plan["toolkits"] else "gpu_toolkits and gpu_stacks: no toolkit is asked for"
+
+
+def no_cudnn(plan: Document) -> str | None:
+    """The excuse of the checks of cuDNN."""
+    return None if plan["cudnn"] else "gpu_toolkits and gpu_stacks: no cuDNN is asked for"
+
+
+def no_stacks(plan: Document) -> str | None:
+    """The excuse of the checks of stacks."""
+    return None if plan["stacks"] else "gpu_stacks: []"
+
+
+def unchanged(plan: Document, receipts: Document, kind: str, receipt_id: str) -> Iterator[Finding]:
+    """The one way to judge installed files: as their receipt says, file by file."""
+    found = [r for r in receipts["receipts"] if (r["kind"], r["id"]) == (kind, receipt_id)]
+    if not found:
+        yield Finding(
+            f"{kind} {receipt_id} has no receipt: it is not installed, or not by gpufleet",
+            provision(plan),
+        )
+        return
+    changed = [f"{entry['path']} ({entry['what']})" for entry in found[0]["changed"]]
+    if changed:
+        yield Finding(
+            f"Since {kind} {receipt_id} was installed, {len(changed)} of its"
+            f" {found[0]['files']} files changed under {found[0]['path']}: {shortened(changed)}",
+            provision(plan),
+            "\n".join(changed),
+        )

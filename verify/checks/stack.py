@@ -1,0 +1,285 @@
+"""Stacks: the planned release, its own libraries mapped, and matrices really multiplied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..verdict import Verdict
+from .registry import (
+    INVENTORY,
+    Document,
+    Finding,
+    Sections,
+    Seen,
+    check,
+    declared_none,
+    no_stacks,
+    provision,
+    shortened,
+    unchanged,
+)
+
+DRIVER_LIBRARY = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so")
+
+def installed(plan: Document, seen: Sections) -> Iterator[tuple[Document, dict[str, Any]]]:
+    """Each planned stack with what was seen of it, for those that are there."""
+    found = {stack["venv"]: stack for stack in seen["stacks"]["stacks"]}
+    for stack in plan["stacks"]:
+        if stack["venv"] in found:
+            yield stack, found[stack["venv"]]
+
+
+def ran(
+    plan: Document, seen: Sections, part: str
+) -> Iterator[tuple[Document, dict[str, Any], Finding | None]]:
+    """Each planned stack, its framework run, and why `part` of the run cannot be judged."""
+    there = {stack["name"] for stack, _ in installed(plan, seen)}
+    for stack in plan["stacks"]:
+        if stack["name"] not in there:
+            yield stack, {}, Finding(
+                f"{stack['name']} is not installed: nothing ran",
+                provision(plan),
+                verdict=Verdict.INCONCLUSIVE,
+            )
+    for stack, found in installed(plan, seen):
+        framework = found["framework"]
+        if framework is None:
+            yield stack, {}, Finding(
+                f"{stack['name']} was not started: the snapshot is of mode"
+                f" '{seen.snapshot['mode']}'",
+                "./gpufleet verify (it takes snapshots of mode 'full')",
+                verdict=Verdict.INCONCLUSIVE,
+            )
+        elif not framework[part]:
+            yield stack, framework, _silent(plan, stack, framework)
+        else:
+            yield stack, framework, None
+
+
+def _silent(plan: Document, stack: Document, framework: dict[str, Any]) -> Finding:
+    if framework["state"] == "hung":
+        return Finding(
+            f"TensorFlow of {stack['name']} hung: {framework['error']}",
+            "look at the host's driver and load; then ./gpufleet verify",
+            verdict=Verdict.HUNG,
+        )
+    return Finding(
+        f"TensorFlow of {stack['name']} did not get that far: {framework['error']}",
+        f"see stack.matmul; {provision(plan)}",
+        verdict=Verdict.INCONCLUSIVE,
+    )
+
+
+@check("stack.release", reads=("stacks", "receipts"), excuse=no_stacks)
+def release(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Each stack has the planned Python and TensorFlow, and the packages that were installed."""
+    receipts = {r["id"]: r for r in seen["receipts"]["receipts"] if r["kind"] == "stack"}
+    there = {stack["name"]: found for stack, found in installed(plan, seen)}
+    for stack in plan["stacks"]:
+        name, found = stack["name"], there.get(stack["name"])
+        if found is None:
+            yield Finding(f"There is no environment in {stack['venv']}", provision(plan))
+            continue
+        python = ".".join((found["python"] or "").split(".")[:2])
+        if python != stack["python"]:
+            yield Finding(f"{name} runs Python {found['python']}, planned is {stack['python']}",
+                          provision(plan))
+        packages = _normalized(found["packages"])
+        distribution = _normal(stack["distribution"])
+        if packages.get(distribution) != stack["version"]:
+            yield Finding(f"{name} has {distribution} {packages.get(distribution, 'not at all')},"
+                          f" planned is {stack['version']}", provision(plan))
+        receipt = receipts.get(name)
+        if receipt is None:
+            yield Finding(f"{name} has no receipt: it was not installed by gpufleet",
+                          provision(plan))
+            continue
+        differ = _differences(_normalized(receipt["packages"]), packages)
+        if differ:
+            yield Finding(
+                f"Since {name} was installed, {len(differ)} of its packages changed:"
+                f" {shortened(differ)}", provision(plan), "\n".join(differ))
+        lock = stack.get("lock_sha256")
+        if lock and receipt.get("lock_sha256") != lock:
+            yield Finding(f"{name} was installed from another lock than the inventory's"
+                          f" {stack['lock']}", provision(plan))
+        yield Seen(f"{name}: Python {found['python']}, {distribution}"
+                   f" {packages.get(distribution)}, {len(packages)} packages")
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _normalized(packages: dict[str, str]) -> dict[str, str]:
+    return {_normal(name): version for name, version in packages.items()}
+
+
+def _differences(was: dict[str, str], now: dict[str, str]) -> list[str]:
+    # What people installed beside the lock is theirs, as long as it leaves the lock's own alone.
+    return [
+        f"{name} {version} -> {now.get(name, 'none')}"
+        for name, version in sorted(was.items())
+        if now.get(name) != version
+    ]
+
+
+@check("stack.files", reads=("receipts",), excuse=no_stacks)
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """What binds each stack to its toolkit, and each native library in it, is as installed."""
+    for stack in plan["stacks"]:
+        yield from unchanged(plan, seen["receipts"], "stack", stack["name"])
+
+
+@check("stack.build", reads=("stacks",), excuse=no_stacks)
+def build(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """TensorFlow is the planned release, built for the planned CUDA and cuDNN."""
+    for stack, framework, problem in ran(plan, seen, "build"):
+        if problem:
+            yield problem
+            continue
+        told, wanted = framework["build"], stack["build"]
+        if framework["version"] != stack["version"]:
+            yield Finding(f"{stack['name']} imports TensorFlow {framework['version']}, planned is"
+                          f" {stack['version']}", provision(plan))
+        if not told["cuda_build"]:
+            yield Finding(f"TensorFlow of {stack['name']} is a CPU-only build",
+                          provision(plan), str(told))
+        # Before 2.3 a build does not say what it was made for; its loader does.
+        elif told["cuda"] and told["cuda"] != wanted["cuda"]:
+            yield Finding(f"TensorFlow of {stack['name']} was built for CUDA {told['cuda']},"
+                          f" planned is {wanted['cuda']}", provision(plan))
+        elif told["cudnn"] and int(str(told["cudnn"]).partition(".")[0]) != wanted["cudnn_major"]:
+            yield Finding(f"TensorFlow of {stack['name']} was built for cuDNN {told['cudnn']},"
+                          f" planned is {wanted['cudnn_major']}", provision(plan))
+        yield Seen(f"{stack['name']}: {framework['version']}, CUDA {told['cuda']}, cuDNN"
+                   f" {told['cudnn']}")
+
+
+@check("stack.libraries", reads=("stacks",), excuse=no_stacks)
+def libraries(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """TensorFlow's own loader opens every CUDA and cuDNN library that the build needs."""
+    for stack, framework, problem in ran(plan, seen, "loader"):
+        if problem:
+            yield problem
+            continue
+        loader = framework["loader"]
+        opened = set(loader["opened"])
+        failed = {entry["library"]: entry["error"] for entry in loader["failed"]}
+        optional = set(stack["sonames_optional"])
+        wanted = [soname for soname in stack["sonames"] if soname not in optional]
+        if not declared_none(plan):
+            wanted += sorted(name for name in failed if DRIVER_LIBRARY.match(name))
+        # A release linked against its libraries has mapped them by being imported at all.
+        mapped = {PurePosixPath(path).name for path in framework["mapped"]}
+        unknown = []
+        for soname in wanted:
+            if soname in failed:
+                yield Finding(
+                    f"TensorFlow of {stack['name']} cannot open {soname}: it would leave the GPU"
+                    " unused", provision(plan), failed[soname])
+            elif soname not in opened and not any(
+                name == soname or name.startswith(f"{soname}.") for name in mapped
+            ):
+                unknown.append(soname)
+        if unknown:
+            yield Finding(
+                f"Whether TensorFlow of {stack['name']} finds {shortened(unknown)} is not known:"
+                " its loader " + ("did not try" if loader["ran"] else "cannot be asked"),
+                "run it on a host with a GPU", verdict=Verdict.INCONCLUSIVE)
+        yield Seen(f"{stack['name']}: opened {', '.join(loader['opened']) or 'nothing'}")
+
+
+@check("stack.mapped", reads=("stacks",), excuse=no_stacks)
+def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Every CUDA and cuDNN file that the computing process maps is of the stack's own toolkit."""
+    for stack, framework, problem in ran(plan, seen, "mapped"):
+        if problem:
+            # Without a single file there is nothing to prove from, however well it ran.
+            yield problem if framework.get("state") != "ok" else Finding(
+                f"TensorFlow of {stack['name']} mapped no CUDA library at all",
+                "see stack.libraries", verdict=Verdict.INCONCLUSIVE)
+            continue
+        own = stack["toolkit_path"] if stack["cuda_source"] == "toolkit" else stack["venv"]
+        strangers = [path for path in framework["mapped"] if not path.startswith(f"{own}/")]
+        if strangers:
+            yield Finding(
+                f"TensorFlow of {stack['name']} maps libraries from outside {own}:"
+                f" {shortened(strangers)}",
+                f"{provision(plan)} (it binds the stack to its toolkit again)",
+                "\n".join(strangers))
+        yield Seen(f"{stack['name']}: {len(framework['mapped'])} files, of {own}")
+
+
+def _place(device: str | None) -> tuple[str, str] | None:
+    """`/job:localhost/.../device:GPU:0`, `/GPU:0` and 1.0's `.../gpu:0` as ("gpu", "0")."""
+    found = re.search(r"(?:^|[:/])(cpu|gpu):(\d+)$", (device or "").lower())
+    return (found.group(1), found.group(2)) if found else None
+
+
+@check("stack.matmul", reads=("stacks",), excuse=no_stacks)
+def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Matrices are multiplied on the declared devices and nowhere else, with exact results."""
+    for stack, framework, problem in ran(plan, seen, "matmul"):
+        if problem and framework.get("state") == "failed":
+            yield Finding(f"TensorFlow of {stack['name']} does not run: {framework['error']}",
+                          provision(plan))
+            continue
+        if problem:
+            yield problem
+            continue
+        if framework["state"] != "ok":
+            yield _silent(plan, stack, framework)
+        for entry in framework["matmul"]:
+            yield from _product(plan, stack, entry)
+        total = framework["tower_sum"] or {"error": "it was not made", "wrong": None, "devices": []}
+        if total["error"] or total["wrong"] != 0:
+            yield Finding(
+                f"{stack['name']}: the sum of all devices' results is wrong or missing"
+                f" ({total['error'] or total['wrong']})", "see the devices' own results above")
+
+
+def _product(plan: Document, stack: Document, entry: Document) -> Iterator[Finding | Seen]:
+    where = f"{stack['name']} on {entry['requested']}"
+    if entry["error"]:
+        yield Finding(f"{where} could not multiply: {entry['error']}",
+                      "see gpu.count, driver.loaded and stack.libraries", str(entry))
+    elif _place(entry["device"]) is None or _place(entry["device"]) != _place(entry["requested"]):
+        yield Finding(f"{where} was computed on {entry['device'] or 'an unknown device'} instead",
+                      f"see stack.libraries; {provision(plan)}", str(entry))
+    elif entry["wrong"] != 0:
+        yield Finding(
+            f"{where} gave {entry['wrong'] if entry['wrong'] is not None else 'unchecked'} wrong"
+            f" rows of {entry['n']}",
+            "take the device out of service: wrong numbers from exact operands are a hardware"
+            " or library fault", str(entry))
+    else:
+        yield Seen(f"{where}: {entry['n']}x{entry['n']} exact on {entry['device']},"
+                   f" {entry['tflops']} TFLOP/s, first {entry['first_s']} s")
+
+
+@check(
+    "stack.gpu",
+    reads=("stacks",),
+    repair=INVENTORY,
+    excuse=lambda plan: no_stacks(plan) or declared_none(plan),
+)
+def gpu(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Every declared GPU has multiplied matrices in every stack."""
+    wanted = {("gpu", str(index)) for index in range(plan["expect"]["count"])}
+    for stack, framework, problem in ran(plan, seen, "matmul"):
+        if problem:
+            yield problem
+            continue
+        proven = {_place(entry["device"]) for entry in framework["matmul"]
+                  if entry["wrong"] == 0 and not entry["error"]}
+        missing = sorted(index for _, index in wanted - proven)
+        if missing:
+            yield Finding(
+                f"{stack['name']}: no proof of GPU {', '.join(missing)} of {len(wanted)} declared",
+                "see gpu.count, driver.loaded and stack.matmul; if the host has fewer GPUs:"
+                " correct gpu_expect in the inventory")
+        yield Seen(f"{stack['name']}: {len(wanted) - len(missing)} of {len(wanted)} GPUs computed")

@@ -1,0 +1,159 @@
+"""One verification: declare, look, plan, judge; all hosts, in memory.
+
+`compat` makes a plan of the wishes and of what was seen, so the look comes before the plan.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from . import judge
+from .errors import ConfigurationError
+from .fanout import Outcome, Report, Target, look
+from .wishes import Declared, Question, declared
+
+HERE = Path(__file__).parent
+# Where the inventory's word steers what the probe looks at.
+PLACES = {"prefix": "gpu_prefix", "stack_root": "gpu_stack_root", "tmpdir": "gpu_tmpdir"}
+
+Resolver = Callable[[dict[str, Any], dict[str, Any] | None, str], dict[str, Any]]
+
+
+def utc_now() -> str:
+    """The time as the documents write it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How to look."""
+
+    mode: str = "full"
+    fanout: int = 32
+    deadline_s: float = 180
+    deep: bool = False
+
+
+@dataclass
+class HostRun:
+    """One host on its way through a verification."""
+
+    name: str
+    snapshot: dict[str, Any] | None
+    plan: dict[str, Any]
+    result: dict[str, Any]
+
+
+@dataclass
+class Session:
+    """All hosts, and the document that says everything about them."""
+
+    hosts: list[HostRun] = field(default_factory=list)
+    started: str = field(default_factory=utc_now)
+    finished: str = ""
+    seconds: float = 0.0
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The verdicts, as `--json` prints them."""
+        return judge.document(
+            {host.name: host.result for host in self.hosts}, self.started, self.finished)
+
+
+def plan_of(
+    host: Declared, snapshot: dict[str, Any] | None, resolve: Resolver | None = None
+) -> dict[str, Any]:
+    """A host's plan, with its locks. `compat` is imported late: documents are judged without it."""
+    import compat  # noqa: PLC0415
+
+    plan = (resolve or compat.resolve)(host.wishes, snapshot, host.name)
+    return compat.with_locks(plan, host.locks)
+
+
+def probe_config(host: Declared, manner: Manner) -> dict[str, Any]:
+    """What the probe is told about a host."""
+    expect = host.wishes.get("gpu_expect")
+    config: dict[str, Any] = {
+        "host": host.name,
+        "mode": manner.mode,
+        "deadline_s": manner.deadline_s,
+        "deep": manner.deep,
+        "expect_gpus": expect.get("count") if isinstance(expect, dict) else None,
+    }
+    config |= {key: host.wishes[name] for key, name in PLACES.items() if host.wishes.get(name)}
+    if manner.mode == "full":
+        config["matmul"] = (HERE / "matmul.py").read_text(encoding="utf-8")
+    return config
+
+
+def snapshots(
+    hosts: Iterable[Declared], manner: Manner, report: Report = lambda name, outcome: None
+) -> dict[str, Outcome]:
+    """All hosts' snapshots at the same time."""
+    targets = [Target(host.connection, probe_config(host, manner)) for host in hosts]
+    return look(targets, manner.fanout, report)
+
+
+def verify(
+    hosts: list[Declared],
+    manner: Manner,
+    report: Report = lambda name, outcome: None,
+    resolve: Resolver | None = None,
+) -> Session:
+    """Look at every host, plan, and judge."""
+    session, begin = Session(), time.monotonic()
+    outcomes = snapshots(hosts, manner, report)
+    for host in hosts:
+        outcome = outcomes[host.name]
+        plan = plan_of(host, outcome.snapshot, resolve)
+        result = (
+            judge.judge(plan, outcome.snapshot)
+            if outcome.snapshot
+            else judge.unreachable(outcome.cause, outcome.remedy, outcome.evidence)
+        )
+        session.hosts.append(HostRun(host.name, outcome.snapshot, plan, result))
+    session.finished, session.seconds = utc_now(), time.monotonic() - begin
+    return session
+
+
+def offline(
+    snapshot_files: Iterable[str],
+    plan_files: Iterable[str] = (),
+    question: Question | None = None,
+    resolve: Resolver | None = None,
+) -> Session:
+    """Judge saved snapshots, with saved plans or with the inventory's wishes."""
+    session, begin = Session(), time.monotonic()
+    plans = {plan["host"]: plan for plan in (_document(name) for name in plan_files)}
+    hosts: dict[str, Declared] | None = None
+    for name in snapshot_files:
+        snapshot = _document(name)
+        host = snapshot["host"]
+        if host not in plans:
+            if hosts is None:
+                hosts = {found.name: found for found in declared(question or Question())}
+            if host not in hosts:
+                raise ConfigurationError(
+                    f"There is no plan for {host}: it is in no --plan and not in the inventory.",
+                    name, "Give its plan with --plan FILE, or its inventory with -i.")
+            plans[host] = plan_of(hosts[host], snapshot, resolve)
+        session.hosts.append(
+            HostRun(host, snapshot, plans[host], judge.judge(plans[host], snapshot)))
+    session.finished, session.seconds = utc_now(), time.monotonic() - begin
+    return session
+
+
+def _document(name: str) -> dict[str, Any]:
+    try:
+        document = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"It cannot be read: {error}", name) from error
+    if not isinstance(document, dict) or "host" not in document or "schema" not in document:
+        raise ConfigurationError("It is neither a snapshot nor a plan.", name)
+    return document

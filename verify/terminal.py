@@ -1,0 +1,121 @@
+"""What a person sees: progress while hosts are looked at, then the verdicts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from . import summary
+from .fanout import Outcome, Report
+from .session import Session
+from .verdict import SYMBOLS, Verdict
+
+STYLES = {
+    Verdict.PASS: "green",
+    Verdict.FAIL: "bold red",
+    Verdict.HUNG: "bold red",
+    Verdict.UNREACHABLE: "bold red",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.NOT_DECLARED: "dim",
+}
+SPOKEN = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE)
+
+
+@contextmanager
+def progress(console: Console, what: str, total: int) -> Iterator[Report]:
+    """A bar on a terminal; elsewhere a line per host."""
+    begin = time.monotonic()
+    if not console.is_terminal:
+        console.print(f"{what}: {total} host{'' if total == 1 else 's'}", markup=False)
+
+        def line(name: str, outcome: Outcome) -> None:
+            told = "seen" if outcome.snapshot else outcome.cause
+            console.print(f"  {name}: {told} ({time.monotonic() - begin:.1f} s)", markup=False,
+                          soft_wrap=True)
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(name: str, outcome: Outcome) -> None:
+            bar.advance(task)
+        yield advance
+
+
+def show(console: Console, session: Session, report: Path | None) -> None:
+    """Each host, each check; failures in full; then what holds and what was not provable."""
+    for host in session.hosts:
+        _host(console, host.name, host.result)
+    console.print()
+    console.print(Text(summary.headline(session), style="bold"))
+    for sentence in summary.proven(session):
+        console.print(_bullet(SYMBOLS[Verdict.PASS], "green", sentence))
+    for gap in summary.unproven(session):
+        text = Text("Not provable here, by declaration ")
+        text.append(gap.declaration, style="italic")
+        text.append(f": {', '.join(gap.check_ids)} ({_some(gap.hosts)})")
+        console.print(_bullet(SYMBOLS[Verdict.NOT_DECLARED], "dim", text))
+    if report:
+        here = Path.cwd()
+        shown = report.relative_to(here) if report.is_relative_to(here) else report
+        console.print(Text(f"Report: {shown}"), soft_wrap=True)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{len(names)} hosts"
+
+
+def _bullet(symbol: str, style: str, text: str | Text) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_row(Text(symbol, style=style), text)
+    return table
+
+
+def _host(console: Console, name: str, result: dict[str, Any]) -> None:
+    verdict = Verdict(result["verdict"])
+    head = Text()
+    head.append(f"{SYMBOLS[verdict]} {name}", style=STYLES[verdict])
+    told = ", ".join(f"{count} {kind}" for kind, count in summary.counts(result).items())
+    head.append(f"  {summary.TITLES[verdict]}  ", style="bold")
+    head.append(told, style="dim")
+    console.print()
+    console.print(head)
+    for line in _compact(result["checks"], console.width - 2):
+        console.print(Padding(line, (0, 0, 0, 2)))
+    for check in result["checks"]:
+        kind = Verdict(check["verdict"])
+        if kind in SPOKEN:
+            console.print(Padding(_spoken(check, kind), (1, 0, 0, 2)))
+
+
+def _compact(checks: list[dict[str, str]], width: int) -> Iterator[Text]:
+    """Every check in a word, broken between checks: a symbol is not parted from its name."""
+    line = Text()
+    for check in checks:
+        kind = Verdict(check["verdict"])
+        word = Text(f"{SYMBOLS[kind]} {check['id']}", style=STYLES[kind])
+        if line and len(line) + 2 + len(word) > width:
+            yield line
+            line = Text()
+        line = Text("  ").join([line, word]) if line else word
+    yield line
+
+
+def _spoken(check: dict[str, str], kind: Verdict) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text(kind.value, style=STYLES[kind]),
+                  Text(f"{check['id']}: {check['statement']}", style="bold"))
+    table.add_row("cause", Text(check["cause"]))
+    table.add_row("remedy", Text(check["remedy"], style="cyan"))
+    return table
