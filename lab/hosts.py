@@ -73,15 +73,21 @@ def up(lab: Lab, names: list[str], suite: str, progress: Progress) -> list[Host]
                     lambda name: _create(lab, name, suite, image, network[numbers[name] + 10]),
                     absent,
                 )
-        with progress.step(f"Waiting for {', '.join(names)} to answer over ssh"):
-            _each(
-                lambda host: _boot(lab, host),
-                (host for host in listed(lab) if host.name in numbers),
-            )
-            hosts = listed(lab)  # again, because a host that stood still has no address
-            _trust(lab, hosts)
-            _each(lambda host: _reach(lab, host), (host for host in hosts if host.name in numbers))
-        state.save(lab, hosts)
+        # What was up before is left alone, also if somebody broke it on purpose since.
+        settled = {
+            host.name
+            for host in state.load(lab)
+            if host.name in present and present[host.name].state == "running"
+        }
+        hosts = listed(lab)
+        if waited := [name for name in names if name not in settled]:
+            with progress.step(f"Waiting for {', '.join(waited)} to answer over ssh"):
+                _each(lambda host: _boot(lab, host), (h for h in hosts if h.name in waited))
+                hosts = listed(lab)  # again, because a host that stood still has no address
+                _trust(lab, hosts)
+                _each(lambda host: _reach(lab, host), (h for h in hosts if h.name in waited))
+        reached = settled.union(waited)
+        state.save(lab, [host for host in hosts if host.name in reached])
     return hosts
 
 

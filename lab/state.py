@@ -33,3 +33,11 @@ def save(lab: Lab, hosts: list[Host]) -> None:
         "hosts": [asdict(host) for host in hosts],
     }
     files.write(lab.state, json.dumps(document, indent=2) + "\n", mode=0o600)
+
+
+def load(lab: Lab) -> list[Host]:
+    """The hosts that answered when they were written down; none where nothing readable is."""
+    try:
+        return [Host(**row) for row in json.loads(lab.state.read_text(encoding="utf-8"))["hosts"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

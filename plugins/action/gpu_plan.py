@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""Look at a host and turn its wishes into its plan: the one place where Ansible meets ``compat``."""
+"""Turn a host's wishes into its plan: the one place where Ansible meets ``compat``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from compat import changes, resolve, with_locks  # noqa: E402 (found only once the root is on the path)
+from compat import changes, resolve, with_locks
 
 # Wishes that also steer where the probe looks.
 PLACES = {"prefix": "gpu_prefix", "stack_root": "gpu_stack_root", "tmpdir": "gpu_tmpdir"}

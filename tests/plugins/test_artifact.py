@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,7 +19,7 @@ NAME = "cuda_11.8.0_linux.run"
 class Mirror(BaseHTTPRequestHandler):
     """Serves CONTENT, continues where asked, and notes what was asked of it."""
 
-    asked: list[str | None] = []
+    asked: ClassVar[list[str | None]] = []
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")

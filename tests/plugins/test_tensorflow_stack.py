@@ -261,7 +261,8 @@ def test_the_binding_says_what_it_cannot_load_and_lets_the_import_go_on(bench: B
 def test_libraries_are_loaded_after_those_they_need(bench: Bench, tmp_path: Path) -> None:
     order = bench.module.libraries_in_order
     folder = tmp_path / "order"
-    shared_library(folder / "libcublas.so.11", "libcublas.so.11", ("libcublasLt.so.11", "libc.so.6"))
+    needed = ("libcublasLt.so.11", "libc.so.6")
+    shared_library(folder / "libcublas.so.11", "libcublas.so.11", needed)
     shared_library(folder / "libcublasLt.so.11", "libcublasLt.so.11")
     shared_library(folder / "libcudnn.so.8", "libcudnn.so.8")
     shared_library(

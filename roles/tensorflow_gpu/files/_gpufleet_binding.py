@@ -29,7 +29,7 @@ def load():
         try:
             ctypes.CDLL(path)
         except OSError as error:
-            failures.append("{}: {}".format(path, error))
+            failures.append(f"{path}: {error}")
     return failures
 
 
@@ -42,7 +42,7 @@ class _Binder:
             sys.meta_path.remove(cls)
             # TensorFlow may still serve on the CPU; the person must know why the GPU is missing.
             for failure in load():
-                sys.stderr.write("gpufleet: cannot load {}\n".format(failure))
+                sys.stderr.write(f"gpufleet: cannot load {failure}\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,85 @@
+"""Two throwaway hosts of this suite's own, and the launcher as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNFILE = "cuda_11.8.0_520.61.05_linux.run"
+STACK = "/opt/gpufleet/stacks/tensorflow-2.13.1"
+TOOLKIT = "/usr/local/cuda-11.8"
+
+Done = subprocess.CompletedProcess[str]
+
+
+@dataclass
+class Fleet:
+    """The lab's instance that these tests have for themselves."""
+
+    instance: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of every command."""
+        return {**os.environ, "GPUFLEET_LAB": self.instance, "COLUMNS": "160"}
+
+    def run(self, *words: str | Path, status: int | None = 0) -> Done:
+        """Run a command; its output is in the message when it ends otherwise than expected."""
+        done = subprocess.run(
+            words, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert status is None or done.returncode == status, (
+            f"{words} ended with {done.returncode}, not {status}:\n{done.stdout}\n{done.stderr}"
+        )
+        return done
+
+    def gpufleet(self, *words: str, status: int | None = 0) -> Done:
+        """The launcher."""
+        return self.run(ROOT / "gpufleet", *words, status=status)
+
+    def on(self, host: str, command: str, status: int | None = 0) -> str:
+        """Run a shell command as root on a host; returns its output."""
+        python = ROOT / ".venv" / "bin" / "python"
+        lab = (python, "-m", "lab", "exec", host, "--", "sh", "-c", command)
+        return self.run(*lab, status=status).stdout
+
+    def verdicts(self, status: int, *words: str) -> dict[str, dict[str, dict[str, Any]]]:
+        """What verify judged: {host: {check id: check}}."""
+        document = json.loads(self.gpufleet("verify", "--json", *words, status=status).stdout)
+        return {
+            name: {check["id"]: check for check in host["checks"]}
+            for name, host in document["hosts"].items()
+        }
+
+    def state(self, host: str) -> str:
+        """A digest of everything that provisioning may touch on a host."""
+        places = "/usr/local /opt /etc /var/lib/gpufleet /var/cache/gpufleet"
+        return self.on(
+            host,
+            f"find {places} -not -path '*/__pycache__*' -printf '%p %y %s %l %T@\\n' 2>/dev/null"
+            " | sort | sha256sum",
+        )
+
+
+def lab(fleet: Fleet, *words: str) -> None:
+    """A verb of the lab."""
+    fleet.run(ROOT / ".venv" / "bin" / "python", "-m", "lab", *words)
+
+
+@pytest.fixture(scope="module")
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    """Fresh hosts for one module of tests."""
+    made = Fleet(f"test-{request.module.__name__.rpartition('_')[2]}")
+    lab(made, "down")
+    lab(made, "artifacts")
+    lab(made, "up")
+    yield made
+    lab(made, "down")

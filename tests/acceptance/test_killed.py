@@ -1,0 +1,76 @@
+"""SIGKILL at different moments of the CUDA and cuDNN installs: the next run finishes the job.
+
+Each moment is told by what stands on the host by then. Killed are the command, and on the host
+everything that it had started, as at a power failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.acceptance.conftest import ROOT, TOOLKIT, Fleet
+
+pytestmark = pytest.mark.lab
+
+STATE = "/var/lib/gpufleet"
+LIB = f"{TOOLKIT}/targets/x86_64-linux/lib"
+WISHES = json.dumps({"gpu_stacks": [], "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.6"]}]})
+
+# What is on the host at the moment of the kill, in the order of an installation.
+MOMENTS = {
+    "the runfile is being unpacked": f"test -e {STATE}/journal/toolkit-11.8.json",
+    "the tree is being written": f"test -d {TOOLKIT}/targets",
+    "the tree stands, its receipt does not": f"test -e {TOOLKIT}/version.json",
+    "the archive is being unpacked": f"test -d {TOOLKIT}/.gpufleet-cudnn-11.8-8",
+    "libraries are being renamed": f"test -e {LIB}/libcudnn_adv_infer.so.8",
+    "cuDNN stands, its receipt does not": f"test -e {LIB}/libcudnn_ops_train.so.8",
+}
+DEADLINE_S = 120
+
+
+def wait_for(fleet: Fleet, condition: str, running: subprocess.Popen[bytes]) -> None:
+    """Return as soon as the condition holds on the host."""
+    deadline = time.monotonic() + DEADLINE_S
+    watch = subprocess.Popen(
+        [
+            ROOT / ".venv/bin/python", "-m", "lab", "exec", "lab1", "--",
+            "sh", "-c", f"until {condition}; do :; done",
+        ],
+        cwd=ROOT,
+        env=fleet.environment,
+    )
+    while watch.poll() is None:
+        assert running.poll() is None, f"the run ended before: {condition}"
+        assert time.monotonic() < deadline, f"never seen: {condition}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_run_is_finished_by_the_next(fleet: Fleet, moment: str) -> None:
+    fleet.on("lab1", f"rm -rf {TOOLKIT} {STATE} /usr/local/cuda /var/cache/gpufleet")
+    command = [ROOT / ".venv/bin/ansible-playbook", "playbooks/site.yml", "-e", WISHES]
+    words = [*command, "--limit", "lab1"]
+    with subprocess.Popen(
+        words, cwd=ROOT, env=fleet.environment, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as running:
+        wait_for(fleet, MOMENTS[moment], running)
+        os.killpg(running.pid, signal.SIGKILL)
+    # Brackets keep the pattern from matching the shell that carries it.
+    started = "[A]nsiballZ|[c]uda-installer|[l]inux.run|[g]pufleet-cuda"
+    fleet.on("lab1", f"pkill -KILL -f '{started}' || :")
+    assert fleet.on("lab1", f"ls {STATE}/journal"), "the kill came too late to prove anything"
+
+    where = ("--limit", "lab1", "-e", WISHES)
+    fleet.gpufleet("provision", *where)
+    verdicts = fleet.verdicts(0, *where)["lab1"]
+    assert {row["verdict"] for row in verdicts.values()} == {"PASS", "NOT-DECLARED"}
+    assert fleet.on("lab1", f"ls -A {STATE}/journal /tmp/gpufleet-* 2>/dev/null || :") == (
+        f"{STATE}/journal:\n"
+    )
+    assert "changed=0 " in fleet.run(*words).stdout
