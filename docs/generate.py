@@ -106,10 +106,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     for role in sorted((ROOT / "roles").iterdir()):
         if role.is_dir():
             yield role / "README.md", role_readme(role)
-    yield (
-        ROOT / "docs" / "checks.md",
-        "# The checks\n" + GENERATED.replace("the source it names", "verify/checks") + catalogue.markdown(),
-    )
+    source = GENERATED.replace("the source it names", "verify/checks")
+    yield ROOT / "docs" / "checks.md", f"# The checks\n{source}\n{catalogue.markdown()}"
     yield ROOT / "docs" / "matrix.md", matrix()
 
 

@@ -1,0 +1,28 @@
+"""molecule's scenarios pass: check mode, converge, idempotence, verify."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.acceptance.conftest import ROOT
+
+SCENARIOS = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario(scenario: str) -> None:
+    environment = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["molecule", "test", "--scenario-name", scenario],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert "1 successful" in done.stdout + done.stderr

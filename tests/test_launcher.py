@@ -1,0 +1,172 @@
+"""The launcher: native commands printed and run, statuses kept, clear refusals."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def type_in(*words: str) -> subprocess.CompletedProcess[str]:
+    """What a person sees who types this, from another directory."""
+    return subprocess.run(
+        [ROOT / "gpufleet", *words], cwd="/", capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def launcher() -> Iterator[ModuleType]:
+    """The launcher as a module."""
+    loader = importlib.machinery.SourceFileLoader("launcher", str(ROOT / "gpufleet"))
+    specification = importlib.util.spec_from_loader("launcher", loader)
+    assert specification is not None
+    module = importlib.util.module_from_spec(specification)
+    loader.exec_module(module)
+    yield module
+    sys.modules.pop("launcher", None)
+
+
+def test_help_names_every_verb() -> None:
+    told = type_in("--help").stdout
+    for verb in ("resolve", "plan", "provision", "verify", "report", "lab", "test", "lint"):
+        assert f"\n    {verb}" in told
+
+
+def test_resolve_puts_one_document_on_standard_output_and_the_command_elsewhere() -> None:
+    done = type_in("resolve", "--tensorflow", "2.13.1", "--json")
+    assert json.loads(done.stdout)["cuda"] == "11.8"
+    assert "$ .venv/bin/python -m compat resolve --tensorflow 2.13.1 --json" in done.stderr
+
+
+def test_the_native_command_s_status_is_kept() -> None:
+    assert type_in("resolve", "--tensorflow", "2.13.1").returncode == 0
+    assert type_in("resolve", "--tensorflow", "9.9").returncode == 4
+
+
+@pytest.mark.parametrize("words", [[], ["fly"], ["lint", "fast"]])
+def test_what_it_does_not_know_is_refused(words: list[str]) -> None:
+    done = type_in(*words)
+    assert done.returncode in {2, 4}
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_an_inventory_that_is_not_there_is_refused_by_name() -> None:
+    done = type_in("verify", "-i", "no/such/place")
+    assert done.returncode == 4
+    assert "The inventory no/such/place does not exist" in done.stderr
+
+
+def options(**given: object) -> argparse.Namespace:
+    """Options as the parser makes them."""
+    empty = {"inventory": None, "limit": None, "extra_vars": None, "vault_password_file": None}
+    return argparse.Namespace(**{**empty, **given})
+
+
+def test_without_an_inventory_the_lab_is_meant(launcher: ModuleType) -> None:
+    assert launcher.where(options()) == ["-i", str(ROOT / "inventory" / "lab")]
+
+
+def test_every_command_gets_the_same_words_with_absolute_paths(
+    launcher: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts.yml").touch()
+    monkeypatch.chdir(tmp_path)
+    given = options(
+        inventory=["hosts.yml", "gpu01,"],
+        limit="gpu01",
+        extra_vars=["@more.yml", "x=1"],
+        vault_password_file="secret",
+    )
+    assert launcher.where(given) == [
+        *("-i", f"{tmp_path}/hosts.yml", "-i", "gpu01,"),
+        *("-e", f"@{tmp_path}/more.yml", "-e", "x=1"),
+        *("--limit", "gpu01", "--vault-password-file", f"{tmp_path}/secret"),
+    ]
+
+
+def test_missing_packages_are_listed_with_the_command_to_those_who_are_not_root(
+    launcher: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher.os, "geteuid", lambda: 1000)
+    wanted = {"no-such-program": "podman", "/no/such/path": "netavark", "sh": "dash"}
+    with pytest.raises(launcher.Refusal) as refused:
+        launcher.install_packages(wanted)
+    assert "netavark, podman." in str(refused.value)
+    assert "sudo apt-get install --yes --no-install-recommends netavark podman" in str(
+        refused.value
+    )
+
+
+def test_nothing_is_installed_where_nothing_is_missing(
+    launcher: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "run", lambda *_, **__: pytest.fail("ran a command"))
+    launcher.install_packages({"sh": "dash"})
+
+
+def test_uv_is_bootstrapped_with_the_hashes_of_requirements_txt(launcher: ModuleType) -> None:
+    pins = launcher.pins_of("uv", (ROOT / "requirements.txt").read_text()).splitlines()
+    assert pins[0].startswith("uv==")
+    assert len(pins) > 1
+    assert all(line.lstrip().startswith("--hash=sha256:") for line in pins[1:])
+
+
+def test_an_up_to_date_environment_is_left_alone(
+    launcher: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "run", lambda *_, **__: pytest.fail("ran a command"))
+    launcher.make_venv()
+
+
+@pytest.mark.parametrize("broken", ["stamp", "python"])
+def test_an_environment_that_was_left_half_made_is_made_again(
+    launcher: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: str
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> int:
+        commands.append(command)
+        return 0
+
+    venv = tmp_path / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    if broken == "stamp":
+        (venv / "bin" / "pip").touch()
+        (venv / "bin" / "python").touch()
+    monkeypatch.setattr(launcher, "run", run)
+    monkeypatch.setattr(launcher, "VENV", venv)
+    monkeypatch.setattr(launcher, "BIN", venv / "bin")
+    if broken == "python":
+        # What "python -m venv" would have made.
+        monkeypatch.setattr(
+            launcher, "run", lambda command, **_: (venv.mkdir(exist_ok=True), run(command))[1]
+        )
+    launcher.make_venv()
+    assert any("sync" in command for command in commands)
+    assert any("venv" in command for command in commands) == (broken == "python")
+    assert (venv / "requirements.sha256").exists()
+
+
+def test_the_requirements_are_those_of_requirements_in() -> None:
+    wanted = {
+        line.split("#")[0].split(">")[0].strip()
+        for line in (ROOT / "requirements.in").read_text().splitlines()
+        if line.split("#")[0].strip()
+    }
+    pinned = {
+        line.split("==")[0]
+        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        if "==" in line
+    }
+    assert wanted <= pinned
