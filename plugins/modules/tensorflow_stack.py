@@ -193,14 +193,16 @@ def install_packages(module, lock, damaged):
                 [params["uv"], "venv", "--no-config", "--python", interpreter(module), venv],
                 **cache,
             )
-        command = [params["uv"], "pip", "install", "--require-hashes", "--python", python]
+        # The lock is whole: nothing is to be resolved, and nothing beside it to be brought in.
+        command = [params["uv"], "pip", "install", "--no-deps", "--require-hashes"]
         again = ["--reinstall"] if damaged else []
-        run(module, lock, [*command, *again, *source, "-r", params["lock"]], **cache)
+        into = ["--python", python, *source, "-r", params["lock"]]
+        run(module, lock, [*command, *again, *into], **cache)
     else:
         if not os.path.exists(python):
             remove_tree(venv)
             run(module, lock, [interpreter(module), "-m", "venv", venv])
-        command = [python, "-m", "pip", "install", "--require-hashes"]
+        command = [python, "-m", "pip", "install", "--no-deps", "--require-hashes"]
         again = ["--force-reinstall"] if damaged else []
         where = ["--cache-dir", params["cache"], *source, "-r", params["lock"]]
         run(module, lock, [*command, *again, *where])

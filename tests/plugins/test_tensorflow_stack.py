@@ -101,7 +101,7 @@ def test_installs_what_the_lock_lists_and_says_so_in_the_receipt(bench: Bench) -
 
 def test_insists_on_hashes(bench: Bench) -> None:
     bench.install()
-    assert "pip install --require-hashes" in bench.calls.read_text()
+    assert "pip install --no-deps --require-hashes" in bench.calls.read_text()
 
 
 def test_a_second_run_changes_nothing_and_calls_nothing(bench: Bench) -> None:
