@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 
@@ -27,14 +27,24 @@ HERE = Path(__file__).parent
 REPORTS = HERE.parent / "reports"
 
 
+VERBS = ("verify", "plan", "catalogue")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser by which a mistake in the call is one like any other: exit status 4."""
+
+    def error(self, message: str) -> NoReturn:
+        """argparse's hook."""
+        raise ConfigurationError(f"{message}.", remedy="python -m verify --help names the options.")
+
+
 def parser() -> argparse.ArgumentParser:
     """The options of every verb; what is not known goes to pytest."""
-    top = argparse.ArgumentParser(
-        prog="verify", allow_abbrev=False,
+    top = _Parser(
+        prog="verify", allow_abbrev=False, usage=f"%(prog)s [{'|'.join(VERBS)}] [options]",
         description="Look at GPU hosts and judge them against what is declared.",
         epilog="Exit status: 0 all healthy, 1 something failed, 3 something could not be judged,"
         " 4 usage or configuration. Other options are pytest's.")
-    top.add_argument("verb", nargs="?", default="verify", choices=["verify", "plan", "catalogue"])
     top.add_argument("-i", "--inventory", action="append", default=[], metavar="INV")
     top.add_argument("-l", "--limit", metavar="HOSTS")
     top.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS")
@@ -58,9 +68,15 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a verb; its exit status."""
-    options, rest = parser().parse_known_args(arguments)
-    console = Console(stderr=True)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # First or not at all: an option that is not known here (-k matmul) keeps its own value.
+    verb = words.pop(0) if words and words[0] in VERBS else VERBS[0]
+    console, told_as_json = Console(stderr=True), "--json" in words
+    # Names that no terminal of this machine can show are no reason to say nothing.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        options, rest = parser().parse_known_args(words, argparse.Namespace(verb=verb))
         if options.verb == "catalogue":
             sys.stdout.write(catalogue.markdown())
             return 0
@@ -70,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
             return show(options, _question(options), _manner(options, "facts"), console)
         return _verify(options, rest, console)
     except ConfigurationError as error:
-        if options.json:
+        if told_as_json:
             _print_json({"schema": judge.SCHEMA, "problems": [
                 {"code": "configuration", "message": error.message, "where": error.where,
                  "remedy": error.remedy}]})
@@ -96,11 +112,13 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
     manner = _manner(options, "full")
     if options.snapshot:
         session = offline(options.snapshot, options.plan, _question(options))
+        directory = report.new_directory(options.report)
     else:
         hosts = declared(_question(options))
+        # Before the look: it may take minutes, and nobody wants them lost.
+        directory = report.new_directory(options.report)
         with terminal.progress(console, "Looking", len(hosts)) as heard:
             session = verify(hosts, manner, heard)
-    directory = report.new_directory(options.report)
     page = report.write(directory, session)
     if options.save:
         report.save(options.save, session)

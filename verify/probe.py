@@ -10,7 +10,9 @@ Whatever can hang (a dead NFS mount, a driver in a D state, a profile that waits
 in a process of its own session that writes to a file. When its deadline passes it is killed and
 *abandoned*: waiting for a process in a D state would hang the probe with it.
 """
+import base64
 import concurrent.futures
+import csv
 import ctypes
 import errno
 import glob
@@ -84,6 +86,10 @@ def death(number):
     return "killed by %s%s" % (name, hint)
 
 
+class NoAnswerError(Exception):
+    """Something that was asked gave no answer in its time: the section hung with it."""
+
+
 class Child:
     """`function(*arguments)` in a forked process of its own session, its result in a file."""
 
@@ -111,8 +117,12 @@ class Child:
                 answer = ["ok", function(*arguments), None]
             except PermissionError as error:
                 answer = ["denied", None, str(error)]
+            except NoAnswerError as error:
+                answer = ["hung", None, str(error)]
             except Exception as error:
-                answer = ["error", None, "%s: %s" % (type(error).__name__, error)]
+                # A RuntimeError is this file's own, and says it in plain words.
+                kind = "" if type(error) is RuntimeError else type(error).__name__ + ": "
+                answer = ["error", None, kind + str(error)]
             self.output.write(json.dumps(answer).encode("utf-8", "surrogatepass"))
             self.output.flush()
             status = 0
@@ -411,6 +421,84 @@ def _difference(path, entry, deep):
     return None
 
 
+def recorded_files(venv, packages):
+    """[(path, digest, size)] of what the installed packages' own records list, below `venv`.
+
+    Only of `packages` ({name: version}): what people put beside them is theirs.
+    """
+    files = []
+    pattern = os.path.join(glob.escape(venv), "lib", "python3*", "site-packages", "*.dist-info")
+    for directory in sorted(glob.glob(pattern)):
+        name = os.path.basename(directory)[:-len(".dist-info")].rpartition("-")[0]
+        if normal_name(name) not in packages:
+            continue
+        site = os.path.dirname(directory)
+        site = os.path.relpath(site, venv)
+        files += [(os.path.normpath(os.path.join(site, path)), digest, int(size))
+                  for path, digest, size in _record(os.path.join(directory, "RECORD"))]
+    return files
+
+
+def compare_records(venv, files, deep=False):
+    """What is not as `recorded_files` says: [{"path", "what"}]; contents only when `deep`."""
+    changed = []
+    for path, digest, size in files:
+        what = _record_difference(os.path.join(venv, path), digest if deep else "", size)
+        if what:
+            changed.append({"path": path, "what": what})
+    return changed
+
+
+def normal_name(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _record(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace", newline="") as stream:
+            return [row for row in csv.reader(stream) if len(row) == 3 and row[2].isdigit()]
+    except OSError:
+        # A package without a record says nothing about itself; that it is gone, others see.
+        return []
+
+
+def _record_difference(path, digest, size):
+    try:
+        info = os.stat(path)
+    except OSError:
+        return "missing"
+    if info.st_size != size:
+        return "size"
+    algorithm, mark, expected = digest.partition("=")
+    if mark and algorithm == "sha256":
+        found = base64.urlsafe_b64encode(bytes.fromhex(sha256_of(path))).decode().rstrip("=")
+        return None if found == expected else "sha256"
+    return None
+
+
+# What a record must hold for anything to be concluded from it: {kind: {key: type}}.
+RECORD_SHAPES = {
+    "receipts": {"kind": str, "id": str, "path": str, "version": str, "manifest": list},
+    "journal": {"kind": str, "id": str, "path": str, "state": str},
+}
+
+
+def _misshapen(kind, document):
+    """Why a receipt or journal entry cannot be used, if it cannot."""
+    if not isinstance(document, dict):
+        return "it is no JSON object"
+    if document.get("schema") != SCHEMA:
+        return "its schema is %s, known is %d" % (document.get("schema"), SCHEMA)
+    for key, shape in sorted(RECORD_SHAPES[kind].items()):
+        if not isinstance(document.get(key), shape):
+            return "it has no %s" % key
+    for entry in document.get("manifest", []):
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str) \
+                or entry.get("type") not in ("file", "link"):
+            return "its manifest is damaged"
+    return None
+
+
 def read_receipts(state_dir):
     """{"receipts": [...], "journal": [...], "unreadable": [{"path", "error"}]}, as they stand."""
     found = {"receipts": [], "journal": [], "unreadable": []}
@@ -426,10 +514,14 @@ def read_receipts(state_dir):
             if not name.endswith(".json") or name.startswith("."):
                 continue
             try:
+                # A pipe of that name would be waited for.
+                if not os.path.isfile(path):
+                    raise ValueError("it is no file")
                 with open(path, encoding="utf-8") as stream:
                     document = json.load(stream)
-                if not isinstance(document, dict) or not {"kind", "id", "path"} <= set(document):
-                    raise ValueError("it lacks kind, id or path")
+                reason = _misshapen(kind, document)
+                if reason:
+                    raise ValueError(reason)
                 found[kind].append(document)
             except (OSError, ValueError) as error:
                 found["unreadable"].append({"path": path, "error": str(error)})
@@ -570,7 +662,7 @@ def section_driver(host):
     if host.real and library:
         state, answer, error = in_child(ask_driver, (), host.inner_s)
         if state == "hung":
-            raise RuntimeError("libcuda.so.1 gave no answer: %s" % error)
+            raise NoAnswerError("libcuda.so.1 gave no answer: %s" % error)
         version, status = answer if state == "ok" else (None, None)
     return {"loaded": loaded, "library": library, "cuda_version": version, "cuinit": status,
             "modules": [m for m in modules if m == "nouveau" or m.startswith("nvidia")]}
@@ -589,7 +681,14 @@ def section_receipts(host):
     for receipt in found["receipts"]:
         manifest = receipt.pop("manifest", [])
         receipt["files"] = len(manifest)
-        receipt["changed"] = compare_manifest(host.path(receipt["path"]), manifest, host["deep"])
+        root = host.path(receipt["path"])
+        receipt["changed"] = compare_manifest(root, manifest, host["deep"])
+        if receipt["kind"] == "stack" and isinstance(receipt.get("packages"), dict):
+            known = {entry["path"] for entry in manifest}
+            files = [entry for entry in recorded_files(root, receipt["packages"])
+                     if entry[0] not in known]
+            receipt["files"] += len(files)
+            receipt["changed"] += compare_records(root, files, host["deep"])
         receipts.append(receipt)
     for entry in found["unreadable"]:
         entry["path"] = host.name(entry["path"])
@@ -622,6 +721,29 @@ def libraries(host, directory, stem):
         if directory else []
 
 
+def closed_to_users(host, names):
+    """[{"path", "mode"}] of what keeps other users than its owner from reading these files."""
+    closed, seen = [], set()
+    for name in names:
+        steps = host.realpath(name).split("/")
+        for depth in range(2, len(steps) + 1):
+            place = "/".join(steps[:depth])
+            if (place, depth == len(steps)) in seen:
+                continue
+            seen.add((place, depth == len(steps)))
+            try:
+                info = os.stat(host.path(place))
+            except OSError:
+                break
+            # To pass through a directory is enough on the way; the last one is listed.
+            needed = (0o005 if depth == len(steps) else 0o001) if stat.S_ISDIR(info.st_mode) \
+                else 0o004
+            if info.st_mode & needed != needed:
+                closed.append({"path": place, "mode": mode_of(info)})
+                break
+    return list({entry["path"]: entry for entry in closed}.values())
+
+
 def section_toolkits(host):
     received = {receipt["path"] for receipt in receipts_of(host, "toolkit")}
     trees = []
@@ -634,7 +756,10 @@ def section_toolkits(host):
             "path": tree, "short": first_match(r"cuda-(\d+\.\d+)", tree) or
             (".".join(version.split(".")[:2]) if version else None),
             "version": version, "version_source": source, "nvcc": nvcc, "nvcc_error": nvcc_error,
-            "cudart": [v for v in cudart if v], "receipt": tree in received})
+            "cudart": [v for v in cudart if v], "receipt": tree in received,
+            "realpath": host.realpath(tree), "closed": closed_to_users(host, [
+                name for name in (tree, tree + "/bin", tree + "/include",
+                                  library_directory(host, tree)) if name and host.exists(name)])})
     return {"trees": trees, "default": default_link(host)}
 
 
@@ -687,7 +812,8 @@ def section_cudnn(host):
 
 
 def cudnn_of(host, tree):
-    found = {"toolkit": tree, "headers": [], "libraries": [], "links": [], "loaded": []}
+    found = {"toolkit": tree, "headers": [], "libraries": [], "links": [], "loaded": [],
+             "closed": []}
     for name in ("cudnn_version.h", "cudnn.h"):
         path = tree + "/include/" + name
         text = host.text_or_none(path)
@@ -709,6 +835,8 @@ def cudnn_of(host, tree):
             info = os.lstat(path)
             soname = error = None
             try:
+                if not stat.S_ISREG(info.st_mode):
+                    raise ValueError("it is no file")
                 soname = elf_dynamic(path)["soname"]
             except (ValueError, OSError) as problem:
                 error = str(problem)
@@ -719,6 +847,8 @@ def cudnn_of(host, tree):
                 first_match(r"/libcudnn\.so\.(\d+)", name)
         if number:
             shims.add("libcudnn.so." + number)
+    found["closed"] = closed_to_users(
+        host, [entry["path"] for entry in found["libraries"] + found["headers"]])
     for soname in sorted(shims, key=natural):
         path = host.realpath(directory) + "/" + soname
         # A missing link is one finding, the version of the file that it should lead to another.
@@ -747,8 +877,36 @@ def section_linker(host):
     files = linker_files(host)
     named = {host.realpath(directory) for entry in files for directory in entry["directories"]}
     directories = [library_directory(host, tree) for tree in toolkit_trees(host)]
-    return {"files": files, "cache": linker_cache(host.root),
+    cache, cache_error = [], None
+    try:
+        cache = linker_cache(host.root)
+    except (ValueError, struct.error):
+        cache_error = "/etc/ld.so.cache is damaged, or of an unknown format"
+    return {"files": files, "cache": cache, "cache_error": cache_error,
+            "offered": offered(host, files),
             "unregistered": [d for d in directories if d and host.realpath(d) not in named]}
+
+
+def offered(host, files):
+    """Where ldconfig would find each CUDA and cuDNN library, were it run now: the first one."""
+    first = {}
+    for directory in [name for entry in files for name in entry["directories"]]:
+        for name in host.glob(glob.escape(directory) + "/lib*.so*"):
+            if CUDA_FILE.match(os.path.basename(name)):
+                soname = soname_of(host, name)
+                if soname:
+                    first.setdefault(soname, {"soname": soname, "path": name,
+                                              "realpath": host.realpath(name)})
+    return list(first.values())
+
+
+def soname_of(host, name):
+    """A library's SONAME; None for what is no library."""
+    path = host.path(host.realpath(name))
+    try:
+        return elf_dynamic(path)["soname"] if os.path.isfile(path) else None
+    except (ValueError, OSError, struct.error):
+        return None
 
 
 def section_environment(host):
@@ -759,23 +917,105 @@ def section_environment(host):
         key = key.replace("export ", "").strip()
         if mark and key in found:
             found[key] = value.strip().strip("\"'")
+    accounts = [None]
+    if host.real and connected_account():
+        accounts.append(connected_account())
+    # Beside each other: a slow home directory is slow for each.
+    outcomes = await_all([Child(login_as, (host, found, account), host.inner_s * 0.85)
+                          for account in accounts])
+    for state, _, error, _ in outcomes:
+        if state == "hung":
+            raise NoAnswerError(error)
+        if state != "ok":
+            raise RuntimeError(error)
+    login = outcomes[0][1]
+    others = [{"where": "A login of %s" % account.pw_name, "variables": outcome[1]}
+              for account, outcome in zip(accounts, outcomes) if account]
+    others.append({"where": "systemd, for its services,", "variables": service_variables(host)})
+    # Not a variable, but the same in its effect, and for every program.
+    preload = " ".join((host.text_or_none("/etc/ld.so.preload") or "").split()) or None
+    others.append({"where": "/etc/ld.so.preload", "variables": {"LD_PRELOAD": preload}})
+    return {"login": login, "others": others,
+            "offers": offers(host, [login, *(other["variables"] for other in others)])}
+
+
+def login_variables(host, found, identity):
+    """The steering variables after a login: an interactive one, as people's are, if that works."""
+    found = dict(found)
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    mark = "\0gpufleet\0"
     report = "printf '\\0gpufleet\\0'; env -0"
     if host.real:
-        argv = [shell, "-l", "-c", report]
+        calls = [[shell, "-l", "-i", "-c", report], [shell, "-l", "-c", report]]
     else:
-        argv = [shell, "-c", 'for f in "$0"/etc/profile "$0"/etc/profile.d/*.sh; do '
-                '[ -r "$f" ] && . "$f"; done; ' + report, host.root.rstrip("/")]
+        calls = [[shell, "-c", 'for f in "$0"/etc/profile "$0"/etc/profile.d/*.sh; do '
+                  '[ -r "$f" ] && . "$f"; done; ' + report, host.root.rstrip("/")]]
     env = {key: value for key, value in found.items() if value is not None}
-    env.update(login_identity())
-    status, out, err = run_command(argv, host.inner_s, env=env, cwd="/")
-    if status is None:
-        raise RuntimeError("a login shell gave no answer: " + err)
-    for item in out.partition("\0gpufleet\0")[2].split("\0"):
-        key, mark, value = item.partition("=")
-        if mark and key in found:
+    env.update(identity)
+    for argv in calls:
+        status, out, err = run_command(argv, host.inner_s * 0.4, env=env, cwd="/")
+        if mark in out:
+            break
+    else:
+        if status is None:
+            raise NoAnswerError("a login shell gave no answer: " + err)
+        raise RuntimeError("a login shell ended (status %d) before it came to a command: %s"
+                           % (status, (err or out).strip()[-300:] or "it said nothing"))
+    for item in out.partition(mark)[2].split("\0"):
+        key, equals, value = item.partition("=")
+        if equals and key in found:
             found[key] = value
-    return {"login": found}
+    return found
+
+
+def connected_account():
+    """Who came in and became root by sudo; None where nobody did."""
+    name = os.environ.get("SUDO_USER")
+    if os.geteuid() != 0 or not name or name == "root":
+        return None
+    try:
+        import pwd
+        return pwd.getpwnam(name)
+    except (ImportError, KeyError):
+        return None
+
+
+def login_as(host, found, account):
+    """The login of another account, or of this one where it is None."""
+    if account:
+        os.initgroups(account.pw_name, account.pw_gid)
+        os.setgid(account.pw_gid)
+        os.setuid(account.pw_uid)
+    return login_variables(host, found, login_identity())
+
+
+def service_variables(host):
+    """What systemd gives to each service that it starts."""
+    found = dict.fromkeys(STEERING_VARIABLES)
+    if host.real and shutil.which("systemctl"):
+        _status, out, _err = run_command(["systemctl", "show-environment"], host.inner_s / 10)
+        for line in out.splitlines():
+            key, mark, value = line.partition("=")
+            if mark and key in found:
+                found[key] = value
+    return found
+
+
+def offers(host, environments):
+    """{place: [CUDA's, cuDNN's and the driver's library names]} of what variables lead to."""
+    found = {}
+    for values in environments:
+        for directory in (values.get("LD_LIBRARY_PATH") or "").split(":"):
+            names = host.glob(glob.escape(directory) + "/lib*.so*") if directory[:1] == "/" else []
+            found[directory] = [os.path.basename(n) for n in names if steers(os.path.basename(n))]
+        for library in re.split(r"[:\s]+", values.get("LD_PRELOAD") or ""):
+            names = [os.path.basename(library), soname_of(host, library) or ""]
+            found[library] = [name for name in names if steers(name)]
+    return {place: names for place, names in found.items() if names}
+
+
+def steers(name):
+    return bool(CUDA_FILE.match(name) or DRIVER_FILE.match(name))
 
 
 def login_identity():
@@ -802,7 +1042,11 @@ def section_stacks(host):
         python = first_match(r"^version(?:_info)?\s*=\s*(\d+\.\d+(?:\.\d+)?)", settings)
         stacks.append({"name": received.get(venv, os.path.basename(venv)), "venv": venv,
                        "python": python, "packages": packages_of(host, venv),
-                       "receipt": venv in received, "framework": None})
+                       "receipt": venv in received, "framework": None,
+                       "realpath": host.realpath(venv), "closed": closed_to_users(host, [
+                           venv, venv + "/bin/python",
+                           *host.glob(venv + "/lib/python3*/site-packages"),
+                           *host.glob(venv + "/lib/python3*/site-packages/tensorflow*")])})
     if host["mode"] == "full" and host["matmul"]:
         # Beside each other only where no GPU can be fought for.
         workers = min(4, os.cpu_count() or 1) if host["expect_gpus"] == 0 else 1
@@ -829,7 +1073,7 @@ def packages_of(host, venv):
                     if key in ("Name", "Version"):
                         found[key] = value.strip()
             if len(found) == 2:
-                packages[re.sub(r"[-_.]+", "-", found["Name"]).lower()] = found["Version"]
+                packages[normal_name(found["Name"])] = found["Version"]
     return packages
 
 
@@ -838,15 +1082,33 @@ FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [
 FRAMEWORK_MARK = "gpufleet-framework: "
 
 
+def scratch_script(host):
+    """A new directory and the script in it, where there is room: a full /tmp is no obstacle."""
+    for directory in (host.path(host["tmpdir"]), "/dev/shm", "/run", None):
+        home = None
+        try:
+            home = tempfile.mkdtemp(prefix="gpufleet-", dir=directory)
+            script = os.path.join(home, "matmul.py")
+            with open(script, "w", encoding="utf-8") as stream:
+                stream.write(host["matmul"])
+            return home, script
+        except OSError as error:
+            problem = error
+            if home:
+                shutil.rmtree(home, ignore_errors=True)
+    raise problem
+
+
 def framework_of(host, stack, deadline_s):
     """What matmul.py says in the stack's own interpreter, started with an empty environment."""
     python = host.path(stack["venv"] + "/bin/python")
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
-    home = tempfile.mkdtemp(prefix="gpufleet-", dir=host.path(host["tmpdir"]))
     try:
-        script = os.path.join(home, "matmul.py")
-        with open(script, "w", encoding="utf-8") as stream:
-            stream.write(host["matmul"])
+        home, script = scratch_script(host)
+    except OSError as error:
+        return dict(FRAMEWORK_SILENT, state="failed",
+                    error="no directory to write its script in: %s" % error)
+    try:
         status, out, err = run_command([python, script, "--expect-gpus", expect], deadline_s,
                                        env={"PATH": "/usr/bin:/bin", "HOME": home}, cwd=home,
                                        partial=True)
@@ -901,9 +1163,14 @@ def probe(config):
         children.append(Child(function, (Host(settings, deadline),), deadline))
     sections = {name: {"state": state, "seconds": seconds, "error": error, "data": data}
                 for name, (state, data, error, seconds) in zip(SECTIONS, await_all(children))}
-    return {"schema": SCHEMA, "host": settings["host"] or platform.node(),
-            "mode": settings["mode"], "euid": os.geteuid(), "started": started,
-            "finished": utc_now(), "sections": sections}
+    return legible({"schema": SCHEMA, "host": settings["host"] or platform.node(),
+                    "mode": settings["mode"], "euid": os.geteuid(), "started": started,
+                    "finished": utc_now(), "sections": sections})
+
+
+def legible(document):
+    """The same with `?` for each byte of a name that is no UTF-8: no reader would take it."""
+    return json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace").decode())
 
 
 def settings_by_hand(arguments):

@@ -13,6 +13,7 @@ import jinja2
 
 from . import summary
 from .checks import CHECKS
+from .errors import ConfigurationError
 from .judge import REACHABLE
 from .session import Session
 from .verdict import SYMBOLS, Verdict
@@ -78,6 +79,10 @@ def new_directory(parent: Path) -> Path:
             directory.mkdir(parents=True)
         except FileExistsError:
             continue
+        except OSError as error:
+            raise ConfigurationError(
+                f"No report can be written there: {error.strerror}", str(parent),
+                "Name another directory with --report DIR.") from error
         return directory
     raise FileExistsError(f"{parent} holds a thousand reports of this second")
 
@@ -108,5 +113,5 @@ def _json(document: Any) -> str:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
     partial.replace(path)

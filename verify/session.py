@@ -154,6 +154,7 @@ def _document(name: str) -> dict[str, Any]:
         document = json.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"It cannot be read: {error}", name) from error
-    if not isinstance(document, dict) or "host" not in document or "schema" not in document:
+    if not isinstance(document, dict) or "host" not in document or "schema" not in document \
+            or not isinstance(document["host"], str):
         raise ConfigurationError("It is neither a snapshot nor a plan.", name)
     return document

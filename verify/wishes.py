@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from .connection import Become, Connection
 from .errors import ConfigurationError
 
 GROUP = "gpu_hosts"
+INVENTORY_SUFFIXES = {".yml", ".yaml", ".json", ".ini", ".toml"}
 # Set by roles while they run; no wishes.
 NOT_WISHES = {"gpu_plan", "gpu_changes"}
 SETTINGS = ("ansible_", "gpu_")
@@ -78,12 +80,29 @@ def _start_ansible() -> None:
     VaultSecretsContext.initialize(VaultSecretsContext([]))
 
 
+class _Inventory(InventoryManager):  # type: ignore[misc]
+    """Ansible's, but a source that cannot be read is refused.
+
+    Skipped with a warning, as Ansible does it, it would be a fleet half checked.
+    """
+
+    def parse_source(self, source: str, cache: bool = False) -> bool:
+        """Ansible's hook: for each source, and each entry of a directory."""
+        parsed = bool(super().parse_source(source, cache=cache))
+        path = Path(source)
+        # In a directory stand other things too, told by their names.
+        named = source in self._sources or path.suffix in INVENTORY_SUFFIXES or (
+            os.access(path, os.X_OK))
+        if not parsed and path.is_file() and named and path.stat().st_size:
+            raise ConfigurationError(
+                "It cannot be read as an inventory; Ansible's own words stand above.", source,
+                "Correct it, or move it out of the inventory.")
+        return parsed
+
+
 def _read(sources: list[str], question: Question) -> list[Declared]:
 
     _start_ansible()
-    # A source that is skipped with a warning would be a fleet half checked. In a directory stand
-    # other things too.
-    constants.INVENTORY_ANY_UNPARSED_IS_FAILED = not any(Path(s).is_dir() for s in sources)
     context.CLIARGS = ImmutableDict(extra_vars=tuple(question.extra_vars))
     # Ansible keeps the first answer for the life of the process.
     load_extra_vars.extra_vars = None
@@ -94,7 +113,7 @@ def _read(sources: list[str], question: Question) -> list[Declared]:
     loader.set_vault_secrets(secrets)
     # One per process, that may be made only once.
     VaultSecretsContext.current().secrets = secrets
-    inventory = InventoryManager(loader=loader, sources=sources)
+    inventory = _Inventory(loader=loader, sources=sources)
     variables = VariableManager(loader=loader, inventory=inventory)
     if question.limit:
         inventory.subset(question.limit)

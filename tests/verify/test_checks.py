@@ -88,6 +88,21 @@ def killed_while_installing(plan: Document, snapshot: Document) -> None:
          "version": "11.8.0", "state": "installing", "fresh": True, "started": "now"}]
 
 
+@fault(host__probe=("schema 2, this release reads 1", "new snapshot"))
+def snapshot_of_another_schema(plan: Document, snapshot: Document) -> None:
+    snapshot["schema"] = 2
+
+
+@fault(toolkit__files=("is of /opt/elsewhere, planned is /usr/local/cuda-11.8", PROVISION))
+def receipt_of_another_place(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "toolkit")["path"] = "/opt/elsewhere"
+
+
+@fault(toolkit__files=("lists no file", PROVISION))
+def receipt_of_nothing(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "toolkit").update(files=0, changed=[])
+
+
 @fault(install__complete=("toolkit-11.8.json cannot be read", PROVISION))
 def receipt_unreadable(plan: Document, snapshot: Document) -> None:
     data(snapshot, "receipts")["unreadable"] = [
@@ -97,7 +112,8 @@ def receipt_unreadable(plan: Document, snapshot: Document) -> None:
 # -- toolkits -------------------------------------------------------------------------------------
 
 
-@fault(toolkit__present=("There is no /usr/local/cuda-11.8", PROVISION))
+@fault(toolkit__present=("There is no /usr/local/cuda-11.8", PROVISION),
+       toolkit__readable=("There is no /usr/local/cuda-11.8", PROVISION))
 def toolkit_tree_gone(plan: Document, snapshot: Document) -> None:
     data(snapshot, "toolkits")["trees"] = []
 
@@ -219,12 +235,24 @@ def developer_link_missing(plan: Document, snapshot: Document) -> None:
 
 @fault(cudnn__readable=("libcudnn.so.8.6.0 (mode 0600)", "chmod a+r"))
 def library_closed_to_users(plan: Document, snapshot: Document) -> None:
-    tree(snapshot)["libraries"][0]["mode"] = "0600"
+    tree(snapshot)["closed"] = [{"path": f"{LIB}/libcudnn.so.8.6.0", "mode": "0600"}]
 
 
 @fault(cudnn__readable=("cudnn_version.h (mode 0600)", "chmod a+r"))
 def header_closed_to_users(plan: Document, snapshot: Document) -> None:
-    tree(snapshot)["headers"][0]["mode"] = "0600"
+    tree(snapshot)["closed"] = [
+        {"path": "/usr/local/cuda-11.8/include/cudnn_version.h", "mode": "0600"}]
+
+
+@fault(toolkit__readable=("/usr/local/cuda-11.8 (mode 0700)", "chmod a+rx"))
+def toolkit_closed_to_users(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"][0]["closed"] = [
+        {"path": "/usr/local/cuda-11.8", "mode": "0700"}]
+
+
+@fault(stack__readable=("/opt/gpufleet (mode 0700)", "chmod a+rx"))
+def stacks_closed_to_users(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["closed"] = [{"path": "/opt/gpufleet", "mode": "0700"}]
 
 
 # -- the linker -----------------------------------------------------------------------------------
@@ -260,7 +288,54 @@ def stale_provider_first(plan: Document, snapshot: Document) -> None:
         0, {"soname": "libcublas.so.11", "path": gone, "exists": False, "realpath": gone})
 
 
+@fault(linker__cache=("/etc/ld.so.cache is damaged", "ldconfig"))
+def cache_damaged(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "linker").update(cache=[], cache_error="/etc/ld.so.cache is damaged")
+
+
+@fault(linker__cache=("from the next ldconfig on", "/etc/ld.so.conf.d"))
+def another_provider_next_time(plan: Document, snapshot: Document) -> None:
+    other = "/opt/other/libcublas.so.11"
+    data(snapshot, "linker")["offered"] = [
+        {"soname": "libcublas.so.11", "path": other, "realpath": other}]
+
+
+def test_a_toolkit_behind_a_link_is_its_own(plan: Document, snapshot: Document) -> None:
+    there = "/data/cuda-11.8"
+    data(snapshot, "toolkits")["trees"][0]["realpath"] = there
+    for entry in data(snapshot, "linker")["cache"]:
+        entry["realpath"] = entry["realpath"].replace("/usr/local/cuda-11.8", there)
+    framework = stack(snapshot)["framework"]
+    framework["mapped"] = [
+        path.replace("/usr/local/cuda-11.8", there) for path in framework["mapped"]]
+    found = verdicts(plan, snapshot)
+    assert (found["linker.cache"], found["stack.mapped"]) == ("PASS", "PASS")
+
+
 # -- a login's environment ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "variables", "offers"),
+    [
+        ("A login of deploy", {"LD_LIBRARY_PATH": "/opt/bbb"}, {"/opt/bbb": ["libcudnn.so.8"]}),
+        ("systemd, for its services,", {"LD_LIBRARY_PATH": "/opt/cuda-9.0/lib64"}, {}),
+        ("/etc/ld.so.preload", {"LD_PRELOAD": "/opt/x.so"}, {"/opt/x.so": ["libcudart.so.11.0"]}),
+    ],
+)
+def test_other_ways_to_disturb(
+    plan: Document, snapshot: Document, where: str, variables: Document, offers: Document
+) -> None:
+    data(snapshot, "environment").update(
+        others=[{"where": where, "variables": variables}], offers=offers)
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["environment.login"]["verdict"] == "FAIL"
+    assert found["environment.login"]["cause"].startswith(f"{where} sets LD_")
+
+
+def test_a_preloaded_library_of_others_is_no_fault(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "environment")["login"]["LD_PRELOAD"] = "/usr/lib/libcurl.so.4"
+    assert verdicts(plan, snapshot)["environment.login"] == "PASS"
 
 
 @pytest.mark.parametrize(
@@ -277,6 +352,7 @@ def test_a_login_that_disturbs(
     plan: Document, snapshot: Document, name: str, value: str, word: str
 ) -> None:
     data(snapshot, "environment")["login"][name] = value
+    data(snapshot, "environment")["offers"] = {"/opt/libcublas.so.11": ["libcublas.so.11"]}
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert found["environment.login"]["verdict"] == "FAIL"
     assert f"{name}={value}" in found["environment.login"]["cause"]
@@ -550,6 +626,16 @@ def test_a_fault_is_caught_by_its_checks_alone(
     for name, (cause, remedy) in caught.items():
         assert cause in after[name]["cause"]
         assert remedy in after[name]["remedy"]
+
+
+def test_a_library_mapped_under_another_name_is_a_stranger(
+    plan: Document, snapshot: Document
+) -> None:
+    framework = stack(snapshot)["framework"]
+    framework["mapped"] = [path for path in framework["mapped"] if "libcudart" not in path]
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["stack.mapped"]["verdict"] == "FAIL"
+    assert "opened libcudart.so.11.0" in found["stack.mapped"]["cause"]
 
 
 def test_every_check_is_proven_by_a_fault() -> None:

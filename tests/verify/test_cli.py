@@ -44,7 +44,7 @@ def test_junit_is_pytests_own(tmp_path: Path, broken: str) -> None:
     ended = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path))
     assert ended.returncode == 1
     suite = ET.parse(tmp_path / "latest" / "junit.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("22", "1", "2")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("24", "1", "2")
     failed = [case for case in suite if case.find("failure") is not None]
     assert [case.get("name") for case in failed] == ["test_check[ssh://gpu01-cudnn.present]"]
     message = failed[0].find("failure")
@@ -115,7 +115,7 @@ def test_pytest_alone_judges_saved_documents(broken: str) -> None:
     assert ended.returncode == 1
     assert "test_check[ssh://gpu01-cudnn.links] PASSED" in ended.stdout
     assert "test_check[ssh://gpu01-cudnn.present] FAILED" in ended.stdout
-    assert "1 failed, 19 passed, 2 skipped" in ended.stdout
+    assert "1 failed, 21 passed, 2 skipped" in ended.stdout
     assert "remedy: ./gpufleet provision --limit gpu01" in ended.stdout
     assert "not declared: gpu_expect: {count: 0}" in ended.stdout
     assert "test_host.py:1" not in ended.stdout.split("FAILURES")[1].split("short test")[0]
@@ -132,6 +132,40 @@ def test_pytest_alone_looks_at_the_hosts_of_an_inventory(tmp_path: Path) -> None
     assert "test_check[ansible://here-stack.matmul] SKIPPED" in ended.stdout
     assert "host.reachable" not in ended.stdout
     assert ended.returncode == 0
+
+
+def test_a_mistake_in_the_call_is_one_document_too(tmp_path: Path) -> None:
+    ended = run("verify", "--json", "--fanout", "many")
+    assert (ended.returncode, json.loads(ended.stdout)["problems"][0]["code"]) == (
+        4, "configuration")
+
+
+def test_a_report_that_cannot_be_written_is_said_before_the_look(broken: str) -> None:
+    ended = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", "/proc/x")
+    assert (ended.returncode, "Traceback" in ended.stderr) == (4, False)
+    assert "--report DIR" in ended.stderr
+
+
+def test_an_option_of_pytest_keeps_its_value(tmp_path: Path, broken: str) -> None:
+    ended = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path),
+                "-k", "matmul")
+    assert ended.returncode == 1
+
+
+def test_a_name_that_is_no_unicode_does_not_end_the_run(tmp_path: Path, broken: str) -> None:
+    document = json.loads(Path(broken).read_text(encoding="utf-8"))
+    document["sections"]["linker"]["data"]["files"].append(
+        {"path": "/etc/ld.so.conf.d/\udcff.conf", "directories": ["\udcff"]})
+    odd = tmp_path / "odd.json"
+    odd.write_text(json.dumps(document), encoding="utf-8")
+    ended = run("verify", "--snapshot", str(odd), "--plan", PLAN, "--report", str(tmp_path / "r"))
+    assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
+
+
+def test_a_host_that_is_no_name_is_refused(tmp_path: Path) -> None:
+    odd = tmp_path / "odd.json"
+    odd.write_text('{"schema": 1, "host": ["x"], "sections": {}}', encoding="utf-8")
+    assert run("verify", "--snapshot", str(odd)).returncode == 4
 
 
 def test_the_catalogue_is_printed() -> None:

@@ -118,5 +118,5 @@ def test_the_worst_verdict_speaks() -> None:
 def test_the_summary_counts_checks_of_all_hosts(plan: Document, snapshot: Document) -> None:
     hosts = {"a": judge.judge(plan, snapshot), "b": judge.unreachable("x", "y")}
     summary = judge.document(hosts, "then", "now")["summary"]
-    assert summary == {"PASS": 20, "FAIL": 0, "HUNG": 0, "UNREACHABLE": 1, "INCONCLUSIVE": 0,
+    assert summary == {"PASS": 22, "FAIL": 0, "HUNG": 0, "UNREACHABLE": 1, "INCONCLUSIVE": 0,
                        "NOT-DECLARED": 2}

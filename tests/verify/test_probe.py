@@ -159,18 +159,120 @@ def test_receipts_are_summed_up_and_what_is_unreadable_is_said(root: Path) -> No
     state = "var/lib/gpufleet/"
     put(root, state + "receipts/toolkit-11.8.json", json.dumps(
         {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
-         "manifest": manifest}))
+         "version": "11.8.0", "manifest": manifest}))
     put(root, state + "receipts/cudnn-11.8-8.json", '{"kind":')
     put(root, state + "receipts/.cudnn-11.8-8.json.partial", "half")
-    put(root, state + "journal/stack-x.json", '{"kind": "stack", "id": "x", "path": "/x"}')
+    put(root, state + "journal/stack-x.json",
+        '{"schema": 1, "kind": "stack", "id": "x", "path": "/x", "state": "installing"}')
     (toolkit / "version.json").unlink()
     found = look(root)["receipts"]
     assert found["receipts"] == [
-        {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8", "files": 2,
+        {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+         "version": "11.8.0", "files": 2,
          "changed": [{"path": "version.json", "what": "missing"}]}]
     assert [entry["id"] for entry in found["journal"]] == ["x"]
     assert [entry["path"] for entry in found["unreadable"]] == [
         "/var/lib/gpufleet/receipts/cudnn-11.8-8.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"schema": 99}, "its schema is 99"), ({"manifest": "zzz"}, "no manifest"),
+     ({"path": 5}, "no path"), ({"manifest": [{"path": "a"}]}, "manifest is damaged")],
+)
+def test_a_receipt_that_proves_nothing_is_unreadable(
+    root: Path, change: dict[str, Any], reason: str
+) -> None:
+    good = {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+            "version": "11.8.0", "manifest": []}
+    put(root, "var/lib/gpufleet/receipts/toolkit-11.8.json", json.dumps({**good, **change}))
+    put(root, "var/lib/gpufleet/journal/x.json",
+        '{"schema": 1, "kind": "stack", "id": "x", "path": "/x"}')
+    os.mkfifo(root / "var/lib/gpufleet/receipts/pipe.json")
+    found = look(root)["receipts"]
+    assert found["receipts"] == found["journal"] == []
+    errors = [entry["error"] for entry in found["unreadable"]]
+    assert (errors[0], errors[2]) == ("it is no file", "it has no state")
+    assert reason in errors[1]
+
+
+def test_packages_vouch_for_their_own_files(tmp_path: Path) -> None:
+    site = tmp_path / "lib/python3.11/site-packages"
+    for name in ("keras", "mine"):
+        put(site, f"{name}/core.py", "x = 1\n")
+        put(site, f"{name}/gone.py", "x = 1\n")
+        put(site, f"{name}-1.0.dist-info/RECORD",
+            f"{name}/core.py,sha256=AAAA,6\n{name}/gone.py,,6\n{name}-1.0.dist-info/RECORD,,\n")
+        (site / name / "gone.py").unlink()
+    gone = {"path": "lib/python3.11/site-packages/keras/gone.py", "what": "missing"}
+    files = probe.recorded_files(str(tmp_path), {"keras": "1.0"})
+    assert probe.compare_records(str(tmp_path), files) == [gone]
+    deep = probe.compare_records(str(tmp_path), files, deep=True)
+    assert deep == [{"path": "lib/python3.11/site-packages/keras/core.py", "what": "sha256"}, gone]
+    put(site, "keras/core.py", "x = 11\n")
+    assert probe.compare_records(str(tmp_path), files)[0]["what"] == "size"
+
+
+def test_what_users_cannot_pass_is_named_once(root: Path) -> None:
+    (root / "usr/local/cuda-11.8").chmod(0o700)
+    found = look(root)
+    closed = [{"path": "/usr/local/cuda-11.8", "mode": "0700"}]
+    assert found["toolkits"]["trees"][0]["closed"] == closed
+    assert found["cudnn"]["trees"][0]["closed"] == closed
+    (root / "usr/local/cuda-11.8").chmod(0o755)
+    (root / LIB / "libcudnn.so.8.6.0").chmod(0o600)
+    found = look(root)
+    assert found["toolkits"]["trees"][0]["closed"] == []
+    assert found["cudnn"]["trees"][0]["closed"] == [
+        {"path": f"/{LIB}/libcudnn.so.8.6.0", "mode": "0600"}]
+
+
+def test_a_login_that_ends_early_is_not_an_empty_one(root: Path) -> None:
+    put(root, "etc/profile.d/zz.sh", "exit 0\n")
+    section = probe.probe({"root": str(root), "deadline_s": 10})["sections"]["environment"]
+    assert section["state"] == "error"
+    assert "ended (status 0) before" in section["error"]
+
+
+def test_a_login_that_hangs_is_hung(root: Path) -> None:
+    put(root, "etc/profile.d/zz.sh", "sleep 99\n")
+    section = probe.probe({"root": str(root), "deadline_s": 2})["sections"]["environment"]
+    assert section["state"] == "hung"
+
+
+def test_what_variables_lead_to_is_looked_at(root: Path) -> None:
+    shared_library(root / "opt/bbb/libcudnn.so.8", "libcudnn.so.8")
+    shared_library(root / "opt/x.so", "libcudart.so.11.0")
+    put(root, "etc/environment", "LD_LIBRARY_PATH=/opt/bbb\n")
+    put(root, "etc/ld.so.preload", "/opt/x.so\n")
+    assert look(root)["environment"]["offers"] == {
+        "/opt/bbb": ["libcudnn.so.8"], "/opt/x.so": ["libcudart.so.11.0"]}
+
+
+def test_the_linker_of_tomorrow_is_foreseen(root: Path) -> None:
+    put(root, "etc/ld.so.conf", "include ld.so.conf.d/*.conf\n")
+    put(root, "etc/ld.so.conf.d/000.conf", "/opt/aaa\n")
+    put(root, "etc/ld.so.conf.d/gpufleet-cuda.conf", "/usr/local/cuda-11.8/lib64\n")
+    shared_library(root / "opt/aaa/libcudnn.so.8", "libcudnn.so.8")
+    put(root, "etc/ld.so.cache", "cut short")
+    found = look(root)["linker"]
+    assert {e["soname"]: e["path"] for e in found["offered"]} == {
+        "libcudnn.so.8": "/opt/aaa/libcudnn.so.8",
+        "libcudart.so.11.0": "/usr/local/cuda-11.8/lib64/libcudart.so.11.8.89"}
+    assert found["cache_error"].startswith("/etc/ld.so.cache is damaged")
+
+
+def test_a_name_that_is_no_utf8_stays_legible(root: Path) -> None:
+    (root / os.fsdecode(f"{LIB}/libcudnn_\udcff.so.8".encode("utf-8", "surrogateescape"))).touch()
+    libraries = look(root)["cudnn"]["trees"][0]["libraries"]
+    assert f"/{LIB}/libcudnn_?.so.8" in [library["path"] for library in libraries]
+
+
+def test_a_full_tmp_does_not_keep_a_framework_from_running(root: Path) -> None:
+    host = probe.Host({"tmpdir": "/proc/no", "matmul": "x"})
+    home, script = probe.scratch_script(host)
+    assert Path(script).read_text(encoding="utf-8") == "x"
+    shutil.rmtree(home)
 
 
 # -- sections -------------------------------------------------------------------------------------
@@ -181,7 +283,8 @@ def test_a_toolkit_is_described_from_its_own_files(root: Path) -> None:
     assert found["trees"] == [
         {"path": "/usr/local/cuda-11.8", "short": "11.8", "version": "11.8.20220929",
          "version_source": "version.json", "nvcc": "11.8.89", "nvcc_error": None,
-         "cudart": ["11.8.89"], "receipt": False}]
+         "cudart": ["11.8.89"], "receipt": False, "realpath": "/usr/local/cuda-11.8",
+         "closed": []}]
     assert found["default"] == {"path": "/usr/local/cuda", "state": "link", "target": "cuda-11.8",
                                 "realpath": "/usr/local/cuda-11.8"}
 
@@ -344,7 +447,7 @@ def test_packages_are_read_without_importing_anything(root: Path) -> None:
     assert look(root)["stacks"]["stacks"] == [
         {"name": "relic", "venv": "/opt/gpufleet/stacks/relic", "python": "3.6.15",
          "packages": {"keras-preprocessing": "1.1.2", "termcolor": "1.1.0"}, "receipt": False,
-         "framework": None}]
+         "framework": None, "realpath": "/opt/gpufleet/stacks/relic", "closed": []}]
 
 
 # -- framework runs -------------------------------------------------------------------------------

@@ -117,3 +117,19 @@ def test_vaulted_values_are_opened_with_the_password_file(inventory: Path, tmp_p
     assert hosts[0].connection.become.password == "from the vault"
     with pytest.raises(ConfigurationError, match="vault"):
         declared(Question([str(inventory)]))
+
+
+def test_a_source_that_cannot_be_read_is_refused_also_in_a_directory(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    (fleet / "stacks").mkdir(parents=True)
+    (fleet / "stacks" / "x.lock").write_text("tensorflow==2.13.1\n")
+    (fleet / "hosts.yml").write_text(INVENTORY.replace("{{ secret }}", "x"))
+    assert len(declared(Question([str(fleet)]))) == 2
+    broken = tmp_path / "broken.yml"
+    broken.write_text("gpu_hosts: {hosts: [")
+    with pytest.raises(ConfigurationError, match=r"cannot be read|parse"):
+        declared(Question([str(fleet), str(broken)]))
+    broken.rename(fleet / "more.yml")
+    with pytest.raises(ConfigurationError, match=r"cannot be read|parse") as refused:
+        declared(Question([str(fleet)]))
+    assert "more.yml" in str(refused.value)

@@ -13,9 +13,9 @@ from .registry import (
     Sections,
     Seen,
     check,
+    closed,
     no_cudnn,
     provision,
-    shortened,
     unchanged,
 )
 
@@ -23,7 +23,8 @@ from .registry import (
 def planned_trees(plan: Document, seen: Sections) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """Each tree that should hold cuDNN, with the planned cuDNNs of it."""
     trees = {tree["toolkit"]: tree for tree in seen["cudnn"]["trees"]}
-    nothing: dict[str, list[Any]] = {"headers": [], "libraries": [], "links": [], "loaded": []}
+    nothing: dict[str, list[Any]] = {"headers": [], "libraries": [], "links": [], "loaded": [],
+                                     "closed": []}
     for path in dict.fromkeys(entry["toolkit_path"] for entry in plan["cudnn"]):
         wanted = [entry for entry in plan["cudnn"] if entry["toolkit_path"] == path]
         yield wanted, trees.get(path, {"toolkit": path, **nothing})
@@ -83,7 +84,8 @@ def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Every file of each cuDNN is as it was installed."""
     for entry in plan["cudnn"]:
         yield from unchanged(
-            plan, seen["receipts"], "cudnn", f"{entry['toolkit']}-{entry['major']}"
+            plan, seen["receipts"], "cudnn", f"{entry['toolkit']}-{entry['major']}",
+            entry["toolkit_path"],
         )
 
 
@@ -145,14 +147,4 @@ def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         if not tree["libraries"]:
             yield Finding(f"{tree['toolkit']} holds no cuDNN library to look at", provision(plan),
                           verdict=Verdict.INCONCLUSIVE)
-        closed = [
-            f"{entry['path']} (mode {entry['mode']})"
-            for entry in [*tree["libraries"], *tree["headers"]]
-            if not int(entry["mode"], 8) & 0o004
-        ]
-        if closed:
-            yield Finding(
-                f"Only some users can read {shortened(closed)}: for others cuDNN is as"
-                " good as missing",
-                f"{provision(plan)} (or on the host: chmod a+r the files)",
-            )
+        yield from closed([(f"cuDNN in {tree['toolkit']}", tree)])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from .registry import LOOK, Document, Finding, Sections, Seen, check
 
-PLACES = "/etc/environment, /etc/profile, /etc/profile.d and the user's profile"
+PLACES = (
+    "/etc/environment, /etc/profile, /etc/profile.d, the user's profile, /etc/systemd,"
+    " /etc/ld.so.preload"
+)
 
 
 def no_cuda(plan: Document) -> str | None:
@@ -17,16 +21,25 @@ def no_cuda(plan: Document) -> str | None:
 @check("environment.login", reads=("environment",), repair=LOOK, severity="major", excuse=no_cuda)
 def login(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """A fresh login sets nothing that leads frameworks to other libraries or hides GPUs."""
-    values = {key: value for key, value in seen["environment"]["login"].items() if value}
-    for name, reason in _disturbing(plan, values):
-        yield Finding(
-            f"A login sets {name}={values[name]}: {reason}",
-            f"on the host: find where {name} is set ({PLACES}) and take it out",
-        )
-    yield Seen(", ".join(f"{key}={value}" for key, value in values.items()) or "none is set")
+    found = seen["environment"]
+    for where, variables in [
+        ("A login", found["login"]),
+        *((other["where"], other["variables"]) for other in found["others"]),
+    ]:
+        values = {key: value for key, value in variables.items() if value}
+        for name, reason in _disturbing(plan, values, found["offers"]):
+            yield Finding(
+                f"{where} sets {name}={values[name]}: {reason}",
+                f"on the host: find where {name} is set ({PLACES}) and take it out",
+            )
+        told = ", ".join(f"{key}={value}" for key, value in values.items())
+        yield Seen(f"{where} sets {told or 'none'}")
 
 
-def _disturbing(plan: Document, values: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _disturbing(
+    plan: Document, values: dict[str, str], offers: dict[str, list[str]]
+) -> Iterator[tuple[str, str]]:
+    """(variable, reason); `offers` says which libraries of CUDA stand in the places named."""
     toolkits = [toolkit["path"] for toolkit in plan["toolkits"]]
     default = plan["default_link"]["path"] if plan["default_link"] else None
     harmless = [*toolkits, default] if len(toolkits) == 1 and default else toolkits[:1] * (
@@ -35,9 +48,13 @@ def _disturbing(plan: Document, values: dict[str, str]) -> Iterator[tuple[str, s
         below = any(directory == own or directory.startswith(f"{own}/") for own in harmless)
         if "/stubs" in directory:
             yield "LD_LIBRARY_PATH", "the stub libraries there stand for a driver that is not one"
-        elif any(word in directory.lower() for word in ("cuda", "cudnn", "nvidia")) and not below:
+        elif not below and (
+            offers.get(directory)
+            or any(word in directory.lower() for word in ("cuda", "cudnn", "nvidia"))
+        ):
             yield "LD_LIBRARY_PATH", f"libraries of {directory} win over a stack's own toolkit"
-    if any(word in values.get("LD_PRELOAD", "") for word in ("libcu", "libnv", "libnccl")):
+    preloaded = re.split(r"[:\s]+", values.get("LD_PRELOAD", ""))
+    if any(offers.get(library) for library in preloaded):
         yield "LD_PRELOAD", "it puts its libraries before those of every stack"
     for name in ("PYTHONPATH", "PYTHONHOME"):
         if name in values:

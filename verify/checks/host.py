@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from ..verdict import Verdict
 from .registry import INVENTORY, LOOK, Document, Finding, Sections, Seen, check, provision
 
+# The snapshots that these checks read.
+SCHEMA = 1
+
 SECTIONS = (
     "os",
     "kernel",
@@ -34,6 +37,11 @@ def unread(snapshot: Document, name: str) -> Finding | None:
     if section["state"] == "ok" and section["data"] is not None:
         return None
     error = section["error"] or "no data"
+    if name == "environment" and section["state"] in {"hung", "error"}:
+        return Finding(
+            f"A login's environment cannot be read: {error}",
+            "on the host: find what in the profile files waits, or ends the shell (bash -lxc true)",
+            error, Verdict.HUNG if section["state"] == "hung" else Verdict.INCONCLUSIVE)
     if section["state"] == "hung":
         return Finding(
             f"Looking at '{name}' hung: {error}",
@@ -54,13 +62,19 @@ def unread(snapshot: Document, name: str) -> Finding | None:
 def probed(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The probe read every section, on the host that the plan is for."""
     snapshot = seen.snapshot
+    if snapshot["schema"] != SCHEMA:
+        yield Finding(
+            f"The snapshot is of schema {snapshot['schema']}, this release reads {SCHEMA}: its"
+            " values may mean something else",
+            "take a new snapshot with this release's probe", verdict=Verdict.INCONCLUSIVE)
     if snapshot["host"] != plan["host"]:
         yield Finding(
             f"The snapshot is of {snapshot['host']}, the plan is for {plan['host']}",
             "judge a snapshot with the plan of the same host",
         )
     yield from filter(None, (unread(snapshot, name) for name in SECTIONS))
-    yield Seen(f"{len(snapshot['sections'])} sections, mode {snapshot['mode']}")
+    yield Seen(f"{len(snapshot['sections'])} sections, mode {snapshot['mode']}, as"
+               f" {'root' if snapshot['euid'] == 0 else 'user ' + str(snapshot['euid'])}")
 
 
 @check("host.plan", reads=(), repair=INVENTORY)
@@ -83,4 +97,7 @@ def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             f"{provision(plan)} (it tears down what is half there and does it again)",
         )
     for entry in seen["receipts"]["unreadable"]:
-        yield Finding(f"{entry['path']} cannot be read: {entry['error']}", provision(plan))
+        yield Finding(
+            f"{entry['path']} cannot be read: {entry['error']}",
+            "on the host: put that file back from a backup; else move it away together with what"
+            f" it describes, then {provision(plan)}")

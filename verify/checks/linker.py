@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .registry import Document, Finding, Sections, Seen, check, provision, shortened
@@ -49,9 +49,35 @@ def expected(plan: Document, seen: Sections) -> dict[str, str]:
     return wanted
 
 
-@check("linker.cache", reads=("linker", "cudnn"), excuse=nothing_registered)
+def _next_time(
+    offered: list[Any], wanted: dict[str, str], now: dict[str, Any],
+    strange: Callable[[str, str], bool],
+) -> Iterator[Finding]:
+    """What the next ldconfig would take from elsewhere, although today's cache is right."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for entry in offered:
+        toolkit = wanted.get(entry["soname"])
+        here = now.get(entry["soname"])
+        if toolkit and here and strange(entry["realpath"], toolkit) and not strange(
+            here["realpath"], toolkit
+        ):
+            place = entry["path"].rpartition("/")[0]
+            found.setdefault((place, toolkit), []).append(entry["soname"])
+    for (place, toolkit), sonames in found.items():
+        yield Finding(
+            f"{place} holds {shortened(sonames)} too, and is registered before {toolkit}: from the"
+            " next ldconfig on the linker would take those",
+            f"on the host: take {place} out of /etc/ld.so.conf.d, run ldconfig",
+        )
+
+
+@check("linker.cache", reads=("linker", "cudnn", "toolkits"), excuse=nothing_registered)
 def cache(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
-    """The linker's cache finds each library of the registered toolkits, there and nowhere else."""
+    """The linker's cache takes each library of the registered toolkits from there."""
+    if seen["linker"]["cache_error"]:
+        yield Finding(f"{seen['linker']['cache_error']}: programs find no library by it",
+                      "on the host, as root: ldconfig")
+        return
     entries = seen["linker"]["cache"]
     ours = tuple(f"{path}/" for path in plan["linker"]["directories"])
     first: dict[str, dict[str, Any]] = {}
@@ -64,6 +90,12 @@ def cache(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 f"{provision(plan)} (or, once the file is back, on the host: ldconfig)",
             )
     wanted = expected(plan, seen)
+    real = {tree["path"]: tree["realpath"] for tree in seen["toolkits"]["trees"]}
+
+    def strange(path: str, toolkit: str) -> bool:
+        return not path.startswith((f"{toolkit}/", f"{real.get(toolkit, toolkit)}/"))
+
+    yield from _next_time(seen["linker"]["offered"], wanted, first, strange)
     for toolkit in dict.fromkeys(wanted.values()):
         unknown = [name for name, path in wanted.items() if path == toolkit and name not in first]
         if unknown:
@@ -74,7 +106,7 @@ def cache(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         entry = first.get(soname)
         if entry is None:
             continue
-        if entry["exists"] and not entry["realpath"].startswith(f"{toolkit}/"):
+        if entry["exists"] and strange(entry["realpath"], toolkit):
             yield Finding(
                 f"The linker takes {soname} from {entry['path']}, not from {toolkit}",
                 f"on the host: take that directory out of /etc/ld.so.conf.d, run ldconfig; then"

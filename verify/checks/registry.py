@@ -9,7 +9,7 @@ was not read (hung, denied, damaged) can never come out as healthy.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,7 +144,22 @@ def no_stacks(plan: Document) -> str | None:
     return None if plan["stacks"] else "gpu_stacks: []"
 
 
-def unchanged(plan: Document, receipts: Document, kind: str, receipt_id: str) -> Iterator[Finding]:
+def closed(trees: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
+    """What other users than root cannot read or pass through, of each (path, tree)."""
+    for path, tree in trees:
+        places = [f"{entry['path']} (mode {entry['mode']})" for entry in tree["closed"]]
+        if places:
+            yield Finding(
+                f"Only some users can read {shortened(places)}: for others {path} is as good as"
+                " missing",
+                "on the host: chmod a+r the files, chmod a+rx the directories",
+                "\n".join(places),
+            )
+
+
+def unchanged(
+    plan: Document, receipts: Document, kind: str, receipt_id: str, path: str
+) -> Iterator[Finding]:
     """The one way to judge installed files: as their receipt says, file by file."""
     found = [r for r in receipts["receipts"] if (r["kind"], r["id"]) == (kind, receipt_id)]
     if not found:
@@ -153,6 +168,17 @@ def unchanged(plan: Document, receipts: Document, kind: str, receipt_id: str) ->
             provision(plan),
         )
         return
+    # A receipt of another place, or of nothing, would prove whatever one likes.
+    if found[0]["path"] != path:
+        yield Finding(
+            f"The receipt of {kind} {receipt_id} is of {found[0]['path']}, planned is {path}",
+            f"move {path} away, if it is there; then {provision(plan)}",
+        )
+    if not found[0]["files"]:
+        yield Finding(
+            f"The receipt of {kind} {receipt_id} lists no file: it proves nothing",
+            f"move {path} away; then {provision(plan)}",
+        )
     changed = [f"{entry['path']} ({entry['what']})" for entry in found[0]["changed"]]
     if changed:
         yield Finding(

@@ -10,11 +10,13 @@ from typing import Any
 from ..verdict import Verdict
 from .registry import (
     INVENTORY,
+    LOOK,
     Document,
     Finding,
     Sections,
     Seen,
     check,
+    closed,
     declared_none,
     no_stacks,
     provision,
@@ -129,9 +131,20 @@ def _differences(was: dict[str, str], now: dict[str, str]) -> list[str]:
 
 @check("stack.files", reads=("receipts",), excuse=no_stacks)
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
-    """What binds each stack to its toolkit, and each native library in it, is as installed."""
+    """What binds each stack to its toolkit, and each file of its packages, is as installed."""
     for stack in plan["stacks"]:
-        yield from unchanged(plan, seen["receipts"], "stack", stack["name"])
+        yield from unchanged(plan, seen["receipts"], "stack", stack["name"], stack["venv"])
+
+
+@check("stack.readable", reads=("stacks",), repair=LOOK, severity="major", excuse=no_stacks)
+def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Every user of the host can start each stack's interpreter and read its packages."""
+    there = {stack["name"]: found for stack, found in installed(plan, seen)}
+    for stack in plan["stacks"]:
+        if stack["name"] not in there:
+            yield Finding(f"There is no {stack['venv']} to look at", provision(plan),
+                          verdict=Verdict.INCONCLUSIVE)
+    yield from closed(there.items())
 
 
 @check("stack.build", reads=("stacks",), excuse=no_stacks)
@@ -193,9 +206,12 @@ def libraries(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield Seen(f"{stack['name']}: opened {', '.join(loader['opened']) or 'nothing'}")
 
 
-@check("stack.mapped", reads=("stacks",), excuse=no_stacks)
+@check("stack.mapped", reads=("stacks", "toolkits"), excuse=no_stacks)
 def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Every CUDA and cuDNN file that the computing process maps is of the stack's own toolkit."""
+    # Maps name real paths; a tree may be reached through a link.
+    real = {tree["path"]: tree["realpath"] for tree in seen["toolkits"]["trees"]}
+    real |= {found["venv"]: found["realpath"] for found in seen["stacks"]["stacks"]}
     for stack, framework, problem in ran(plan, seen, "mapped"):
         if problem:
             # Without a single file there is nothing to prove from, however well it ran.
@@ -204,7 +220,14 @@ def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 "see stack.libraries", verdict=Verdict.INCONCLUSIVE)
             continue
         own = stack["toolkit_path"] if stack["cuda_source"] == "toolkit" else stack["venv"]
-        strangers = [path for path in framework["mapped"] if not path.startswith(f"{own}/")]
+        homes = (f"{own}/", f"{real.get(own, own)}/")
+        strangers = [path for path in framework["mapped"] if not path.startswith(homes)]
+        unseen = _not_mapped(framework)
+        if unseen:
+            yield Finding(
+                f"TensorFlow of {stack['name']} opened {shortened(unseen)}, yet maps no file of"
+                " such a name: it came from a file of another name",
+                f"on the host: look where the links of these names lead; {provision(plan)}")
         if strangers:
             yield Finding(
                 f"TensorFlow of {stack['name']} maps libraries from outside {own}:"
@@ -212,6 +235,14 @@ def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 f"{provision(plan)} (it binds the stack to its toolkit again)",
                 "\n".join(strangers))
         yield Seen(f"{stack['name']}: {len(framework['mapped'])} files, of {own}")
+
+
+def _not_mapped(framework: dict[str, Any]) -> list[str]:
+    """Libraries that the loader opened, and of which no file is mapped."""
+    stems = {PurePosixPath(path).name.partition(".so")[0] for path in framework["mapped"]}
+    opened = (framework["loader"] or {"opened": []})["opened"]
+    return [name for name in opened
+            if name.partition(".so")[0] not in stems and not DRIVER_LIBRARY.match(name)]
 
 
 def _place(device: str | None) -> tuple[str, str] | None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..verdict import Verdict
 from .registry import (
+    LOOK,
     Document,
     Finding,
     Sections,
     Seen,
     check,
+    closed,
     no_toolkits,
     numbers,
     provision,
@@ -69,7 +72,20 @@ def _contradictions(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Every file of each toolkit is as it was installed."""
     for toolkit in plan["toolkits"]:
-        yield from unchanged(plan, seen["receipts"], "toolkit", toolkit["short"])
+        yield from unchanged(plan, seen["receipts"], "toolkit", toolkit["short"], toolkit["path"])
+
+
+@check("toolkit.readable", reads=("toolkits",), repair=LOOK, severity="major",
+       excuse=no_toolkits)
+def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Every user of the host can pass through the directories of each toolkit."""
+    trees = {tree["path"]: tree for tree in seen["toolkits"]["trees"]}
+    for toolkit in plan["toolkits"]:
+        if toolkit["path"] not in trees:
+            yield Finding(f"There is no {toolkit['path']} to look at", provision(plan),
+                          verdict=Verdict.INCONCLUSIVE)
+    planned = [toolkit["path"] for toolkit in plan["toolkits"] if toolkit["path"] in trees]
+    yield from closed((path, trees[path]) for path in planned)
 
 
 @check(
