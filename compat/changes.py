@@ -111,6 +111,10 @@ def _cudnn(host: Host, row: Mapping[str, Any]) -> Row | None:
     if receipt is None:
         because = f"{row['soname']} is not in {row['toolkit_path']}"
         return _change("cudnn", identity, "install", because)
+    if receipt.get("default", row["default"]) != row["default"]:
+        state = "becomes" if row["default"] else "is no longer"
+        because = f"it {state} the default of {row['toolkit_path']}"
+        return _change("cudnn", identity, "repair", because)
     return _altered(receipt, "cudnn", identity, row["version"]) or _other_source(
         receipt, "cudnn", identity, row["artifact"]
     )

@@ -103,6 +103,10 @@ class Host:
                 return row
         return None
 
+    def occupied(self, path: str) -> bool:
+        """Whether anything at all stands at a place for a toolkit or a stack."""
+        return any(path in (self._value(each, "occupied") or []) for each in ("toolkits", "stacks"))
+
     def tree(self, path: str) -> Row | None:
         """The toolkit that stands at a path."""
         rows = self._rows("toolkits", "trees")

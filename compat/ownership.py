@@ -20,7 +20,8 @@ def foreign(host: Host, kind: str, identity: str, stands: bool) -> bool:
 
 
 def foreign_toolkit(host: Host, row: Mapping[str, Any]) -> bool:
-    return foreign(host, "toolkit", row["short"], host.tree(row["path"]) is not None)
+    stands = host.tree(row["path"]) is not None or host.occupied(row["path"])
+    return foreign(host, "toolkit", row["short"], stands)
 
 
 def foreign_cudnn(host: Host, row: Mapping[str, Any]) -> bool:
@@ -31,7 +32,14 @@ def foreign_cudnn(host: Host, row: Mapping[str, Any]) -> bool:
 
 
 def foreign_stack(host: Host, row: Mapping[str, Any]) -> bool:
-    return foreign(host, "stack", row["name"], host.stack(row["name"]) is not None)
+    stands = host.stack(row["name"]) is not None or host.occupied(row["venv"])
+    return foreign(host, "stack", row["name"], stands)
+
+
+def elsewhere(host: Host, kind: str, identity: str, path: str) -> str | None:
+    """Where it is installed by its receipt, if that is not the planned place."""
+    found = (host.receipt(kind, identity) or {}).get("path")
+    return str(found) if found and found != path else None
 
 
 def foreign_default(host: Host) -> bool:
@@ -54,6 +62,17 @@ def check(case: Case, plan: Mapping[str, Any], places: Mapping[str, str]) -> Non
             f"move it away (mv {path} {path}.old), or have it adopted once that is available",
         )
 
+    planned = [("toolkit", row["short"], row["path"]) for row in plan["toolkits"]]
+    planned += [("stack", row["name"], row["venv"]) for row in plan["stacks"]]
+    for kind, identity, path in planned:
+        if other := elsewhere(case.host, kind, identity, path):
+            case.refuse(
+                Code.INSTALLED_ELSEWHERE,
+                f"{kind} {identity} is installed in {other}, and declared in {path}",
+                places[path],
+                f"remove it there first (./gpufleet remove --{kind} {identity}), or declare it "
+                "where it stands",
+            )
     for row in plan["toolkits"]:
         if foreign_toolkit(case.host, row):
             refuse(row["path"], f"CUDA {row['version']}", places[row["path"]])

@@ -90,7 +90,8 @@ def resolve(
         "cudnn": [
             cudnn.describe(case, each, picked)
             for each in chosen.values()
-            for _, picked in sorted(each.majors.items())
+            # The default last: header and unversioned link are its own, whoever had them before.
+            for _, picked in sorted(each.majors.items(), key=lambda row: (row[1].default, row[0]))
         ],
         "stacks": rows,
         "linker": linked,

@@ -48,6 +48,10 @@ class Code(Enum):
         "gpu-too-new",
         "The GPU is newer than toolkit, framework, driver or proprietary module know.",
     )
+    INSTALLED_ELSEWHERE = (
+        "installed-elsewhere",
+        "It is installed already, in another place than is declared now.",
+    )
     ARTIFACT_WITHOUT_CHECKSUM = (
         "artifact-without-checksum",
         "No checksum is known that the file could be checked against.",

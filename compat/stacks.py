@@ -168,7 +168,7 @@ def describe(case: Case, stack: Stack, chosen: toolkits.Chosen | None, driver_mi
             f"{build.distribution}{extra}=={build.version}",
             *_ceilings(case, stack, python),
         ],
-        "lock": f"{wish.name}-py{python}.lock",
+        "lock": f"{wish.name}{'-cuda-pip' if stack.pip_cuda else ''}-py{python}.lock",
         "lock_sha256": None,  # told by who can read files: locks.with_locks
         "installer": "uv" if uv else "pip",
         "build": {"cuda": build.cuda, "cudnn_major": build.cudnn_major},

@@ -129,33 +129,43 @@ def test_an_up_to_date_environment_is_left_alone(
     launcher.make_venv()
 
 
-@pytest.mark.parametrize("broken", ["stamp", "python"])
-def test_an_environment_that_was_left_half_made_is_made_again(
-    launcher: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: str
+def test_an_environment_that_was_left_half_made_is_made_anew(
+    launcher: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     commands: list[list[str]] = []
+    venv = tmp_path / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "half").touch()
 
     def run(command: list[str], **_: object) -> int:
         commands.append(command)
+        (venv / "bin").mkdir(parents=True, exist_ok=True)
+        (venv / "bin" / "python").touch()
         return 0
 
-    venv = tmp_path / ".venv"
-    (venv / "bin").mkdir(parents=True)
-    if broken == "stamp":
-        (venv / "bin" / "pip").touch()
-        (venv / "bin" / "python").touch()
     monkeypatch.setattr(launcher, "run", run)
     monkeypatch.setattr(launcher, "VENV", venv)
     monkeypatch.setattr(launcher, "BIN", venv / "bin")
-    if broken == "python":
-        # What "python -m venv" would have made.
-        monkeypatch.setattr(
-            launcher, "run", lambda command, **_: (venv.mkdir(exist_ok=True), run(command))[1]
-        )
     launcher.make_venv()
-    assert any("sync" in command for command in commands)
-    assert any("venv" in command for command in commands) == (broken == "python")
-    assert (venv / "requirements.sha256").exists()
+    assert [word for command in commands for word in command if word in {"venv", "sync"}] == [
+        "venv",
+        "sync",
+    ]
+    assert not (venv / "bin" / "half").exists()
+    made = len(commands)
+    launcher.make_venv()
+    assert len(commands) == made
+
+
+def test_an_interrupted_command_is_waited_for_and_nothing_else_is_begun(
+    launcher: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launcher, "make_venv", lambda: None)
+    monkeypatch.setattr(launcher, "install_packages", interrupted)
+    assert launcher.main(["test"]) == launcher.INTERRUPTED
 
 
 def test_the_requirements_are_those_of_requirements_in() -> None:

@@ -760,7 +760,8 @@ def section_toolkits(host):
             "realpath": host.realpath(tree), "closed": closed_to_users(host, [
                 name for name in (tree, tree + "/bin", tree + "/include",
                                   library_directory(host, tree)) if name and host.exists(name)])})
-    return {"trees": trees, "default": default_link(host)}
+    return {"trees": trees, "default": default_link(host),
+            "occupied": sorted(host.glob(host["prefix"] + "/cuda-[0-9]*"), key=natural)}
 
 
 def toolkit_version(host, tree):
@@ -1056,7 +1057,8 @@ def section_stacks(host):
             runs = [pool.submit(framework_of, host, stack, share_s) for stack in stacks]
             for stack, run in zip(stacks, runs):
                 stack["framework"] = run.result()
-    return {"stacks": stacks}
+    return {"stacks": stacks,
+            "occupied": sorted(host.glob(host["stack_root"] + "/*"), key=natural)}
 
 
 def packages_of(host, venv):

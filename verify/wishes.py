@@ -33,6 +33,7 @@ from ansible.vars.manager import VariableManager
 from .connection import Become, Connection
 from .errors import ConfigurationError
 
+ROOT = Path(__file__).resolve().parents[1]
 GROUP = "gpu_hosts"
 INVENTORY_SUFFIXES = {".yml", ".yaml", ".json", ".ini", ".toml"}
 # Set by roles while they run; no wishes.
@@ -136,7 +137,7 @@ def _declared(host: Any, variables: dict[str, Any], loader: Any) -> Declared:
         and not name.startswith(("ansible_version", "ansible_playbook_python", "ansible_config"))
     }
     wishes = {name: value for name, value in values.items() if name.startswith("gpu_")}
-    folder = wishes.get("gpu_locks_dir") or Path(variables.get("inventory_dir") or "", "stacks")
+    folder = wishes.get("gpu_locks_dir") or Path(variables.get("inventory_dir") or ROOT, "stacks")
     return Declared(host.name, wishes, connection_of(host.name, values), locks_in(Path(folder)))
 
 

@@ -17,17 +17,28 @@ ABSENT, FOREIGN, HALF_DONE, CHANGED, INSTALLED = (
 )
 
 
-def look(installation, stands, checksum=None):
+def look(installation, stands, checksum=None, **declared):
     """Which state an installation is in, and why, in words.
 
     ``stands``: whether something stands where it would go. ``checksum``: the source's declared
-    one as ``ALGORITHM:HEX``, or ``None`` when the source has no say.
+    one as ``ALGORITHM:HEX``, or ``None`` when the source has no say. ``declared``: what else the
+    receipt must say. Raises ``StateError`` when it is installed in another place.
     """
     receipt = installation.receipt
     if installation.half_done:
         return HALF_DONE, "an earlier run was stopped half-way"
     if receipt is None:
         return (FOREIGN, "not installed by gpufleet") if stands else (ABSENT, "not there")
+    if receipt["path"] != installation.path:
+        raise StateError(
+            "{} {} is installed in {}, and declared in {}. Remove it there first "
+            "(./gpufleet remove), or declare it where it stands.".format(
+                installation.kind, installation.ident, receipt["path"], installation.path
+            )
+        )
+    for name, value in declared.items():
+        if receipt.get(name) != value:
+            return CHANGED, "{} is {}, declared is {}".format(name, receipt.get(name), value)
     if receipt["version"] != installation.version:
         return CHANGED, "version {} is installed, {} is declared".format(
             receipt["version"], installation.version

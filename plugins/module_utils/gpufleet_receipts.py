@@ -53,7 +53,7 @@ def digest_of(path, algorithm="sha256"):
 
 def write_atomically(path, text, mode=0o644):
     """Write ``text`` under a partial name, flush it to disk, rename it to ``path``."""
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    make_folder(os.path.dirname(path))
     handle, partial = tempfile.mkstemp(prefix=".partial-", dir=os.path.dirname(path))
     try:
         with os.fdopen(handle, "w") as stream:
@@ -68,11 +68,31 @@ def write_atomically(path, text, mode=0o644):
 
 
 def remove_tree(path):
-    """Remove a file, link or tree; one that is not there is fine."""
-    if os.path.islink(path) or os.path.isfile(path):
-        os.unlink(path)
-    elif os.path.isdir(path):
+    """Remove whatever stands at a path: file, link, pipe or tree; nothing there is fine."""
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def make_folder(path):
+    """Make a directory, and those above it that are missing, readable by everybody.
+
+    Whatever the login's umask is: the verification may look as another user.
+    """
+    if not os.path.isdir(path):
+        make_folder(os.path.dirname(path))
+        os.mkdir(path)
+        os.chmod(path, 0o755)
+
+
+def walk(root):
+    """Relative paths of every file and link below ``root``, sorted; links are not followed."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        found.extend(os.path.relpath(os.path.join(folder, name), root) for name in files + links)
+    return sorted(found)
 
 
 class Installation:
@@ -143,17 +163,56 @@ class Installation:
         os.unlink(self.journal_file)
         self.receipt, self.journal = receipt, None
 
+    def begin_removal(self):
+        """Enter the removal in the journal; the receipt stays until everything it lists is gone."""
+        entry = self.journal or {"started": utc_now()}
+        entry.update(
+            schema=SCHEMA,
+            kind=self.kind,
+            id=self.ident,
+            path=self.path,
+            version=self.version,
+            state="removing",
+            fresh=False,
+        )
+        write_atomically(self.journal_file, json.dumps(entry, indent=1, sort_keys=True))
+        self.journal = entry
+
+    def finish_removal(self):
+        """Take the receipt away, then close the journal entry."""
+        for path in (self.receipt_file, self.journal_file):
+            remove_tree(path)
+        self.receipt = self.journal = None
+
+    def other_receipts(self):
+        """The other receipts on this host."""
+        folder = os.path.dirname(self.receipt_file)
+        names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        files = [os.path.join(folder, name) for name in names if name.endswith(".json")]
+        return [self._read(file) for file in files if file != self.receipt_file]
+
+    def disown(self, paths):
+        """Take paths out of the other receipts: what stands there is this installation's now."""
+        for other in self.other_receipts():
+            kept = [
+                entry
+                for entry in other["manifest"]
+                if os.path.join(other["path"], entry["path"]) not in paths
+            ]
+            if len(kept) < len(other["manifest"]):
+                name = "{kind}-{id}.json".format(**other)
+                write_atomically(
+                    os.path.join(os.path.dirname(self.receipt_file), name),
+                    json.dumps(dict(other, manifest=kept), indent=1, sort_keys=True),
+                )
+
     def others_manifest(self):
         """Absolute paths that other receipts on this host list (cuDNN inside a toolkit's tree)."""
-        paths = set()
-        folder = os.path.dirname(self.receipt_file)
-        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-            file = os.path.join(folder, name)
-            if not name.endswith(".json") or file == self.receipt_file:
-                continue
-            other = self._read(file)
-            paths.update(os.path.join(other["path"], entry["path"]) for entry in other["manifest"])
-        return paths
+        return {
+            os.path.join(other["path"], entry["path"])
+            for other in self.other_receipts()
+            for entry in other["manifest"]
+        }
 
 
 @contextlib.contextmanager
@@ -162,7 +221,7 @@ def host_lock(state_dir=STATE_DIR, patience_s=1800):
 
     Raises ``StateError`` when another installation holds it for longer than ``patience_s`` seconds.
     """
-    os.makedirs(state_dir, mode=0o755, exist_ok=True)
+    make_folder(state_dir)
     descriptor = os.open(os.path.join(state_dir, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + patience_s
     try:

@@ -63,12 +63,15 @@ import fcntl
 import json
 import os
 import shutil
+from http.client import HTTPException
+from urllib.error import HTTPError
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpufleet_receipts import StateError, digest_of, write_atomically
 from ansible.module_utils.urls import open_url
 
 TIMEOUT_S = 60
+PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
 
 
 @contextlib.contextmanager
@@ -100,23 +103,52 @@ def verified(path, checksum, cache):
     write_atomically(seal_file, json.dumps(seal))
 
 
-def download(params, target):
-    """Download to a partial file, continuing an earlier one, and rename it once it is checked."""
-    partial = target + ".partial"
+def ask(url, partial):
+    """The server's answer, for what the partial file lacks; None where it lacks nothing."""
     have = os.path.getsize(partial) if os.path.exists(partial) else 0
     headers = {"Range": "bytes={}-".format(have)} if have else {}
     try:
-        with open_url(params["url"], headers=headers, timeout=TIMEOUT_S) as answer:
-            # 206: the server continues; anything else starts again.
-            mode = "ab" if have and answer.status == 206 else "wb"
-            with open(partial, mode) as stream:
-                shutil.copyfileobj(answer, stream, 1 << 20)
-    except OSError as error:  # what urllib raises is one, time-outs included
+        return open_url(url, headers=headers, timeout=TIMEOUT_S)
+    except HTTPError as error:
+        if have and error.code == RANGE_NOT_SATISFIABLE:
+            return None
+        raise
+
+
+def receive(name, answer, partial):
+    """Write an answer to the partial file; raises when it breaks off, keeping what came."""
+    # 206: the server continues; anything else starts again.
+    mode = "ab" if answer.status == PARTIAL_CONTENT else "wb"
+    promised, before = answer.headers.get("Content-Length"), 0
+    try:
+        with open(partial, mode) as stream:
+            before = stream.tell()
+            shutil.copyfileobj(answer, stream, 1 << 20)
+        broken = promised and os.path.getsize(partial) - before < int(promised)
+        reason = "the connection was closed early"
+    except (HTTPException, OSError) as error:
+        broken, reason = True, str(error)
+    if broken:
+        raise StateError(
+            "The download of {} broke off after {} MB: {}. Run again: it goes on from "
+            "there.".format(name, os.path.getsize(partial) // 1000000, reason)
+        )
+
+
+def download(params, target):
+    """Download to a partial file, continuing an earlier one, and rename it once it is checked."""
+    partial = target + ".partial"
+    try:
+        answer = ask(params["url"], partial)
+    except (OSError, ValueError) as error:  # what urllib raises, time-outs included
         raise StateError(
             "{file} is not in the cache and {url} cannot be reached: {error}. Restore the "
             "connection, or put the file into a directory and name that in "
             "gpu_artifacts_source.".format(error=error, **params)
         ) from error
+    if answer is not None:
+        with answer:
+            receive(params["file"], answer, partial)
     try:
         verified(partial, params["checksum"], params["cache"])
     except StateError:
@@ -129,6 +161,11 @@ def obtain(module):
     """The path of the checked file."""
     params = module.params
     if params["source"]:
+        if not os.path.isabs(os.path.expanduser(params["source"])):
+            raise StateError(
+                "gpu_artifacts_source is {source}: name the directory by its absolute "
+                "path.".format(**params)
+            )
         path = os.path.join(os.path.expanduser(params["source"]), params["file"])
         if not os.path.isfile(path):
             raise StateError(

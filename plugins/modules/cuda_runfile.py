@@ -103,6 +103,7 @@ from ansible.module_utils.gpufleet_receipts import (
     StateError,
     host_lock,
     remove_tree,
+    walk,
 )
 
 LOG = "/var/log/cuda-installer.log"
@@ -135,15 +136,6 @@ COMPLAINTS = (
         "Set gpu_tmpdir to another directory.",
     ),
 )
-
-
-def walk(root):
-    """Relative paths of every file and link below ``root``; links are not followed."""
-    found = []
-    for folder, folders, files in os.walk(root):
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        found.extend(os.path.relpath(os.path.join(folder, name), root) for name in files + links)
-    return sorted(found)
 
 
 def linker_files():
@@ -239,6 +231,12 @@ def install(module, installation, state, lock):
     before = installation.receipt["manifest"] if installation.receipt else []
     installation.begin(fresh=state == ABSENT, linker_files=sorted(linker_files()))
     fresh = installation.journal["fresh"]
+    others = installation.others_manifest()
+    if installation.receipt and installation.receipt["version"] != installation.version:
+        # The linker would prefer a left-over library of a higher version.
+        for entry in before:
+            if os.path.join(path, entry["path"]) not in others:
+                remove_tree(os.path.join(path, entry["path"]))
     started = time.time() - 1  # a file system's clock may lag by its tick
     status, said = run_installer(module, tmpdir, lock)
     missing = missing_files(path, module.params["short"])
@@ -251,11 +249,14 @@ def install(module, installation, state, lock):
         )
     shutil.rmtree(tmpdir)
     for stray in linker_files() - set(installation.journal["linker_files"]):
-        os.unlink(stray)
+        # Another package may have been installed meanwhile: only what names this tree is ours.
+        with open(stray, errors="replace") as stream:
+            names_it = path in stream.read()
+        if names_it:
+            os.unlink(stray)
     # In a tree that stood before, what people added is theirs: ours is what the receipt listed
     # and what the installer wrote (a rename or a copy sets ctime).
     listed = {entry["path"] for entry in before}
-    others = installation.others_manifest()
     ours = [
         name
         for name in walk(path)

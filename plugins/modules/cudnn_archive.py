@@ -241,11 +241,15 @@ def install(module, installation, state):
         made += place_headers(headers, include)
     shutil.rmtree(place)
     names = sorted({os.path.relpath(path, os.path.realpath(root)) for path in made})
+    others = installation.others_manifest()
     for entry in before:
-        if entry["path"] not in names:
-            remove_tree(os.path.join(root, entry["path"]))
+        gone = os.path.join(root, entry["path"])
+        if entry["path"] not in names and gone not in others:
+            remove_tree(gone)
     manifest = manifest_of(root, names)
-    installation.finish(source, manifest)
+    # Header and bare link may have been another major's until now.
+    installation.disown({os.path.join(root, name) for name in names})
+    installation.finish(source, manifest, default=module.params["default"])
     return manifest
 
 
@@ -273,7 +277,8 @@ def main():
             "cudnn", ident, params["path"], params["version"], params["state_dir"]
         )
         stands = glob.glob(os.path.join(params["path"], "lib64/libcudnn.so.%d*" % params["major"]))
-        return (installation, *look(installation, bool(stands), params["checksum"]))
+        declared = {"default": params["default"]}
+        return (installation, *look(installation, bool(stands), params["checksum"], **declared))
 
     try:
         installation, state, why = found()

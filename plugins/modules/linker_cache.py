@@ -21,7 +21,10 @@ options:
       file.
     type: list
     elements: path
-    required: true
+  without:
+    description: Instead of O(directories), those to take out of the file.
+    type: list
+    elements: path
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
@@ -58,7 +61,8 @@ def sonames(folder):
     names = set()
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         path = os.path.join(folder, name)
-        if ".so" not in name or os.path.islink(path):
+        # ldconfig takes no other names.
+        if not name.startswith(("lib", "ld-")) or ".so" not in name or os.path.islink(path):
             continue
         try:
             names.add(elf_dynamic(path)["soname"])
@@ -99,16 +103,22 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "file": {"type": "path", "required": True},
-            "directories": {"type": "list", "elements": "path", "required": True},
+            "directories": {"type": "list", "elements": "path"},
+            "without": {"type": "list", "elements": "path"},
         },
+        mutually_exclusive=[("directories", "without")],
+        required_one_of=[("directories", "without")],
         supports_check_mode=True,
     )
     path, directories = module.params["file"], module.params["directories"]
-    after = HEADING + "".join(folder + "\n" for folder in directories) if directories else ""
     before = ""
     if os.path.isfile(path):
         with open(path) as stream:
             before = stream.read()
+    if directories is None:
+        listed = [line for line in before.splitlines() if line and not line.startswith("#")]
+        directories = [folder for folder in listed if folder not in module.params["without"]]
+    after = HEADING + "".join(folder + "\n" for folder in directories) if directories else ""
     try:
         because = ["{} differs".format(path)] if before != after else []
         because += out_of_date(directories)

@@ -70,18 +70,41 @@ def resolve(module):
     command = [params["uv"], "pip", "compile", "--generate-hashes", "--no-header"]
     command += ["--no-emit-index-url", "--no-annotate", "--python-version", params["python"]]
     command += ["--python-platform", "linux"]
-    if params["index_url"]:
-        command += ["--index-url", params["index_url"]]
+    # An index's address may carry a password, which others could read in a command.
+    index = {"UV_DEFAULT_INDEX": params["index_url"]} if params["index_url"] else {}
     text = "\n".join(params["requirements"]) + "\n"
-    status, out, err = module.run_command([*command, "-"], data=text, binary_data=True)
+    status, out, err = module.run_command(
+        [*command, "-"], data=text, binary_data=True, environ_update=index
+    )
     if status:
         module.fail_json(
             msg="The requirements {} cannot be resolved for Python {}: {}".format(
                 ", ".join(params["requirements"]), params["python"], err.strip()
             )
         )
-    heading = "# {} for Python {}. Made once by gpufleet; remove to resolve anew.\n"
-    return heading.format(", ".join(params["requirements"]), params["python"]) + out
+    return heading(params) + out
+
+
+MARK = "Made once by gpufleet; remove to resolve anew."
+
+
+def heading(params):
+    """The first line of a lock: what it was resolved for."""
+    asked = ", ".join(params["requirements"])
+    return "# {} for Python {}. {}\n".format(asked, params["python"], MARK)
+
+
+def check_purpose(module, path):
+    """Refuse a lock of ours that was resolved for something else than is asked now."""
+    with open(path) as stream:
+        first = stream.readline()
+    if MARK in first and first != heading(module.params):
+        module.fail_json(
+            msg="{} was made for '{}', and '{}' is asked now. Remove it to have it resolved anew, "
+            "or give the stack another name.".format(
+                path, first.strip("# \n"), heading(module.params).strip("# \n")
+            )
+        )
 
 
 def main():
@@ -91,7 +114,7 @@ def main():
             "requirements": {"type": "list", "elements": "str", "required": True},
             "python": {"type": "str", "required": True},
             "uv": {"type": "path", "required": True},
-            "index_url": {"type": "str", "default": ""},
+            "index_url": {"type": "str", "default": "", "no_log": True},
         },
         supports_check_mode=True,
     )
@@ -107,6 +130,7 @@ def main():
     if changed:
         write_atomically(path, resolve(module))
     os.close(folder)
+    check_purpose(module, path)
     module.exit_json(changed=changed, sha256=digest_of(path))
 
 

@@ -130,14 +130,17 @@ from ansible.module_utils.gpufleet_module import (
 from ansible.module_utils.gpufleet_probe import (
     Host,
     compare_manifest,
+    compare_records,
     manifest_of,
     packages_of,
+    recorded_files,
 )
 from ansible.module_utils.gpufleet_receipts import (
     Installation,
     StateError,
     host_lock,
     remove_tree,
+    walk,
     write_atomically,
 )
 
@@ -178,11 +181,12 @@ def install_packages(module, lock, damaged):
     """
     params = module.params
     venv, python = params["venv"], os.path.join(params["venv"], "bin", "python")
-    source = []
-    if params["wheelhouse"]:
-        source = ["--no-index", "--find-links", params["wheelhouse"]]
-    elif params["index_url"]:
-        source = ["--index-url", params["index_url"]]
+    source = ["--no-index", "--find-links", params["wheelhouse"]] if params["wheelhouse"] else []
+    # An index's address may carry a password: it goes through the environment, not through words
+    # that every process of the host can read.
+    index = {}
+    if params["index_url"]:
+        index = {"UV_DEFAULT_INDEX": params["index_url"], "PIP_INDEX_URL": params["index_url"]}
     if params["installer"] == "uv":
         cache = {"UV_CACHE_DIR": params["cache"], "UV_PYTHON_DOWNLOADS": "never"}
         if not os.path.exists(python):
@@ -197,7 +201,9 @@ def install_packages(module, lock, damaged):
         command = [params["uv"], "pip", "install", "--no-deps", "--require-hashes"]
         again = ["--reinstall"] if damaged else []
         into = ["--python", python, *source, "-r", params["lock"]]
-        run(module, lock, [*command, *again, *into], **cache)
+        run(module, lock, [*command, *again, *into], **cache, **index)
+        # uv's own lock, which everybody could write to.
+        remove_tree(os.path.join(venv, ".lock"))
     else:
         if not os.path.exists(python):
             remove_tree(venv)
@@ -205,7 +211,7 @@ def install_packages(module, lock, damaged):
         command = [python, "-m", "pip", "install", "--no-deps", "--require-hashes"]
         again = ["--force-reinstall"] if damaged else []
         where = ["--cache-dir", params["cache"], *source, "-r", params["lock"]]
-        run(module, lock, [*command, *again, *where])
+        run(module, lock, [*command, *again, *where], **index)
 
 
 def site_packages(module, lock):
@@ -215,13 +221,17 @@ def site_packages(module, lock):
     return run(module, lock, [python, "-I", "-c", question]).strip()
 
 
-def native_libraries(site):
-    """The shared libraries of the installed packages: what a cut-off disk or copy damages."""
+def own_files(venv, site, before, fresh):
+    """Paths of the environment's own files, outside of its packages.
+
+    ``before``: what an earlier receipt listed. ``fresh``: nobody can have added anything yet.
+    """
+    packages = os.path.relpath(site, venv) + os.sep
+    listed = {entry["path"] for entry in before}
     return [
-        os.path.join(folder, name)
-        for folder, _, names in os.walk(site)
-        for name in names
-        if name.endswith(".so") or ".so." in name
+        name
+        for name in walk(venv)
+        if not name.startswith(packages) and "__pycache__" not in name and (fresh or name in listed)
     ]
 
 
@@ -254,8 +264,11 @@ def install(module, installation, state, lock):
             "{distribution} {version} is not in {lock}. Remove the lock beside the inventory, so "
             "that it is resolved anew.".format(**params)
         )
-    receipt = installation.receipt
-    damaged = bool(receipt and compare_manifest(receipt["path"], receipt["manifest"]))
+    receipt = installation.receipt or {"manifest": [], "packages": {}, "python": None}
+    # An installer that was killed leaves packages that look whole by their metadata.
+    damaged = installation.half_done or bool(altered(params["venv"], receipt))
+    if receipt["python"] and not same_python(receipt["python"], params["python"]):
+        remove_tree(params["venv"])
     installation.begin(fresh=state == ABSENT)
     install_packages(module, lock, damaged)
     site = site_packages(module, lock)
@@ -277,7 +290,12 @@ def install(module, installation, state, lock):
         {"file": os.path.basename(params["lock"]), "sha256": params["lock_sha256"]},
         manifest_of(
             params["venv"],
-            [os.path.relpath(path, params["venv"]) for path in files + native_libraries(site)],
+            [
+                *(os.path.relpath(path, params["venv"]) for path in files),
+                *own_files(
+                    params["venv"], site, receipt["manifest"], installation.journal["fresh"]
+                ),
+            ],
         ),
         packages=packages,
         lock_sha256=params["lock_sha256"],
@@ -302,6 +320,19 @@ def differences(venv, declared):
     )
 
 
+def altered(venv, receipt):
+    """What no longer is as the receipt and the packages' own records say, in words."""
+    changed = compare_manifest(venv, receipt["manifest"])
+    changed += compare_records(venv, recorded_files(venv, receipt["packages"]))
+    shown = ", ".join("{path}: {what}".format(**entry) for entry in changed[:5])
+    return shown + (" and {} more".format(len(changed) - 5) if len(changed) > 5 else "")
+
+
+def same_python(installed, declared):
+    """Whether 3.11.2 is the declared 3.11; a path says nothing about its version."""
+    return os.path.isabs(declared) or (installed + ".").startswith(declared + ".")
+
+
 def locked_packages(lock):
     """{name: version} of a lock, names as Python packages are compared."""
     with open(lock) as stream:
@@ -322,6 +353,17 @@ def found(params):
     differing = differences(params["venv"], installation.receipt["packages"])
     if differing:
         return installation, CHANGED, "packages are not those of the lock: " + differing
+    damage = altered(params["venv"], installation.receipt)
+    if damage:
+        return installation, CHANGED, "files changed since they were installed: " + damage
+    if not same_python(installation.receipt["python"], params["python"]):
+        return (
+            installation,
+            CHANGED,
+            "made with Python {python}, declared is {}".format(
+                params["python"], **installation.receipt
+            ),
+        )
     if not os.path.exists(os.path.join(params["venv"], "bin", "python")):
         return installation, CHANGED, "its interpreter is gone"
     libraries = params["libraries"] if params["library_dir"] else []
@@ -346,7 +388,7 @@ def main():
             "uv": {"type": "path"},
             "lock": {"type": "path", "required": True},
             "lock_sha256": {"type": "str", "required": True},
-            "index_url": {"type": "str", "default": ""},
+            "index_url": {"type": "str", "default": "", "no_log": True},
             "wheelhouse": {"type": "path"},
             "libraries": {"type": "list", "elements": "str", "default": []},
             "library_dir": {"type": "path"},

@@ -19,15 +19,20 @@ NAME = "cuda_11.8.0_linux.run"
 class Mirror(BaseHTTPRequestHandler):
     """Serves CONTENT, continues where asked, and notes what was asked of it."""
 
+    breaks_off_at: ClassVar[int | None] = None
     asked: ClassVar[list[str | None]] = []
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
         type(self).asked.append(wanted)
         start = int(wanted.split("=")[1].rstrip("-")) if wanted else 0
+        if wanted and start >= len(CONTENT):
+            self.send_error(416)
+            return
         self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(len(CONTENT) - start))
         self.end_headers()
-        self.wfile.write(CONTENT[start:])
+        self.wfile.write(CONTENT[start : self.breaks_off_at])
 
     def log_message(self, *_: Any) -> None:
         """Stay silent."""
@@ -35,7 +40,7 @@ class Mirror(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def mirror() -> Iterator[str]:
-    Mirror.asked = []
+    Mirror.asked, Mirror.breaks_off_at = [], None
     server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/{NAME}"
@@ -76,6 +81,33 @@ def test_a_download_that_was_cut_off_is_continued(
     answer = run(load("artifact"), url=mirror, **declared)
     assert Path(answer["path"]).read_bytes() == CONTENT
     assert Mirror.asked == ["bytes=1234-"]
+
+
+def test_a_download_that_was_whole_but_not_renamed_is_taken(
+    run: Run, declared: dict[str, Any], mirror: str
+) -> None:
+    declared["cache"].mkdir()
+    (declared["cache"] / f"{NAME}.partial").write_bytes(CONTENT)
+    assert Path(run(load("artifact"), url=mirror, **declared)["path"]).read_bytes() == CONTENT
+
+
+def test_a_connection_that_breaks_off_is_told_as_such_and_continued(
+    run: Run, declared: dict[str, Any], mirror: str
+) -> None:
+    Mirror.breaks_off_at = 5000
+    answer = run(load("artifact"), url=mirror, **declared)
+    assert answer["failed"]
+    assert "broke off" in answer["msg"]
+    Mirror.breaks_off_at = None
+    answer = run(load("artifact"), url=mirror, **declared)
+    assert Path(answer["path"]).read_bytes() == CONTENT
+    assert Mirror.asked == [None, "bytes=5000-"]
+
+
+def test_a_relative_directory_is_refused(run: Run, declared: dict[str, Any]) -> None:
+    answer = run(load("artifact"), source="here", **declared)
+    assert answer["failed"]
+    assert "absolute path" in answer["msg"]
 
 
 def test_a_wrong_checksum_names_both_sides_and_keeps_nothing(

@@ -125,8 +125,9 @@ def test_check_mode_says_what_it_would_do_and_does_nothing(bench: Bench) -> None
 
 def test_removes_what_the_installer_registers_by_itself(bench: Bench) -> None:
     (bench.conf / "site-cuda.conf").write_text("/opt/site\n")
+    bench.write(after=f"echo /opt/other >{bench.conf}/other-cuda.conf")
     bench.install()
-    assert [path.name for path in bench.conf.iterdir()] == ["site-cuda.conf"]
+    assert {path.name for path in bench.conf.iterdir()} == {"site-cuda.conf", "other-cuda.conf"}
 
 
 def test_refuses_a_tree_that_it_did_not_install(bench: Bench) -> None:
@@ -236,6 +237,12 @@ def test_a_failed_installer_is_reported_in_its_words(
 
 def test_another_version_of_the_same_toolkit_replaces_it(bench: Bench) -> None:
     bench.install()
+    stale = bench.path / "targets" / "lib" / "libcudart.so.11.8.99"
+    stale.write_text("of 11.8.0 only")
+    receipt = bench.receipt()
+    receipt["manifest"].append({"path": "targets/lib/libcudart.so.11.8.99"})
+    (bench.state / "receipts" / "toolkit-11.8.json").write_text(json.dumps(receipt))
     answer = bench.install(version="11.8.1")
+    assert not stale.exists()
     assert "11.8.0 is installed, 11.8.1 is declared" in answer["because"]
     assert bench.receipt()["version"] == "11.8.1"

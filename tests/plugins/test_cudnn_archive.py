@@ -153,6 +153,36 @@ def test_two_majors_share_a_toolkit_and_the_default_has_header_and_bare_link(ben
     assert not bench.install(bench.root / "cudnn-8.6.0.tar.xz")["changed"]
 
 
+def test_the_default_moves_to_another_major_and_back(bench: Bench) -> None:
+    eight, seven = bench.archive(), bench.archive("7.6.5")
+    old = {"version": "7.6.5.32", "major": 7}
+    bench.install(eight)
+    bench.install(seven, default=False, **old)
+
+    bench.install(eight, default=False)
+    answer = bench.install(seven, default=True, **old)
+    assert answer["because"] == "default is False, declared is True"
+    assert (bench.lib / "libcudnn.so").readlink() == Path("libcudnn.so.7")
+    assert (bench.include / "cudnn.h").read_text() == "// 7.6.5"
+    assert not bench.install(eight, default=False)["changed"]
+
+    # In the wrong order, too, nothing of the other is lost.
+    bench.install(eight, default=True)
+    assert "targets/include/cudnn.h" not in bench.manifest("cudnn-11.8-7")
+    bench.install(seven, default=False, **old)
+    assert (bench.include / "cudnn.h").read_text() == "// 8.6.0"
+    assert not bench.install(eight, default=True)["changed"]
+
+
+def test_a_toolkit_that_is_declared_elsewhere_is_refused(bench: Bench) -> None:
+    archive = bench.archive()
+    bench.install(archive)
+    bench.path.rename(bench.root / "moved")
+    answer = bench.install(archive, path=bench.root / "moved")
+    assert answer["failed"]
+    assert f"is installed in {bench.path}, and declared in {bench.root}/moved" in answer["msg"]
+
+
 def test_libraries_of_unknown_origin_are_refused(bench: Bench) -> None:
     (bench.lib / "libcudnn.so.8.5.0").write_text("theirs")
     before = tree(bench.path)

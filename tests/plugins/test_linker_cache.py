@@ -82,6 +82,20 @@ def test_an_entry_whose_library_is_gone_is_noticed(linker: Linker) -> None:
     assert linker.cache == []
 
 
+def test_what_ldconfig_takes_for_no_library_is_not_asked_for(linker: Linker) -> None:
+    shared_library(linker.lib / "plugin.so", "plugin.so.1")
+    assert linker.assert_directories(linker.lib)["changed"]
+    assert not linker.assert_directories(linker.lib)["changed"]
+
+
+def test_a_directory_is_taken_out_and_the_others_stay(linker: Linker, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    linker.assert_directories(linker.lib, other)
+    linker.run(linker.module, file=linker.file, without=[str(other)])
+    assert linker.file.read_text().splitlines()[1:] == [str(linker.lib)]
+
+
 def test_check_mode_shows_the_file_and_changes_nothing(linker: Linker) -> None:
     answer = linker.assert_directories(linker.lib, check=True)
     assert answer["changed"]
