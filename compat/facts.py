@@ -52,7 +52,16 @@ def build(version: str) -> Build | None:
     if part is None:
         return None
     rows = _rows("tensorflow", "builds", part)
-    return next(Build(row) for row in rows if row["version"] == version)
+    row = next(row for row in rows if row["version"] == version)
+    return Build(row, _compiled_with(version))
+
+
+def _compiled_with(version: str) -> str | None:
+    """The cuDNN that a build was compiled with, where a rule knows it better than the docs."""
+    for rule in rules("cudnn_compiled_with"):
+        if versions.key(rule["from"]) <= versions.key(version) <= versions.key(rule["to"]):
+            return str(rule["cudnn"])
+    return None
 
 
 @cache

@@ -105,6 +105,7 @@ class Build:
     """One TensorFlow GPU build."""
 
     row: Row
+    compiled_with: str | None = None  # a cuDNN that is known better than from the docs' table
 
     @property
     def version(self) -> str:
@@ -131,7 +132,7 @@ class Build:
     @property
     def cudnn(self) -> str:
         """The cuDNN it was built with as far as known: `8.6`, or the major alone."""
-        return str(self.row["cudnn_docs"] or self.row["cudnn_major"])
+        return str(self.compiled_with or self.row["cudnn_docs"] or self.row["cudnn_major"])
 
     @property
     def sonames(self) -> list[str]:

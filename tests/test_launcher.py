@@ -38,7 +38,7 @@ def launcher() -> Iterator[ModuleType]:
 
 def test_help_names_every_verb() -> None:
     told = type_in("--help").stdout
-    for verb in ("resolve", "plan", "provision", "verify", "report", "lab", "test", "lint"):
+    for verb in ("resolve", "plan", "provision", "verify", "remove", "report", "lab", "test"):
         assert f"\n    {verb}" in told
 
 

@@ -71,7 +71,8 @@ from ansible.module_utils.gpufleet_receipts import StateError, digest_of, write_
 from ansible.module_utils.urls import open_url
 
 TIMEOUT_S = 60
-PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
+PARTIAL_CONTENT = 206
+RANGE_NOT_SATISFIABLE = 416
 
 
 @contextlib.contextmanager

@@ -157,3 +157,32 @@ def test_plan_says_that_nothing_would_change(fleet: Fleet) -> None:
     stack = document["hosts"]["lab1"]["stacks"][0]
     assert (stack["cuda"], stack["cudnn"]) == ("11.8", "8.6.0.163")
     assert document["hosts"]["lab1"]["artifacts"][0]["file"] == RUNFILE
+
+
+def test_a_toolkit_is_not_removed_from_under_a_stack(fleet: Fleet) -> None:
+    before = fleet.state("lab1")
+    done = fleet.gpufleet("remove", "--toolkit", "11.8", "--limit", "lab1", status=None)
+    assert done.returncode != 0
+    assert "needed by tensorflow-2.13.1" in " ".join(done.stdout.split())
+    assert fleet.state("lab1") == before
+
+
+def test_remove_takes_exactly_what_was_installed_on_that_host(fleet: Fleet) -> None:
+    before = fleet.state("lab2")
+    fleet.on("lab1", f"echo precious >{TOOLKIT}/lib64/theirs")
+    what = ("--stack", "tensorflow-2.13.1", "--toolkit", "11.8")
+    said = fleet.gpufleet("remove", *what, "--limit", "lab1").stdout
+    assert f"{TOOLKIT}/targets/x86_64-linux/lib/theirs" in said
+    left = fleet.on("lab1", "find /usr/local/cuda* /opt/gpufleet/stacks -type f -o -type l")
+    assert left == f"{TOOLKIT}/targets/x86_64-linux/lib/theirs\n"
+    assert "cuda" not in fleet.on("lab1", "/sbin/ldconfig -p")
+    assert fleet.on("lab1", "find /var/lib/gpufleet -name '*.json'") == ""
+    assert fleet.state("lab2") == before
+
+
+def test_what_was_removed_is_missed_and_comes_back(fleet: Fleet) -> None:
+    missed = {name for name, row in fleet.verdicts(1)["lab1"].items() if row["verdict"] == "FAIL"}
+    assert {"toolkit.present", "stack.release"} <= missed
+    fleet.on("lab1", f"rm -r {TOOLKIT}")
+    fleet.gpufleet("provision")
+    fleet.verdicts(0)

@@ -78,7 +78,7 @@ def test_cuda_from_pip_is_for_those_with_the_extra(version: str) -> None:
     [
         ("1.4.0", "8.0.61", "6.0", "375.26"),
         ("1.12.0", "9.0.176", "7.6.5.32", "384.111"),  # cuDNN 7.6 asks for more than CUDA 9.0
-        ("2.0.4", "10.0.130", "7.4.2.24", "410.48"),
+        ("2.0.4", "10.0.130", "7.6.5.32", "410.48"),
         ("2.3.4", "10.1.243", "7.6.5.32", "418.39"),
         ("2.4.4", "11.0.3", "8.0.5.39", "450.80.02"),
         ("2.11.1", "11.2.2", "8.1.1.33", "450.80.02"),
@@ -143,3 +143,17 @@ def test_the_patch_of_8_0_comes_along_and_one_without_checksum_does_not() -> Non
     assert plan["toolkits"][0]["patches"] == []
     assert any("10.0.130.1 is left out" in note for note in plan["notes"])
     assert plan["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "cudnn"), [("1.14.0", "7.4"), ("1.15.0", "7.6"), ("2.0.4", "7.6")]
+)
+def test_a_build_gets_at_least_the_cudnn_that_it_was_compiled_with(
+    version: str, cudnn: str
+) -> None:
+    assert release(version)["cudnn"].startswith(f"{cudnn}.")
+
+
+def test_a_cudnn_older_than_the_build_was_compiled_with_is_refused() -> None:
+    problems = release("1.15.0", cudnn="7.4")["problems"]
+    assert [problem["code"] for problem in problems] == ["cudnn-mismatch"]

@@ -88,6 +88,15 @@ def killed_while_installing(plan: Document, snapshot: Document) -> None:
          "version": "11.8.0", "state": "installing", "fresh": True, "started": "now"}]
 
 
+@fault(install__complete=("stack old in /opt/old", "./gpufleet remove --stack old --limit gpu01"))
+def killed_while_installing_what_nobody_declares_any_more(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "receipts")["journal"] = [
+        {"schema": 1, "kind": "stack", "id": "old", "path": "/opt/old", "version": "1",
+         "state": "installing", "fresh": True, "started": "now"}]
+
+
 @fault(host__probe=("schema 2, this release reads 1", "new snapshot"))
 def snapshot_of_another_schema(plan: Document, snapshot: Document) -> None:
     snapshot["schema"] = 2

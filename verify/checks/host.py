@@ -89,12 +89,17 @@ def planned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 @check("install.complete", reads=("receipts",))
 def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """No installation or removal was left unfinished, and each record of one can be read."""
+    planned = {("toolkit", row["short"]) for row in plan["toolkits"]}
+    planned |= {("stack", row["name"]) for row in plan["stacks"]}
     for entry in seen["receipts"]["journal"]:
         what = "removal" if entry["state"] == "removing" else "installation"
         yield Finding(
             f"The {what} of {entry['kind']} {entry['id']} in {entry['path']} was begun at"
             f" {entry.get('started')} and not finished",
-            f"{provision(plan)} (it tears down what is half there and does it again)",
+            f"{provision(plan)} (it tears down what is half there and does it again)"
+            if (entry["kind"], entry["id"]) in planned or entry["kind"] == "cudnn"
+            else f"./gpufleet remove --{entry['kind']} {entry['id']} --limit {plan['host']}"
+            " (nothing declares it any more)",
         )
     for entry in seen["receipts"]["unreadable"]:
         yield Finding(
