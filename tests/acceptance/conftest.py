@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -77,7 +78,9 @@ def lab(fleet: Fleet, *words: str) -> None:
 @pytest.fixture(scope="module")
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Fresh hosts for one module of tests."""
-    made = Fleet(f"test-{request.module.__name__.rpartition('_')[2]}")
+    # Of this checkout's own: the same tests may run in another one at the same time.
+    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
+    made = Fleet(f"test-{checkout}-{request.module.__name__.rpartition('_')[2]}")
     lab(made, "down")
     lab(made, "artifacts")
     lab(made, "up")
