@@ -132,20 +132,16 @@ def remove(installation):
     if begun_fresh and not installation.receipt:
         # A first installation that was killed: everything there is its own.
         remove_tree(root)
-    folders = set()
+    ours = set()
     for name in listed(installation):
         path = os.path.join(root, name)
-        if os.path.lexists(path):
-            remove_tree(path)
-        folder = os.path.dirname(path)
-        while folder.startswith(root + "/") and folder not in folders:
-            folders.add(folder)
-            folder = os.path.dirname(folder)
-    for folder in sorted(folders | {root}, key=len, reverse=True):
+        remove_tree(path)
+        ours.add(os.path.dirname(path))
+    for folder, _, _ in os.walk(root, topdown=False):
         cache = os.path.join(folder, "__pycache__")
-        if os.path.isdir(cache) and is_cache(cache):
+        if folder in ours and os.path.isdir(cache) and is_cache(cache):
             remove_tree(cache)
-        if os.path.isdir(folder) and not os.path.islink(folder) and not os.listdir(folder):
+        if not os.listdir(folder):
             os.rmdir(folder)
     installation.finish_removal()
 

@@ -271,6 +271,9 @@ def install(module, installation, state, lock):
         remove_tree(params["venv"])
     installation.begin(fresh=state == ABSENT)
     install_packages(module, lock, damaged)
+    if differences(params["venv"], packages):
+        # The installer believed metadata that somebody had changed.
+        install_packages(module, lock, True)
     site = site_packages(module, lock)
     files, libraries = bind(module, lock, site)
     differing = differences(params["venv"], packages)

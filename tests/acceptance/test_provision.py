@@ -175,7 +175,7 @@ def test_remove_takes_exactly_what_was_installed_on_that_host(fleet: Fleet) -> N
     assert f"{TOOLKIT}/targets/x86_64-linux/lib/theirs" in said
     left = fleet.on("lab1", "find /usr/local/cuda* /opt/gpufleet/stacks -type f -o -type l")
     assert left == f"{TOOLKIT}/targets/x86_64-linux/lib/theirs\n"
-    assert "cuda" not in fleet.on("lab1", "/sbin/ldconfig -p")
+    assert TOOLKIT not in fleet.on("lab1", "/sbin/ldconfig -p")
     assert fleet.on("lab1", "find /var/lib/gpufleet -name '*.json'") == ""
     assert fleet.state("lab2") == before
 

@@ -33,6 +33,7 @@ class Host:
         info = site / "tensorflow-2.13.1.dist-info"
         info.mkdir(parents=True)
         (site / "core.py").write_text("12345")
+        (site / "tensorflow.libs").mkdir()  # some wheels bring an empty directory
         (info / "METADATA").write_text("123")
         (info / "RECORD").write_text(f"core.py,sha256=x,5\n{info.name}/METADATA,sha256=x,3\n")
 
