@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import NoReturn
 
+from rich.filesize import decimal
+
 from lab import artifacts, hosts
 from lab.command import environment, missing
 from lab.errors import LabError
@@ -89,13 +91,14 @@ def execute(lab: Lab, arguments: argparse.Namespace) -> int:
 
 
 def make(lab: Lab, arguments: argparse.Namespace) -> int:
-    built = artifacts.ensure(lab, Progress())
+    wanted = artifacts.chosen(None if arguments.all else arguments.cuda or artifacts.USUAL)
+    built = artifacts.ensure(lab, wanted, Progress())
     if arguments.json:
         print(json.dumps([{**asdict(item), "path": str(item.path)} for item in built], indent=2))
     else:
         print(f"Stand-ins (for machines without a GPU only) in {lab.artifacts}:")
         for item in built:
-            print(f"  {item.file}\n    {item.size_bytes / 1e6:.0f} MB, sha256 {item.sha256}")
+            print(f"  {item.file}\n    {decimal(item.size_bytes)}, sha256 {item.sha256}")
     return 0
 
 
@@ -126,6 +129,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("name", metavar="NAME")
     made.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
     made = verb("artifacts", make, "make the stand-ins for NVIDIA's downloads")
+    made.add_argument(
+        "--cuda",
+        action="append",
+        metavar="11.8",
+        help="only those of this CUDA release and its cuDNN; may be repeated"
+        f" (as if it were {', '.join(artifacts.USUAL)})",
+    )
+    made.add_argument("--all", action="store_true", help="those of every release that the lab has")
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")
     return top
 

@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from lab import cudnn, files, runfile, toolkit, wheels
+from lab import cudnn, files, relic, toolkit, wheels
+from lab.errors import LabError
 from lab.progress import Progress
 from lab.settings import Lab
 
 HERE = Path(__file__).parent
 DESCRIPTIONS = HERE / "artifacts.yml"
-# What decides the artifacts' content besides their descriptions.
-_MAKERS = ("elf.py", "libraries.py", "toolkit.py", "cudnn.py", "runfile.py")
+# Made when nothing else is asked for.
+USUAL = ("11.8",)
+_RUNFILE = ("runfile.py", "installer/*")
+_STUBS = ("relic.py", "libraries.py", "stubs/*.py", "stubs/*.yml")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Who makes artifacts of a kind, and the files that decide their content besides."""
+
+    make: Callable[[dict[str, Any], list[tuple[wheels.Wheel, Path]], Path], Path]
+    sources: tuple[str, ...]
+
+
+KINDS = {
+    "toolkit": Kind(toolkit.make, ("toolkit.py", "libraries.py", "elf.py", *_RUNFILE)),
+    "cudnn": Kind(cudnn.make, ("cudnn.py", "libraries.py", "elf.py")),
+    "relic": Kind(relic.make, ("toolkit.py", *_STUBS, *_RUNFILE)),
+    "relic-patch": Kind(relic.make_patch, (*_STUBS, *_RUNFILE)),
+    "relic-cudnn": Kind(relic.make_cudnn, ("cudnn.py", *_STUBS)),
+}
 
 
 @dataclass(frozen=True)
@@ -33,21 +54,33 @@ def described(path: Path = DESCRIPTIONS) -> list[dict[str, Any]]:
     return entries
 
 
+def chosen(releases: Sequence[str] | None) -> list[dict[str, Any]]:
+    """What belongs to these CUDA releases, or to any."""
+    known = {artifact["cuda"] for artifact in described()}
+    if releases is None:
+        return described()
+    if unknown := sorted(set(releases) - known):
+        raise LabError(
+            f"the lab has no stand-in for CUDA {', '.join(unknown)}",
+            f"It has {', '.join(sorted(known, key=_order))}; {DESCRIPTIONS} is where to add one.",
+        )
+    return [artifact for artifact in described() if artifact["cuda"] in releases]
+
+
 def recipe(artifact: dict[str, Any]) -> str:
     """A digest of all that an artifact is made from; another one means: make it again."""
     parts = [json.dumps(artifact, sort_keys=True)]
     parts += [wheel.sha256 for wheel in _wheels(artifact)]
-    parts += [(HERE / name).read_text(encoding="utf-8") for name in _MAKERS]
-    parts.append(runfile.INSTALLER.read_text(encoding="utf-8"))
+    for pattern in KINDS[artifact["kind"]].sources:
+        parts += [path.read_text(encoding="utf-8") for path in sorted(HERE.glob(pattern))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def ensure(lab: Lab, progress: Progress) -> list[Built]:
-    """Have every stand-in in the cache, and the catalogue beside them."""
+def ensure(lab: Lab, wanted: list[dict[str, Any]], progress: Progress) -> list[Built]:
+    """Have these stand-ins in the cache, and the catalogue of all that are there beside them."""
     with files.lock(lab.locks, "artifacts", progress.say):
         catalogue = _read(lab.artifacts / "catalogue.json")
         recipes = _read(lab.artifacts / "recipes.json")
-        wanted = described()
         absent = []
         for artifact in wanted:
             name = artifact["file"]
@@ -76,7 +109,7 @@ def ensure(lab: Lab, progress: Progress) -> list[Built]:
 
 def _build(lab: Lab, artifact: dict[str, Any], progress: Progress) -> None:
     paths = [(wheel, lab.wheels / wheel.file) for wheel in _wheels(artifact)]
-    make = {"toolkit": toolkit.make, "cudnn": cudnn.make}[artifact["kind"]]
+    make = KINDS[artifact["kind"]].make
     with (
         progress.step(f"Making the stand-in for {artifact['file']}"),
         files.scratch(lab.cache, "artifacts") as work,
@@ -85,8 +118,12 @@ def _build(lab: Lab, artifact: dict[str, Any], progress: Progress) -> None:
 
 
 def _wheels(artifact: dict[str, Any]) -> list[wheels.Wheel]:
-    components = artifact.get("components") or [{"wheel": artifact["wheel"]}]
+    components = [*artifact.get("components", ()), *([artifact] if "wheel" in artifact else ())]
     return [wheels.pinned(component["wheel"]) for component in components]
+
+
+def _order(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
 
 
 def _measure(path: Path) -> dict[str, Any]:

@@ -35,10 +35,11 @@ def lay_out(artifact: dict[str, Any], wheel: Path, top: Path) -> None:
 
 
 def pack(top: Path, target: Path) -> Path:
-    """xz with a number of threads of its own, so that every machine makes the same file."""
+    """Compressed so that every machine makes the same file: a fixed number of threads, no date."""
+    program = "xz -0 -T2" if target.suffix == ".xz" else "gzip -1 -n"
     run(
         *("tar", "--create", f"--file={target}", f"--directory={top.parent}", "--format=gnu"),
-        *("--use-compress-program=xz -0 -T2", *TAR_OPTIONS, top.name),
+        *(f"--use-compress-program={program}", *TAR_OPTIONS, top.name),
         timeout=1800,
     )
     return target

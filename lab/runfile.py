@@ -14,10 +14,13 @@ from typing import Any
 
 from lab.command import run
 from lab.errors import LabError
-from lab.libraries import README
 
 HEADER = Path("/usr/share/makeself/makeself-header.sh")
-INSTALLER = Path(__file__).parent / "installer" / "cuda-installer"
+INSTALLERS = Path(__file__).parent / "installer"
+# The programs in a package; the first of them is the one that is started.
+INSTALLER = ("cuda-installer",)
+PERL = ("cuda-installer.pl", "InstallUtils.pm")
+PATCH = ("install_patch.pl", "InstallUtils.pm")
 # The same input makes the same file, byte for byte, whenever and wherever it is made.
 DATE = "2022-10-03T00:00:00Z"
 TAR_OPTIONS = (
@@ -29,6 +32,9 @@ TAR_OPTIONS = (
     "--numeric-owner",
     "--mode=u+rwX,go+rX,go-w",
 )
+
+# What an installer is told of its artifact.
+_SETTINGS = ("cuda", "version", "gcc_max", "driver")
 
 _FAILED = (
     'echo "Extraction failed." >&2; echo "Ensure there is enough space in \\$TMPROOT'
@@ -74,22 +80,21 @@ def header(stock: str) -> str:
     return stock
 
 
-def pack(artifact: dict[str, Any], tree: Path, work: Path) -> Path:
+def pack(
+    artifact: dict[str, Any], tree: Path, work: Path, programs: tuple[str, ...], readme: str
+) -> Path:
     """Make a runfile below `work` of a laid-out toolkit, which is moved into the package."""
     package = work / "pkg"
     package.mkdir()
     tree.rename(package / "payload")
-    shutil.copyfile(INSTALLER, package / INSTALLER.name)
-    (package / INSTALLER.name).chmod(0o755)
-    settings = {
-        "CUDA": artifact["cuda"],
-        "GCC_MAX": artifact["gcc_max"],
-        "DRIVER": artifact["driver"],
-    }
-    lines = [f"{name}={shlex.quote(str(value))}\n" for name, value in settings.items()]
+    for name in programs:
+        shutil.copyfile(INSTALLERS / name, package / name)
+        (package / name).chmod(0o755)
+    settings = {key: artifact[key] for key in _SETTINGS if key in artifact}
+    lines = [f"{name.upper()}={shlex.quote(str(value))}\n" for name, value in settings.items()]
     (package / "stand-in.conf").write_text("".join(lines), encoding="ascii")
     what = f"CUDA {artifact['cuda']}"
-    (package / "README-STAND-IN.txt").write_text(README.format(what=what), encoding="utf-8")
+    (package / "README-STAND-IN.txt").write_text(readme.format(what=what), encoding="utf-8")
     own = work / "header.sh"
     own.write_text(header(HEADER.read_text(encoding="utf-8")), encoding="utf-8")
     # Relative names: the command line is written into the file.
@@ -100,7 +105,7 @@ def pack(artifact: dict[str, Any], tree: Path, work: Path) -> Path:
         *("--gzip", "--complevel", "1", "--tar-format", "gnu"),
         *("--tar-extra", " ".join(TAR_OPTIONS), "--packaging-date", DATE),
         *("--header", f"./{own.name}", package.name, "made.run"),
-        *(f"{what} (stand-in of the gpufleet lab)", f"./{INSTALLER.name}"),
+        *(f"{what} (stand-in of the gpufleet lab)", f"./{programs[0]}"),
         timeout=1800,
         # -n: no time stamp in gzip's header.
         extra={"TMPDIR": str(work), "GZIP": "-n"},

@@ -20,7 +20,7 @@ NVCC = """\
 case $1 in
 -V|--version)
   echo 'nvcc: NVIDIA (R) Cuda compiler driver'
-  echo 'Copyright (c) 2005-2022 NVIDIA Corporation'
+  echo 'Copyright (c) NVIDIA Corporation'
   echo 'Cuda compilation tools, release {release}, V{version}'
   ;;
 *)
@@ -34,7 +34,7 @@ esac
 def make(artifact: dict[str, Any], wheels: list[tuple[Wheel, Path]], work: Path) -> Path:
     """The runfile of one toolkit."""
     lay_out(artifact, wheels, work / "tree")
-    return runfile.pack(artifact, work / "tree", work)
+    return runfile.pack(artifact, work / "tree", work, runfile.INSTALLER, libraries.README)
 
 
 def version_json(artifact: dict[str, Any]) -> str:

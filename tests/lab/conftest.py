@@ -10,6 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from lab import libraries as lab_libraries
 from lab import runfile
 from lab.settings import Lab
 from tests.elf_file import shared_library
@@ -84,4 +85,4 @@ def pack_small(work: Path, artifact: dict[str, Any]) -> Path:
     (libraries / "libcudart.so.11.8.89").write_text("a library")
     (libraries / "libcudart.so.11.0").symlink_to("libcudart.so.11.8.89")
     (tree / "version.json").write_text("{}")
-    return runfile.pack(artifact, tree, work)
+    return runfile.pack(artifact, tree, work, runfile.INSTALLER, lab_libraries.README)
