@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 DEVICE_CODE = (b".nv_fatbin", b"__nv_relfatbin")
+# Newer libraries (cuFFT 11.2) have device code among their data too: many containers, each with a
+# header of magic number, version, size of the header and size of what follows.
+_DATA = b".data"
+_CONTAINER = struct.Struct("<IHHQ")
+_MAGIC = b"\x50\xed\x55\xba"
 _PROGBITS = 1
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_STRTAB, _DT_SONAME = 0, 5, 14
@@ -58,7 +63,7 @@ def soname(path: Path) -> str | None:
 
 
 def device_code(path: Path) -> list[tuple[int, int]]:
-    """Offset and length of each section that holds code for GPUs."""
+    """Offset and length of each part that holds code for GPUs."""
     with path.open("rb") as stream:
         if (header := _header(stream)) is None:
             return []
@@ -71,11 +76,24 @@ def device_code(path: Path) -> list[tuple[int, int]]:
         sections = [struct.unpack_from("<IIQQQQ", raw, at) for at in range(0, len(raw), size)]
         stream.seek(sections[names_at][4])
         names = stream.read(sections[names_at][5])
-    return sorted(
-        (offset, length)
-        for name, kind, _, _, offset, length in sections
-        if kind == _PROGBITS and names[name : names.index(b"\0", name)] in DEVICE_CODE
-    )
+        found: list[tuple[int, int]] = []
+        for section, kind, _, _, offset, length in sections:
+            name = names[section : names.index(b"\0", section)]
+            if kind == _PROGBITS and name in DEVICE_CODE:
+                found.append((offset, length))
+            elif kind == _PROGBITS and name == _DATA:
+                stream.seek(offset)
+                found += [(offset + at, size) for at, size in _containers(stream.read(length))]
+    return sorted(found)
+
+
+def _containers(data: bytes) -> Iterator[tuple[int, int]]:
+    at = -1
+    while (at := data.find(_MAGIC, at + 1)) >= 0 and at + _CONTAINER.size <= len(data):
+        _, version, header, size = _CONTAINER.unpack_from(data, at)
+        if version == 1 and header == _CONTAINER.size and at + header + size <= len(data):
+            yield at, header + size
+            at += header + size - 1
 
 
 def slim(source: Path, target: Path) -> int:
