@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from rich.filesize import decimal
 
-from lab import artifacts, hosts
+from lab import artifacts, hosts, pythons
 from lab.command import environment, missing
 from lab.errors import LabError
 from lab.progress import Progress
@@ -45,7 +45,14 @@ def up(lab: Lab, arguments: argparse.Namespace) -> int:
     need_root()
     if not names:
         raise LabError("no host was named", "--hosts takes names with commas: lab1,lab2")
-    print(table(hosts.up(lab, list(dict.fromkeys(names)), arguments.suite, Progress())))
+    progress = Progress()
+    for version in arguments.python:
+        pythons.find(version, os.environ)  # before anything is started
+    found = hosts.up(lab, list(dict.fromkeys(names)), arguments.suite, progress)
+    if arguments.python:
+        asked = [host for host in found if host.name in names]
+        pythons.give(lab, asked, arguments.python, progress)
+    print(table(found))
     return 0
 
 
@@ -122,6 +129,13 @@ def parser() -> argparse.ArgumentParser:
     made = verb("up", up, "start hosts, and wait until they answer over ssh")
     made.add_argument("--hosts", default="lab1,lab2", metavar="lab1,lab2", help="their names")
     made.add_argument("--suite", default="bookworm", help="the Debian suite they run")
+    made.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="3.6",
+        help=f"copy this Python of this machine to {pythons.PLACE} there; may be repeated",
+    )
     verb("down", down, "remove this lab's hosts, network, keys and images")
     made = verb("list", show, "show this lab's hosts")
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")

@@ -19,7 +19,7 @@ _CONTAINER = struct.Struct("<IHHQ")
 _MAGIC = b"\x50\xed\x55\xba"
 _PROGBITS = 1
 _PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NULL, _DT_STRTAB, _DT_SONAME = 0, 5, 14
+_DT_NULL, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 5, 14, 15, 29
 _BLOCK = 1 << 20
 
 
@@ -31,11 +31,35 @@ def _header(stream: BinaryIO) -> bytes | None:
 
 def soname(path: Path) -> str | None:
     """What the dynamic linker calls the library; None if it is none or has no such name."""
+    found = _dynamic_texts(path, (_DT_SONAME,))
+    return found[0][1].decode() if found else None
+
+
+def move_runpath(path: Path, old: str, new: str) -> bool:
+    """Where a program looks for its libraries below the directory `old`, let it be below `new`.
+
+    In place, and so only to a shorter or equal name. Says whether anything was changed.
+    """
+    changed = False
+    for at, text in _dynamic_texts(path, (_DT_RPATH, _DT_RUNPATH)):
+        moved = (text.decode() + "/").replace(old, new).removesuffix("/").encode()
+        if moved != text and len(moved) <= len(text):
+            with path.open("r+b") as stream:
+                stream.seek(at)
+                stream.write(moved.ljust(len(text), b"\0"))
+            changed = True
+    return changed
+
+
+def _dynamic_texts(path: Path, wanted: tuple[int, ...]) -> list[tuple[int, bytes]]:
+    """The place in the file and the text of each of these entries of the dynamic section."""
     with path.open("rb") as stream:
         if (header := _header(stream)) is None:
-            return None
+            return []
         (table,) = struct.unpack_from("<Q", header, 32)
         size, count = struct.unpack_from("<HH", header, 54)
+        if not count:
+            return []  # an object file, which nothing loads
         stream.seek(table)
         loads: list[tuple[int, int, int]] = []
         dynamic = b""
@@ -52,14 +76,15 @@ def soname(path: Path) -> str | None:
             if tag == _DT_NULL:
                 break
             tags[tag] = value
-        if _DT_SONAME not in tags or _DT_STRTAB not in tags:
-            return None
-        strings = tags[_DT_STRTAB]
+        strings = tags.get(_DT_STRTAB, -1)
+        found = []
         for address, offset, length in loads:
             if address <= strings < address + length:
-                stream.seek(strings - address + offset + tags[_DT_SONAME])
-                return stream.read(256).split(b"\0")[0].decode()
-    return None
+                for tag in set(wanted) & tags.keys():
+                    at = strings - address + offset + tags[tag]
+                    stream.seek(at)
+                    found.append((at, stream.read(4096).split(b"\0")[0]))
+    return found
 
 
 def device_code(path: Path) -> list[tuple[int, int]]:
