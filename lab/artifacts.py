@@ -80,6 +80,8 @@ def ensure(lab: Lab, wanted: list[dict[str, Any]], progress: Progress) -> list[B
     """Have these stand-ins in the cache, and the catalogue of all that are there beside them."""
     with files.lock(lab.locks, "artifacts", progress.say):
         catalogue = _read(lab.artifacts / "catalogue.json")
+        for name in [name for name in catalogue if not (lab.artifacts / name).exists()]:
+            del catalogue[name]
         recipes = _read(lab.artifacts / "recipes.json")
         absent = []
         for artifact in wanted:
@@ -94,6 +96,7 @@ def ensure(lab: Lab, wanted: list[dict[str, Any]], progress: Progress) -> list[B
         if absent:
             needed = {wheel.file: wheel for item in absent for wheel in _wheels(item)}
             wheels.fetch(lab, list(needed.values()), progress)
+        _write(lab.artifacts / "catalogue.json", catalogue)  # it has forgotten what is gone
         for artifact in absent:
             name = artifact["file"]
             _build(lab, artifact, progress)

@@ -10,8 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from lab import libraries as lab_libraries
-from lab import runfile
+from lab import libraries, runfile
 from lab.settings import Lab
 from tests.elf_file import shared_library
 
@@ -19,26 +18,36 @@ DEVICE_CODE = b"code for a GPU. " * 4096
 HOST_CODE = b"code for the host."
 
 
-def library_with_device_code(path: Path, soname: str) -> Path:
-    """A loadable library with a `.nv_fatbin` section, as CUDA's have."""
+def library_with_device_code(path: Path, soname: str, data: bytes = b"") -> Path:
+    """A loadable library with a `.nv_fatbin` section, as CUDA's have, and with this `.data`."""
     shared_library(path, soname)
+    sections = {".nv_fatbin": (1, DEVICE_CODE), ".text": (1, HOST_CODE), ".data": (1, data)}
+    names = b"\0" + b"".join(name.encode() + b"\0" for name in (*sections, ".shstrtab"))
+    sections[".shstrtab"] = (3, names)
     content = bytearray(path.read_bytes())
-    names = b"\0.nv_fatbin\0.shstrtab\0"
-    device_at = len(content)
-    host_at = device_at + len(DEVICE_CODE)
-    names_at = host_at + len(HOST_CODE)
-    content += DEVICE_CODE + HOST_CODE + names
-    table_at = len(content)
-    for name, kind, offset, size in (
-        (0, 0, 0, 0),
-        (names.index(b".nv_fatbin"), 1, device_at, len(DEVICE_CODE)),
-        (names.index(b".shstrtab"), 3, names_at, len(names)),
-    ):
-        content += struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, offset, size, 0, 0, 1, 0)
-    struct.pack_into("<Q", content, 40, table_at)
-    struct.pack_into("<HHH", content, 58, 64, 3, 2)
-    path.write_bytes(content)
+    table = bytes(64)
+    for name, (kind, body) in sections.items():
+        at = names.index(name.encode())
+        table += struct.pack("<IIQQQQIIQQ", at, kind, 0, 0, len(content), len(body), 0, 0, 1, 0)
+        content += body
+    struct.pack_into("<Q", content, 40, len(content))
+    struct.pack_into("<HHH", content, 58, 64, 1 + len(sections), len(sections))
+    path.write_bytes(content + table)
     return path
+
+
+def with_gcc(directory: Path, version: str | None) -> str:
+    """A search path with a gcc of the given version first, or with the machine's own."""
+    directory.mkdir(exist_ok=True)
+    gcc = directory / "gcc"
+    gcc.unlink(missing_ok=True)
+    if version:
+        gcc.write_text(
+            f"#!/bin/sh\ncase $1 in -v) echo 'gcc version {version} (test)' >&2 ;;"
+            f" *) echo {version} ;; esac\n"
+        )
+        gcc.chmod(0o755)
+    return f"{directory}:/usr/bin:/bin"
 
 
 def wheel(path: Path, members: dict[str, bytes]) -> Path:
@@ -78,11 +87,11 @@ def small_runfile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pack_small(work: Path, artifact: dict[str, Any]) -> Path:
     tree = work / "tree"
-    libraries = tree / "targets/x86_64-linux/lib"
-    libraries.mkdir(parents=True)
+    directory = tree / "targets/x86_64-linux/lib"
+    directory.mkdir(parents=True)
     (tree / "bin").mkdir()
     (tree / "lib64").symlink_to("targets/x86_64-linux/lib")
-    (libraries / "libcudart.so.11.8.89").write_text("a library")
-    (libraries / "libcudart.so.11.0").symlink_to("libcudart.so.11.8.89")
+    (directory / "libcudart.so.11.8.89").write_text("a library")
+    (directory / "libcudart.so.11.0").symlink_to("libcudart.so.11.8.89")
     (tree / "version.json").write_text("{}")
-    return runfile.pack(artifact, tree, work, runfile.INSTALLER, lab_libraries.README)
+    return runfile.pack(artifact, tree, work, runfile.INSTALLER, libraries.README)

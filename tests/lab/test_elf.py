@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from pathlib import Path
 
 from lab import elf
@@ -55,3 +56,46 @@ def test_a_library_without_sections_is_copied_whole(tmp_path: Path) -> None:
     slim = tmp_path / "slim.so"
     assert elf.slim(whole, slim) == 0
     assert slim.read_bytes() == whole.read_bytes()
+
+
+def test_device_code_among_the_data_becomes_holes_too(tmp_path: Path) -> None:
+    containers = [struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 9000) + b"c" * 9000 for _ in range(2)]
+    lookalike = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 1 << 40)
+    data = b"table" + containers[0] + b"between" + containers[1] + lookalike + b"the end"
+    whole = library_with_device_code(tmp_path / "whole.so", "libcufft.so.11", data)
+    slim = tmp_path / "slim.so"
+
+    assert elf.slim(whole, slim) == len(DEVICE_CODE) + 2 * len(containers[0])
+
+    kept = whole.read_bytes().replace(DEVICE_CODE, bytes(len(DEVICE_CODE)))
+    for container in containers:
+        kept = kept.replace(container, bytes(len(container)))
+    assert slim.read_bytes() == kept
+    assert lookalike + b"the end" in kept
+
+
+def runpath(path: Path, value: str) -> Path:
+    """A library whose DT_RUNPATH, in place of its SONAME, is `value`."""
+    content = bytearray(shared_library(path, value).read_bytes())
+    at = content.rindex(struct.pack("<q", 14))
+    content[at : at + 8] = struct.pack("<q", 29)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_runpath_is_moved_in_place(tmp_path: Path) -> None:
+    path = runpath(tmp_path / "python", "/home/me/.pyenv/versions/3.6.15/lib")
+    before = path.read_bytes()
+    assert elf.move_runpath(path, "/home/me/.pyenv/versions/3.6.15/", "/opt/python/3.6/")
+    assert len(path.read_bytes()) == len(before)
+    assert b"\0/opt/python/3.6/lib\0" in path.read_bytes()
+    assert ctypes.CDLL(str(path))._handle
+
+
+def test_a_runpath_is_left_alone_if_it_is_elsewhere_or_too_short(tmp_path: Path) -> None:
+    path = runpath(tmp_path / "python", "/py/lib")
+    before = path.read_bytes()
+    assert not elf.move_runpath(path, "/other/", "/opt/python/3.6/")
+    assert not elf.move_runpath(path, "/py/", "/opt/python/3.6/")
+    assert not elf.move_runpath(Path(__file__), "/py/", "/p/")
+    assert path.read_bytes() == before

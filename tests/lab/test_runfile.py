@@ -11,7 +11,7 @@ import pytest
 
 from lab import runfile
 from lab.errors import LabError
-from tests.lab.conftest import TOOLKIT, pack_small
+from tests.lab.conftest import TOOLKIT, pack_small, with_gcc
 
 Install = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -27,22 +27,13 @@ def install(small_runfile: Path, tmp_path: Path, root: Path) -> Install:
     """Run it with a gcc of the given version (or none) first on the path."""
 
     def act(*options: str, gcc: str | None = "12.2.0", **environment: str):  # type: ignore[no-untyped-def]
-        commands = tmp_path / "bin"
-        commands.mkdir(exist_ok=True)
-        (commands / "gcc").unlink(missing_ok=True)
-        if gcc:
-            (commands / "gcc").write_text(
-                f"#!/bin/sh\ncase $1 in -v) echo 'gcc version {gcc} (test)' >&2 ;;"
-                f" *) echo {gcc} ;; esac\n"
-            )
-            (commands / "gcc").chmod(0o755)
         return subprocess.run(
             ["sh", str(small_runfile), *options],
             capture_output=True,
             text=True,
             check=False,
             env={
-                "PATH": f"{commands}:/usr/bin:/bin",
+                "PATH": with_gcc(tmp_path / "bin", gcc),
                 "STAND_IN_ROOT": str(root),
                 "TMPDIR": str(tmp_path),
                 **environment,

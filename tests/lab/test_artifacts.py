@@ -1,0 +1,131 @@
+"""Only what is asked for is made, once, and the catalogue says what is there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import compat
+from lab import artifacts, elf, files
+from lab.errors import LabError
+from lab.progress import Progress
+from lab.settings import Lab
+from tests.lab.test_cli import ROOT, call
+
+RELICS = {
+    "cuda_8.0.61_375.26_linux-run",
+    "cuda_8.0.61.2_linux-run",
+    "cudnn-8.0-linux-x64-v5.1.tgz",
+    "cudnn-8.0-linux-x64-v6.0.tgz",
+}
+needs_makeself = pytest.mark.skipif(
+    shutil.which("makeself") is None, reason="makeself is not installed on this machine"
+)
+
+
+def plan(release: str) -> dict[str, list[dict[str, str]]]:
+    wishes = {"gpu_stacks": [{"tensorflow": release}], "gpu_accept_nvidia_eula": True}
+    made: dict[str, list[dict[str, str]]] = compat.resolve(wishes)
+    return made
+
+
+@pytest.mark.parametrize("release", ["1.0.0", "1.4.0", "2.13.1", "2.16.2", "2.17.1", "2.18.1"])
+def test_a_stand_in_has_the_name_that_the_plan_has(release: str) -> None:
+    planned = plan(release)
+    (toolkit,) = planned["toolkits"]
+    wanted = {item["file"] for item in planned["artifacts"]}
+    described = {entry["file"]: entry for entry in artifacts.chosen([toolkit["short"]])}
+    assert wanted <= described.keys()
+    entry = described[planned["toolkits"][0]["artifact"]["file"]]  # type: ignore[index]
+    assert entry["gcc_max"] == toolkit["gcc_max"]
+    assert entry["version"].startswith(toolkit["short"])
+
+
+def test_the_usual_ones_are_those_of_11_8() -> None:
+    assert [entry["file"] for entry in artifacts.chosen(artifacts.USUAL)] == [
+        "cuda_11.8.0_520.61.05_linux.run",
+        "cudnn-linux-x86_64-8.6.0.163_cuda11-archive.tar.xz",
+    ]
+    assert artifacts.chosen(None) == artifacts.described()
+
+
+def test_an_unknown_release_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(LabError, match=r"no stand-in for CUDA 7\.5") as caught:
+        artifacts.chosen(["8.0", "7.5"])
+    assert "8.0, 11.8, 12.3, 12.5" in caught.value.remedy
+    done = call("artifacts", "--cuda", "7.5")
+    assert done.returncode == 1
+    assert "remedy: It has 8.0" in done.stderr
+
+
+@needs_makeself
+def test_only_what_was_chosen_is_made_and_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = artifacts.ensure(lab, artifacts.chosen(["8.0"]), Progress())
+    assert {item.file for item in built} == RELICS
+    catalogue = json.loads((lab.artifacts / "catalogue.json").read_text())
+    assert catalogue.keys() == RELICS
+    for item in built:
+        assert catalogue[item.file] == {"sha256": item.sha256, "size_bytes": item.size_bytes}
+        assert files.sha256(item.path) == item.sha256
+
+    def refuse(*_: object) -> None:
+        pytest.fail("what is there was made again")
+
+    monkeypatch.setattr(artifacts, "_build", refuse)
+    assert artifacts.ensure(lab, artifacts.chosen(["8.0"]), Progress()) == built
+
+
+@needs_makeself
+def test_what_was_damaged_or_lost_is_made_again(lab: Lab) -> None:
+    wanted = artifacts.chosen(["8.0"])
+    before = artifacts.ensure(lab, wanted, Progress())
+    before[0].path.write_text("damaged")
+    before[1].path.unlink()
+    assert artifacts.ensure(lab, wanted, Progress()) == before
+    assert files.sha256(before[0].path) == before[0].sha256
+
+
+@needs_makeself
+def test_the_catalogue_forgets_what_is_gone(lab: Lab) -> None:
+    made = artifacts.ensure(lab, artifacts.chosen(["8.0"]), Progress())
+    made[0].path.unlink()
+    artifacts.ensure(lab, artifacts.chosen(["8.0"])[1:], Progress())
+    catalogue = json.loads((lab.artifacts / "catalogue.json").read_text())
+    assert catalogue.keys() == RELICS - {made[0].file}
+
+
+@pytest.mark.slow
+@needs_makeself
+@pytest.mark.parametrize("release", ["2.17.1", "2.18.1"])
+def test_slim_libraries_of_12_can_be_loaded(release: str, tmp_path: Path) -> None:
+    """Every library that TensorFlow asks for is in the stand-ins, under its SONAME."""
+    planned = plan(release)
+    toolkit, archive = (planned[kind][0] for kind in ("toolkits", "cudnn"))
+    done = call("artifacts", "--json", "--cuda", toolkit["short"])
+    assert done.returncode == 0, done.stderr
+    paths = {item["file"]: item["path"] for item in json.loads(done.stdout)}
+    tree = tmp_path / "cuda"
+    runfile = paths[toolkit["artifact"]["file"]]  # type: ignore[index]
+    subprocess.run(["sh", runfile, "--silent", f"--extract={tree}"], check=True)
+    packed = archive["artifact"]["file"]  # type: ignore[index]
+    subprocess.run(["tar", "-C", tmp_path, "-xf", paths[packed]], check=True)
+    unpacked = tmp_path / archive["artifact"]["lib_dir"]  # type: ignore[index]
+    said = json.loads((tree / "version.json").read_text())["cuda"]["version"]
+    assert said == toolkit["version"]
+    for soname in planned["stacks"][0]["sonames"]:
+        place = unpacked if "cudnn" in soname else tree / "lib64"
+        assert elf.soname(place / soname) == soname
+        done = subprocess.run(
+            [sys.executable, "-c", f"import ctypes; ctypes.CDLL({soname!r})"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            env={"LD_LIBRARY_PATH": f"{tree}/lib64:{unpacked}"},
+        )
+        assert done.returncode == 0, done.stderr
