@@ -46,12 +46,10 @@ def up(lab: Lab, arguments: argparse.Namespace) -> int:
     if not names:
         raise LabError("no host was named", "--hosts takes names with commas: lab1,lab2")
     progress = Progress()
-    for version in arguments.python:
-        pythons.find(version, os.environ)  # before anything is started
+    # Looked for before anything is started.
+    prefixes = {version: pythons.find(version, os.environ) for version in arguments.python}
     found = hosts.up(lab, list(dict.fromkeys(names)), arguments.suite, progress)
-    if arguments.python:
-        asked = [host for host in found if host.name in names]
-        pythons.give(lab, asked, arguments.python, progress)
+    pythons.give(lab, [host for host in found if host.name in names], prefixes, progress)
     print(table(found))
     return 0
 
@@ -147,8 +145,8 @@ def parser() -> argparse.ArgumentParser:
         "--cuda",
         action="append",
         metavar="11.8",
-        help="only those of this CUDA release and its cuDNN; may be repeated"
-        f" (as if it were {', '.join(artifacts.USUAL)})",
+        help="those of this CUDA release, with its cuDNN; may be repeated"
+        f" (if not given: {', '.join(artifacts.USUAL)})",
     )
     made.add_argument("--all", action="store_true", help="those of every release that the lab has")
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")

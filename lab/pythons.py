@@ -6,7 +6,6 @@ pyenv, say, on a Debian like the hosts'. On the hosts it is in /opt/python/VERSI
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -47,9 +46,8 @@ def find(version: str, environment: Mapping[str, str], usual: Path = PLACE) -> P
     )
 
 
-def give(lab: Lab, hosts: list[Host], versions: list[str], progress: Progress) -> None:
+def give(lab: Lab, hosts: list[Host], prefixes: Mapping[str, Path], progress: Progress) -> None:
     """Have these versions on these hosts; where one is there and works, it is left alone."""
-    prefixes = {version: find(version, os.environ) for version in versions}
     with files.lock(lab.locks, f"lab-{lab.instance}", progress.say):
         for version, prefix in prefixes.items():
             lacking = [host for host in hosts if _fault(host, version) is not None]
