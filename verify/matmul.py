@@ -162,7 +162,10 @@ def build_of(tensorflow):
     try:
         info = dict(tensorflow.sysconfig.get_build_info())
     except AttributeError:
-        from tensorflow.python.platform import build_info
+        try:
+            from tensorflow.python.platform import build_info
+        except ImportError:  # 1.0 has none
+            build_info = None
         info = {"cuda_version": getattr(build_info, "cuda_version_number", None),
                 "cudnn_version": getattr(build_info, "cudnn_version_number", None)}
     return {"cuda": info.get("cuda_version") or None, "cudnn": info.get("cudnn_version") or None,
