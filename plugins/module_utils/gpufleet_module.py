@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from ansible.module_utils.gpufleet_probe import compare_manifest
-from ansible.module_utils.gpufleet_receipts import StateError, digest_of
+from ansible.module_utils.gpufleet_receipts import StateError, digest_of, host_lock
 
 ABSENT, FOREIGN, HALF_DONE, CHANGED, INSTALLED = (
     "absent",
@@ -82,3 +82,29 @@ def check_artifact(path, checksum):
             "run again.".format(path, algorithm, found, declared)
         )
     return {"file": os.path.basename(path), algorithm: found}
+
+
+def carry_out(module, found, install, foreign):
+    """The course of every installing module: look, refuse or leave alone, else install.
+
+    ``found()`` returns the installation, its state and why. ``install(installation, state, lock)``
+    returns what to add to the answer. ``foreign`` says what to do about a tree of unknown origin.
+    """
+    try:
+        installation, state, why = found()
+        answer = {"state": state, "because": why, "changed": state != INSTALLED}
+        if state == FOREIGN:
+            raise StateError(foreign)
+        if state == INSTALLED:
+            module.exit_json(**answer)
+        answer["diff"] = difference(installation, state, why)
+        if module.check_mode:
+            module.exit_json(**answer)
+        with host_lock(module.params["state_dir"]) as lock:
+            # Somebody may have finished the job while this run waited for the lock.
+            installation, state, why = found()
+            if state not in (INSTALLED, FOREIGN):
+                answer.update(install(installation, state, lock))
+        module.exit_json(**answer)
+    except (StateError, OSError) as error:
+        module.fail_json(msg=str(error))

@@ -133,18 +133,21 @@ class Installation:
         ``fresh``: nothing stood at the path before. That a first, killed run began fresh stays
         true for every run that finishes its job.
         """
-        entry = dict(more)
-        entry.update(self.journal or {"fresh": fresh, "started": utc_now()})
-        entry.update(
+        entry = dict(more, fresh=fresh, started=utc_now())
+        entry.update(self.journal or {})
+        self._enter(dict(entry, state="installing"))
+
+    def _enter(self, entry):
+        """Write the journal entry."""
+        self.journal = dict(
+            entry,
             schema=SCHEMA,
             kind=self.kind,
             id=self.ident,
             path=self.path,
             version=self.version,
-            state="installing",
         )
-        write_atomically(self.journal_file, json.dumps(entry, indent=1, sort_keys=True))
-        self.journal = entry
+        write_atomically(self.journal_file, json.dumps(self.journal, indent=1, sort_keys=True))
 
     def finish(self, source, manifest, **more):
         """Write the receipt, then close the journal entry."""
@@ -165,18 +168,8 @@ class Installation:
 
     def begin_removal(self):
         """Enter the removal in the journal; the receipt stays until everything it lists is gone."""
-        entry = self.journal or {"started": utc_now()}
-        entry.update(
-            schema=SCHEMA,
-            kind=self.kind,
-            id=self.ident,
-            path=self.path,
-            version=self.version,
-            state="removing",
-            fresh=False,
-        )
-        write_atomically(self.journal_file, json.dumps(entry, indent=1, sort_keys=True))
-        self.journal = entry
+        entry = dict(self.journal or {"started": utc_now()})
+        self._enter(dict(entry, state="removing", fresh=False))
 
     def finish_removal(self):
         """Take the receipt away, then close the journal entry."""

@@ -90,18 +90,15 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpufleet_module import (
     ABSENT,
-    FOREIGN,
     HALF_DONE,
-    INSTALLED,
+    carry_out,
     check_artifact,
-    difference,
     look,
 )
 from ansible.module_utils.gpufleet_probe import manifest_of
 from ansible.module_utils.gpufleet_receipts import (
     Installation,
     StateError,
-    host_lock,
     remove_tree,
     walk,
 )
@@ -295,27 +292,13 @@ def main():
         stands = os.path.lexists(params["path"])
         return (installation, *look(installation, stands, params["checksum"]))
 
-    try:
-        installation, state, why = found()
-        answer = {"state": state, "because": why, "changed": state != INSTALLED}
-        if state == FOREIGN:
-            raise StateError(
-                "{0} stands here already and was not installed by gpufleet, so it is left alone. "
-                "Move it away (mv {0} {0}.old) and run again.".format(params["path"])
-            )
-        if state == INSTALLED:
-            module.exit_json(**answer)
-        answer["diff"] = difference(installation, state, why)
-        if module.check_mode:
-            module.exit_json(**answer)
-        with host_lock(params["state_dir"]) as lock:
-            # Somebody may have finished the job while this run waited for the lock.
-            installation, state, why = found()
-            if state not in (INSTALLED, FOREIGN):
-                answer["files"] = len(install(module, installation, state, lock))
-        module.exit_json(**answer)
-    except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+    carry_out(
+        module,
+        found,
+        lambda *at: {"files": len(install(module, *at))},
+        "{0} stands here already and was not installed by gpufleet, so it is left alone. Move it "
+        "away (mv {0} {0}.old) and run again.".format(params["path"]),
+    )
 
 
 if __name__ == "__main__":

@@ -99,17 +99,14 @@ import tarfile
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpufleet_module import (
     ABSENT,
-    FOREIGN,
-    INSTALLED,
+    carry_out,
     check_artifact,
-    difference,
     look,
 )
 from ansible.module_utils.gpufleet_probe import elf_dynamic, manifest_of
 from ansible.module_utils.gpufleet_receipts import (
     Installation,
     StateError,
-    host_lock,
     remove_tree,
 )
 
@@ -216,7 +213,7 @@ def place_headers(folder, include):
     return made
 
 
-def install(module, installation, state):
+def install(module, installation, state, _lock):
     """Install and write the receipt; returns the manifest."""
     root = installation.path
     lib = os.path.realpath(os.path.join(root, "lib64"))
@@ -280,28 +277,13 @@ def main():
         declared = {"default": params["default"]}
         return (installation, *look(installation, bool(stands), params["checksum"], **declared))
 
-    try:
-        installation, state, why = found()
-        answer = {"state": state, "because": why, "changed": state != INSTALLED}
-        if state == FOREIGN:
-            raise StateError(
-                "{0}/lib64/libcudnn.so.{1}* stands here already and was not installed by gpufleet, "
-                "so it is left alone. Remove those files and run again.".format(
-                    params["path"], params["major"]
-                )
-            )
-        if state == INSTALLED:
-            module.exit_json(**answer)
-        answer["diff"] = difference(installation, state, why)
-        if module.check_mode:
-            module.exit_json(**answer)
-        with host_lock(params["state_dir"]):
-            installation, state, why = found()
-            if state not in (INSTALLED, FOREIGN):
-                answer["files"] = len(install(module, installation, state))
-        module.exit_json(**answer)
-    except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+    carry_out(
+        module,
+        found,
+        lambda *at: {"files": len(install(module, *at))},
+        "{0}/lib64/libcudnn.so.{1}* stands here already and was not installed by gpufleet, so it "
+        "is left alone. Remove those files and run again.".format(params["path"], params["major"]),
+    )
 
 
 if __name__ == "__main__":

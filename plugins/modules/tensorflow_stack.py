@@ -122,9 +122,8 @@ from ansible.module_utils.gpufleet_binding import libraries_in_order
 from ansible.module_utils.gpufleet_module import (
     ABSENT,
     CHANGED,
-    FOREIGN,
     INSTALLED,
-    difference,
+    carry_out,
     look,
 )
 from ansible.module_utils.gpufleet_probe import (
@@ -138,7 +137,6 @@ from ansible.module_utils.gpufleet_probe import (
 from ansible.module_utils.gpufleet_receipts import (
     Installation,
     StateError,
-    host_lock,
     remove_tree,
     walk,
     write_atomically,
@@ -403,26 +401,13 @@ def main():
         supports_check_mode=True,
     )
     params = module.params
-    try:
-        installation, state, why = found(params)
-        answer = {"state": state, "because": why, "changed": state != INSTALLED}
-        if state == FOREIGN:
-            raise StateError(
-                "{0} stands here already and was not made by gpufleet, so it is left alone. Move "
-                "it away (mv {0} {0}.old) and run again.".format(params["venv"])
-            )
-        if state == INSTALLED:
-            module.exit_json(**answer)
-        answer["diff"] = difference(installation, state, why)
-        if module.check_mode:
-            module.exit_json(**answer)
-        with host_lock(params["state_dir"]) as lock:
-            installation, state, why = found(params)
-            if state not in (INSTALLED, FOREIGN):
-                answer["packages"] = install(module, installation, state, lock)
-        module.exit_json(**answer)
-    except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+    carry_out(
+        module,
+        lambda: found(params),
+        lambda *at: {"packages": install(module, *at)},
+        "{0} stands here already and was not made by gpufleet, so it is left alone. Move it away "
+        "(mv {0} {0}.old) and run again.".format(params["venv"]),
+    )
 
 
 if __name__ == "__main__":
