@@ -49,10 +49,15 @@ def look(installation, stands, checksum=None, **declared):
         return CHANGED, "installed from another artifact ({} {})".format(algorithm, recorded)
     changed = compare_manifest(receipt["path"], receipt["manifest"])
     if changed:
-        shown = ", ".join("{path}: {what}".format(**entry) for entry in changed[:5])
-        more = " and {} more".format(len(changed) - 5) if len(changed) > 5 else ""
-        return CHANGED, "files changed since they were installed: {}{}".format(shown, more)
+        return CHANGED, told_changes(changed)
     return INSTALLED, "as its receipt says"
+
+
+def told_changes(changed):
+    """Files that changed, in words; the first few by name."""
+    shown = ", ".join("{path}: {what}".format(**entry) for entry in changed[:5])
+    more = " and {} more".format(len(changed) - 5) if len(changed) > 5 else ""
+    return "files changed since they were installed: {}{}".format(shown, more)
 
 
 def difference(installation, state, why):

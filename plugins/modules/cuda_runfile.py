@@ -205,7 +205,7 @@ def complaint(said, tmpdir):
     return words
 
 
-def missing_files(path, short):
+def missing_files(path):
     """What every toolkit has and this tree lacks."""
     wanted = {
         "version.json or version.txt": ["version.json", "version.txt", "include/cuda.h"],
@@ -236,7 +236,7 @@ def install(module, installation, state, lock):
                 remove_tree(os.path.join(path, entry["path"]))
     started = time.time() - 1  # a file system's clock may lag by its tick
     status, said = run_installer(module, tmpdir, lock)
-    missing = missing_files(path, module.params["short"])
+    missing = missing_files(path)
     if status or missing or "[ERROR]" in said:
         reason = complaint(said, module.params["tmpdir"])
         raise StateError(

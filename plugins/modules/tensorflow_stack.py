@@ -125,6 +125,7 @@ from ansible.module_utils.gpufleet_module import (
     INSTALLED,
     carry_out,
     look,
+    told_changes,
 )
 from ansible.module_utils.gpufleet_probe import (
     Host,
@@ -264,7 +265,11 @@ def install(module, installation, state, lock):
         )
     receipt = installation.receipt or {"manifest": [], "packages": {}, "python": None}
     # An installer that was killed leaves packages that look whole by their metadata.
-    damaged = installation.half_done or bool(altered(params["venv"], receipt))
+    damaged = (
+        installation.half_done
+        or bool(compare_manifest(params["venv"], receipt["manifest"]))
+        or bool(altered_packages(params["venv"], receipt))
+    )
     if receipt["python"] and not same_python(receipt["python"], params["python"]):
         remove_tree(params["venv"])
     installation.begin(fresh=state == ABSENT)
@@ -321,12 +326,9 @@ def differences(venv, declared):
     )
 
 
-def altered(venv, receipt):
-    """What no longer is as the receipt and the packages' own records say, in words."""
-    changed = compare_manifest(venv, receipt["manifest"])
-    changed += compare_records(venv, recorded_files(venv, receipt["packages"]))
-    shown = ", ".join("{path}: {what}".format(**entry) for entry in changed[:5])
-    return shown + (" and {} more".format(len(changed) - 5) if len(changed) > 5 else "")
+def altered_packages(venv, receipt):
+    """What no longer is as the packages' own records say: [{"path", "what"}]."""
+    return compare_records(venv, recorded_files(venv, receipt["packages"]))
 
 
 def same_python(installed, declared):
@@ -354,9 +356,10 @@ def found(params):
     differing = differences(params["venv"], installation.receipt["packages"])
     if differing:
         return installation, CHANGED, "packages are not those of the lock: " + differing
-    damage = altered(params["venv"], installation.receipt)
-    if damage:
-        return installation, CHANGED, "files changed since they were installed: " + damage
+    # The receipt's own files were compared above.
+    changed = altered_packages(params["venv"], installation.receipt)
+    if changed:
+        return installation, CHANGED, told_changes(changed)
     if not same_python(installation.receipt["python"], params["python"]):
         return (
             installation,
