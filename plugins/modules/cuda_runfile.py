@@ -14,6 +14,7 @@ description:
   - Writes a receipt with a manifest of what was installed. Leaves a toolkit alone whose files
     still are what the receipt says; installs again where they are not; tears down and installs
     again what a killed run left half-done; refuses a tree that it did not install.
+  - Applies the toolkit's patches, runfiles themselves, in the order in which they are given.
   - Removes what the installer registered with the dynamic linker by itself
     (C(/etc/ld.so.conf.d/*cuda*.conf)), since registration is the work of M(linker_cache).
 options:
@@ -42,6 +43,11 @@ options:
     type: str
     choices: [perl, cuda-installer]
     default: cuda-installer
+  patches:
+    description: The patches' runfiles, each C({file, checksum}); they lie beside O(runfile).
+    type: list
+    elements: dict
+    default: []
   tmpdir:
     description: Where to unpack. Needs about the toolkit's size, and must not be mounted noexec.
     type: path
@@ -162,23 +168,32 @@ def own_tmpdir(module):
     return place
 
 
-def run_installer(module, tmpdir, lock):
-    """Run the runfile; returns (exit status, what it said on its outputs and in its log)."""
+def commands(module, tmpdir):
+    """The words that install the toolkit, then those that apply each of its patches."""
+    params = module.params
+    perl = params["generation"] == "perl"
+    toolkit = ["--silent", "--toolkit", "--toolkitpath=" + params["path"], "--override"]
+    toolkit.append("--tmpdir=" + tmpdir)
+    if not perl:
+        # Manual pages would go to /usr/share/man, where two toolkits overwrite each other's.
+        toolkit.append("--no-man-page")
+    # The patches of 10.2 carry the same installer as the toolkits since then.
+    patch = ["--silent", "--accept-eula", "--installdir=" + params["path"]]
+    return [["sh", params["runfile"], *toolkit]] + [
+        ["sh", beside(params, each), *(patch if perl else toolkit)] for each in params["patches"]
+    ]
+
+
+def beside(params, patch):
+    """The path of a patch's runfile."""
+    return os.path.join(os.path.dirname(params["runfile"]), patch["file"])
+
+
+def run_installer(module, command, tmpdir, lock):
+    """Run a runfile; returns (exit status, what it said on its outputs and in its log)."""
     for log in (STALE_LOG, LOG):
         # Some installers crash on a log that another user left behind.
         remove_tree(log)
-    command = [
-        "sh",
-        module.params["runfile"],
-        "--silent",
-        "--toolkit",
-        "--toolkitpath=" + module.params["path"],
-        "--override",
-        "--tmpdir=" + tmpdir,
-    ]
-    if module.params["generation"] == "cuda-installer":
-        # Manual pages would go to /usr/share/man, where two toolkits overwrite each other's.
-        command.append("--no-man-page")
     environment = {"LANG": "C", "LC_ALL": "C", "TMPDIR": tmpdir, "PERL5LIB": "."}
     for name in ("DISPLAY", "SUDO_USER"):
         os.environ.pop(name, None)
@@ -218,10 +233,17 @@ def missing_files(path):
     ]
 
 
+def applied(params):
+    """The patches as the receipt lists them."""
+    return [{key: each[key] for key in ("file", "checksum")} for each in params["patches"]]
+
+
 def install(module, installation, state, lock):
     """Install and write the receipt; returns the manifest."""
     path = installation.path
     source = check_artifact(module.params["runfile"], module.params["checksum"])
+    for patch in module.params["patches"]:
+        check_artifact(beside(module.params, patch), patch["checksum"])
     tmpdir = own_tmpdir(module)
     if state == HALF_DONE and installation.journal["fresh"]:
         remove_tree(path)
@@ -235,15 +257,18 @@ def install(module, installation, state, lock):
             if os.path.join(path, entry["path"]) not in others:
                 remove_tree(os.path.join(path, entry["path"]))
     started = time.time() - 1  # a file system's clock may lag by its tick
-    status, said = run_installer(module, tmpdir, lock)
-    missing = missing_files(path)
-    if status or missing or "[ERROR]" in said:
-        reason = complaint(said, module.params["tmpdir"])
-        raise StateError(
-            "The runfile's installer failed with status {}{}: {}".format(
-                status, "; missing: " + ", ".join(missing) if missing else "", reason
+    for command in commands(module, tmpdir):
+        status, said = run_installer(module, command, tmpdir, lock)
+        missing = missing_files(path)
+        if status or missing or "[ERROR]" in said:
+            raise StateError(
+                "The installer of {} failed with status {}{}: {}".format(
+                    os.path.basename(command[1]),
+                    status,
+                    "; missing: " + ", ".join(missing) if missing else "",
+                    complaint(said, module.params["tmpdir"]),
+                )
             )
-        )
     shutil.rmtree(tmpdir)
     for stray in linker_files() - set(installation.journal["linker_files"]):
         # Another package may have been installed meanwhile: only what names this tree is ours.
@@ -261,7 +286,7 @@ def install(module, installation, state, lock):
         and (fresh or name in listed or os.lstat(os.path.join(path, name)).st_ctime >= started)
     ]
     manifest = manifest_of(path, ours)
-    installation.finish(source, manifest)
+    installation.finish(source, manifest, patches=applied(module.params))
     return manifest
 
 
@@ -278,6 +303,7 @@ def main():
                 "choices": ["perl", "cuda-installer"],
                 "default": "cuda-installer",
             },
+            "patches": {"type": "list", "elements": "dict", "default": []},
             "tmpdir": {"type": "path", "default": "/tmp"},
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
         },
@@ -290,7 +316,8 @@ def main():
             "toolkit", params["short"], params["path"], params["version"], params["state_dir"]
         )
         stands = os.path.lexists(params["path"])
-        return (installation, *look(installation, stands, params["checksum"]))
+        declared = {"patches": applied(params)}
+        return (installation, *look(installation, stands, params["checksum"], **declared))
 
     carry_out(
         module,

@@ -107,6 +107,57 @@ def test_runs_the_installer_silently_in_a_directory_of_its_own(bench: Bench) -> 
     assert not list(bench.tmp.iterdir())
 
 
+PATCH = """#!/bin/sh
+echo "$@" >>{calls}
+for word; do case $word in --installdir=*|--toolkitpath=*) path=${{word#*=}} ;; esac; done
+echo patched >"$path/lib64/libcublas.so.8.0.88"
+{after}
+"""
+
+
+def patches(bench: Bench, after: str = "") -> list[dict[str, str]]:
+    """Two patches beside the runfile, as the module is told of them."""
+    files = [bench.root / f"patch{number}" for number in (1, 2)]
+    for file in files:
+        file.write_text(PATCH.format(calls=bench.calls, after=after))
+    return [{"file": file.name, "checksum": sha256(file)} for file in files]
+
+
+def test_patches_are_applied_in_order_and_stand_in_the_receipt(bench: Bench) -> None:
+    told = patches(bench)
+    bench.install(generation="perl", patches=told)
+    calls = bench.calls.read_text().splitlines()
+    assert calls[0].startswith("--silent --toolkit ")
+    assert calls[1:] == [f"--silent --accept-eula --installdir={bench.path}"] * 2
+    assert bench.receipt()["patches"] == told
+    listed = {entry["path"] for entry in bench.receipt()["manifest"]}
+    assert "targets/lib/libcublas.so.8.0.88" in listed
+    assert not bench.install(generation="perl", patches=told)["changed"]
+    again = bench.install(generation="perl", patches=told[:1])
+    assert "patches is" in again["because"]
+
+
+def test_patches_of_the_newer_installer_take_its_options(bench: Bench) -> None:
+    bench.install(patches=patches(bench))
+    calls = bench.calls.read_text().splitlines()
+    assert calls[1] == calls[0]
+
+
+def test_a_patch_that_fails_is_named_and_leaves_no_receipt(bench: Bench) -> None:
+    answer = bench.install(generation="perl", patches=patches(bench, "echo Error: no; exit 1"))
+    assert answer["failed"]
+    assert "The installer of patch1 failed with status 1" in answer["msg"]
+    assert not (bench.state / "receipts").exists()
+
+
+def test_a_damaged_patch_is_refused_before_anything_is_installed(bench: Bench) -> None:
+    (first, second) = patches(bench)
+    answer = bench.install(patches=[first, {**second, "checksum": "sha256:00"}])
+    assert answer["failed"]
+    assert "patch2 has sha256" in answer["msg"]
+    assert not bench.path.exists()
+
+
 def test_a_second_run_changes_nothing_and_runs_nothing(bench: Bench) -> None:
     bench.install()
     before = tree(bench.root)
