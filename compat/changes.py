@@ -21,13 +21,14 @@ UNSEEN = "could not be looked at"
 def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list[Row]:
     """What to do on a host, in the order of the roles: `what`, `id`, `action`, `because`.
 
-    `what` is toolkit, cudnn, stack, linker or default_link; `id` is the receipt's id, the linker
-    file's or the link's path; `action` is install, repair, finish or refuse. An empty list means
+    `what` is toolkit, cudnn, driver_library, stack, linker or default_link; `id` is the receipt's
+    id, the library's name, the linker file's or the link's path; `action` is install, repair, finish or refuse. An empty list means
     that the host is what the plan says, as far as documents can tell.
     """
     host = Host(snapshot)
     rows = [_toolkit(host, row) for row in plan["toolkits"]]
     rows += [_cudnn(host, row) for row in plan["cudnn"]]
+    rows.append(_driver_library(host, plan["driver_library"]))
     rows += [_stack(host, row) for row in plan["stacks"]]
     rows.append(_default_link(host, plan["default_link"]))
     rows.append(_linker(host, plan))
@@ -93,9 +94,26 @@ def _toolkit(host: Host, row: Mapping[str, Any]) -> Row | None:
         return _change("toolkit", identity, "install", f"{row['path']} is not there")
     if tree is None:
         return _change("toolkit", identity, "repair", f"{row['path']} is gone, its receipt is not")
-    return _altered(receipt, "toolkit", identity, row["version"]) or _other_source(
-        receipt, "toolkit", identity, row["artifact"]
+    return (
+        _altered(receipt, "toolkit", identity, row["version"])
+        or _other_source(receipt, "toolkit", identity, row["artifact"])
+        or _other_patches(receipt, identity, row["patches"])
     )
+
+
+def _other_patches(
+    receipt: Row, identity: str, planned: list[Mapping[str, Any]]
+) -> Row | None:
+    """A repair, when it was installed with other patches than the planned ones."""
+    have = [(each.get("file"), each.get("checksum")) for each in mappings(receipt.get("patches"))]
+    want = [(each["file"], each["checksum"]) for each in planned]
+    if have == want:
+        return None
+    names = [", ".join(str(file) for file, _ in each) or "no patch" for each in (have, want)]
+    because = f"{names[0]} is applied, {names[1]} is planned"
+    if names[0] == names[1]:
+        because = f"{names[0]} is another file than the planned one"
+    return _change("toolkit", identity, "repair", because)
 
 
 def _cudnn(host: Host, row: Mapping[str, Any]) -> Row | None:
@@ -118,6 +136,17 @@ def _cudnn(host: Host, row: Mapping[str, Any]) -> Row | None:
     return _altered(receipt, "cudnn", identity, row["version"]) or _other_source(
         receipt, "cudnn", identity, row["artifact"]
     )
+
+
+def _driver_library(host: Host, row: Mapping[str, Any] | None) -> Row | None:
+    if row is None:
+        return None
+    if found := _unseen(host, "driver_library", row["soname"], "driver"):
+        return found
+    if host.driver_library:
+        return None
+    because = f"{', '.join(row['because'])} cannot be imported without it"
+    return _change("driver_library", row["soname"], "install", because)
 
 
 def _stack(host: Host, row: Mapping[str, Any]) -> Row | None:
@@ -160,11 +189,11 @@ def _drift(receipt: Row, stack: Row, row: Mapping[str, Any]) -> list[str]:
         for name in sorted(want)
         if have.get(name) != want[name]
     ]
-    prefix = f"{row['toolkit_path']}/"
+    root = row["toolkit_path"] or row["venv"]
     bound = receipt.get("binding")
     paths = bound if isinstance(bound, list) else []
-    if row["toolkit_path"] and not all(str(path).startswith(prefix) for path in paths):
-        found.append(f"it is bound to other libraries than those of {row['toolkit_path']}")
+    if not paths or not all(str(path).startswith(f"{root}/") for path in paths):
+        found.append(f"it is bound to other libraries than those of {root}")
     return found
 
 

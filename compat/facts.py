@@ -136,6 +136,14 @@ def rules(name: str) -> Any:
     return document("rules.yml")[name]
 
 
+def linked_to_driver(release: str) -> bool:
+    """Whether a TensorFlow build cannot be imported where there is no driver's library."""
+    return any(
+        versions.key(rule["from"]) <= versions.key(release) <= versions.key(rule["to"])
+        for rule in rules("driver_library_linked")
+    )
+
+
 def toolkit_sonames(cuda: str) -> tuple[str, ...]:
     """What the libraries of toolkit X.Y call themselves; empty where no rule covers it."""
     for rule in rules("toolkit_sonames"):

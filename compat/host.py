@@ -78,18 +78,28 @@ class Host:
         return value if versions.is_dotted(value) else None
 
     @property
-    def pythons(self) -> list[str] | None:
-        """The interpreters as X.Y, oldest first; None when they were not looked for."""
+    def pythons(self) -> dict[str, str] | None:
+        """{interpreter's path: its version as X.Y}; None when they were not looked for.
+
+        In the order of the snapshot: the system's own before those of other prefixes.
+        """
         if self.section("os") is None or self._value("os", "pythons") is None:
             return None
-        found = {versions.short(str(row.get("version"))) for row in self._rows("os", "pythons")}
-        return sorted((each for each in found if versions.is_dotted(each)), key=versions.key)
+        rows = self._rows("os", "pythons")
+        found = {str(row.get("path")): str(row.get("version")) for row in rows}
+        return {path: versions.short(own) for path, own in found.items() if versions.is_dotted(own)}
 
     @property
     def driver(self) -> str | None:
         """The driver that is loaded."""
         value = str(self._value("driver", "loaded") or "")
         return value if versions.is_dotted(value) else None
+
+    @property
+    def driver_library(self) -> str | None:
+        """The version of the driver's libcuda, None where there is none."""
+        value = self._value("driver", "library")
+        return str(value) if value else None
 
     def receipt(self, kind: str, identity: str) -> Row | None:
         return self._entry("receipts", kind, identity)

@@ -12,6 +12,7 @@ from typing import Any
 
 from . import versions
 from .problems import Code, Problems
+from .pythons import is_path
 from .shapes import MAX_SLIPS, Reader, slips
 from .wishes import KEYS, PIP, StackWish, ToolkitWish, Wishes
 
@@ -61,6 +62,17 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
     )
 
 
+def places(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Where on a host the wishes want it to be looked at, as the probe is told."""
+    wishes = read(variables, Problems())
+    return {
+        "prefix": wishes.prefix,
+        "stack_root": wishes.stack_root,
+        "tmpdir": wishes.tmpdir,
+        "pythons": [each.python for each in wishes.stacks if is_path(each.python)],
+    }
+
+
 def _stack(reader: Reader, value: Any, where: str) -> StackWish | None:
     entry = reader.mapping(value, where, _STACK)
     if "tensorflow" not in entry:
@@ -75,9 +87,21 @@ def _stack(reader: Reader, value: Any, where: str) -> StackWish | None:
         name=_name(reader, entry, where) or f"tensorflow-{release}",
         cuda=PIP if cuda == PIP else reader.version(cuda, f"{where}.cuda"),
         cudnn=reader.version(entry.get("cudnn"), f"{where}.cudnn"),
-        python=reader.version(entry.get("python"), f"{where}.python"),
+        python=_python(reader, entry.get("python"), f"{where}.python"),
     )
     return wish if release else None
+
+
+def _python(reader: Reader, value: Any, where: str) -> str | None:
+    """A Python as a version, or an interpreter by its path, whose name tells the version."""
+    if not str(value).startswith("/"):
+        return reader.version(value, where)
+    path = reader.path(value, where)
+    if path and not re.fullmatch(r"python\d+\.\d+", path.rpartition("/")[2]):
+        wanted = "a version, or an interpreter such as /opt/python/3.6/bin/python3.6"
+        reader.wrong(path, where, wanted)
+        return None
+    return path
 
 
 def _name(reader: Reader, entry: dict[str, Any], where: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 from . import (
     cudnn,
     driver,
+    facts,
     gpu,
     intake,
     linker,
@@ -24,6 +25,7 @@ from . import (
 from .case import Case
 from .host import Host
 from .problems import Code, Problems
+from .records import DRIVER_SONAME
 from .toolkits import Chosen
 
 Row = dict[str, Any]
@@ -86,6 +88,7 @@ def resolve(
         "arch": case.host.arch or ARCH,
         "expect": {key: case.wishes.expect.get(key) for key in ("count", "model", "memory_mib")},
         "driver": driver.describe(case, highest),
+        "driver_library": _driver_library(case, found),
         "toolkits": [toolkits.describe(case, each) for each in chosen.values()],
         "cudnn": [
             cudnn.describe(case, each, picked)
@@ -166,6 +169,14 @@ def _check_eula(case: Case, wanted: bool) -> None:
             "gpu_accept_nvidia_eula",
             "read https://docs.nvidia.com/cuda/eula/ and say gpu_accept_nvidia_eula: true",
         )
+
+
+def _driver_library(case: Case, found: list[stacks.Stack]) -> Row | None:
+    """What a host without a GPU needs of a driver, for builds that are linked against it."""
+    linked = [each.wish.name for each in found if facts.linked_to_driver(each.build.version)]
+    if not linked or not case.wishes.without_gpu:
+        return None
+    return {"soname": DRIVER_SONAME, "because": linked}
 
 
 def _default_link(case: Case, chosen: dict[str, Chosen]) -> Row | None:

@@ -2,49 +2,105 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from . import versions
 from .case import Case
 from .problems import Code
 from .records import Build
 from .wishes import StackWish
 
+PYTHON_MIN = "3.6"  # the oldest that the binding and the smoke test run on
 
-def choose(case: Case, wish: StackWish, build: Build) -> str | None:
+
+@dataclass(frozen=True)
+class Python:
+    """A version as X.Y, and the interpreter's path where it is known."""
+
+    version: str
+    path: str | None = None
+
+
+def choose(case: Case, wish: StackWish, build: Build) -> Python | None:
     """As wished, else the host's newest that has a wheel, else the newest that has one.
 
     None when none fits, which is a problem then.
     """
-    have, wheels = case.host.pythons, build.pythons
-    where = f"{wish.where}.python"
+    have, wheels = case.host.pythons, usable(build)
     name = f"{build.distribution} {build.version}"
     listed = ", ".join(wheels)
-    theirs = ", ".join(have or []) or "none"
-    if wish.python:
-        wanted = versions.short(wish.python)
-        if wanted not in wheels:
-            message = f"{name} has no wheel for Python {wanted}, only for {listed}"
-            remedy = f"ask for Python {wheels[-1]}, or another TensorFlow release"
-        elif have is not None and wanted not in have:
-            message = f"the host has no Python {wanted}; it has {theirs}"
-            remedy = f"install Python {wanted} on the host, or ask for another one of {listed}"
-        else:
-            return wanted
-        case.refuse(Code.PYTHON_UNAVAILABLE, message, where, remedy)
+
+    def refuse(message: str, remedy: str) -> None:
+        case.refuse(Code.PYTHON_UNAVAILABLE, message, f"{wish.where}.python", remedy)
+
+    if wish.python and (wanted := version_of(wish.python)) not in wheels:
+        refuse(
+            f"a stack needs Python {PYTHON_MIN} or newer"
+            if wanted in build.pythons
+            else f"{name} has no wheel for Python {wanted}, only for {listed}",
+            f"ask for Python {wheels[-1]}, or another TensorFlow release",
+        )
         return None
     if have is None:
-        case.note(
-            f"{wish.name}: the host's Pythons are not known, so the newest with a wheel stands "
-            f"in the plan: {wheels[-1]}"
-        )
-        return wheels[-1]
-    fitting = [each for each in wheels if each in have]
+        return _unseen(case, wish, wheels)
+    fitting = [
+        Python(version, path)
+        for version in ([version_of(wish.python)] if wish.python else reversed(wheels))
+        for path, found in have.items()
+        if found == version and (path == wish.python or not is_path(wish.python))
+    ]
     if fitting:
-        return fitting[-1]
-    case.refuse(
-        Code.PYTHON_UNAVAILABLE,
-        f"{name} has wheels for Python {listed} only; the host has {theirs}",
-        where,
-        f"install one of them on the host (Python {wheels[-1]} is the newest), or ask for "
-        "another TensorFlow release",
-    )
+        return fitting[0]
+    theirs = ", ".join(sorted(set(have.values()), key=versions.key)) or "none"
+    if wish.python and is_path(wish.python):
+        found = have.get(wish.python)
+        refuse(
+            f"{wish.python} is Python {found}" if found else f"the host has no {wish.python}",
+            "name an interpreter that is there; the host's others are "
+            + (", ".join(path for path in have if path != wish.python) or "none"),
+        )
+    elif wish.python:
+        refuse(
+            f"the host has no Python {wanted}; it has {theirs}",
+            f"{_how(wanted)}, or ask for another one of {listed}",
+        )
+    else:
+        refuse(
+            f"{name} has wheels for Python {listed} only; the host has {theirs}",
+            f"{_how(wheels[-1])}, or ask for another TensorFlow release",
+        )
     return None
+
+
+def usable(build: Build) -> list[str]:
+    """The Pythons with a wheel that a stack can be made with, oldest first."""
+    return [each for each in build.pythons if versions.key(each) >= versions.key(PYTHON_MIN)]
+
+
+def is_path(python: str | None) -> bool:
+    """Whether an interpreter was wished by its path."""
+    return bool(python) and str(python).startswith("/")
+
+
+def version_of(python: str) -> str:
+    """The version X.Y of a wish: of `3.11.2`, or of `/opt/python/3.6/bin/python3.6`."""
+    return versions.short(python.rpartition("/python")[2])
+
+
+def _how(version: str) -> str:
+    return (
+        f"install Python {version} on the host (in /opt/python/{version}, say, where it is found "
+        "by itself), or name its interpreter: {tensorflow: ..., python: /PATH/bin/python"
+        f"{version}}}"
+    )
+
+
+def _unseen(case: Case, wish: StackWish, wheels: list[str]) -> Python:
+    """What stands in the plan of a host whose interpreters are not known."""
+    if wish.python:
+        return Python(version_of(wish.python), wish.python if is_path(wish.python) else None)
+    case.note(
+        f"{wish.name}: the host's Pythons are not known, so the newest with a wheel stands "
+        f"in the plan: {wheels[-1]}"
+    )
+    return Python(wheels[-1])

@@ -24,7 +24,7 @@ class Stack:
 
     wish: StackWish
     build: Build
-    python: str | None
+    python: pythons.Python | None
 
     @property
     def pip_cuda(self) -> bool:
@@ -147,7 +147,7 @@ def describe(case: Case, stack: Stack, chosen: toolkits.Chosen | None, driver_mi
     wish, build = stack.wish, stack.build
     picked = chosen.majors.get(build.cudnn_major) if chosen else None
     extra = "[and-cuda]" if stack.pip_cuda else ""
-    python = stack.python or build.pythons[-1]
+    python = stack.python.version if stack.python else build.pythons[-1]
     for text in build.row.get("notes", []) if stack.pip_cuda else []:
         if "and-cuda" in text:
             case.note(f"{wish.name}: {text}")
@@ -156,7 +156,8 @@ def describe(case: Case, stack: Stack, chosen: toolkits.Chosen | None, driver_mi
         "name": wish.name,
         "distribution": build.distribution,
         "version": build.version,
-        "python": stack.python,
+        "python": stack.python.version if stack.python else None,
+        "interpreter": stack.python.path if stack.python else None,
         "venv": f"{case.wishes.stack_root}/{wish.name}",
         "cuda": stack.cuda,
         "cuda_source": PIP if stack.pip_cuda else "toolkit",

@@ -31,7 +31,7 @@ class StackWish:
     name: str
     cuda: str | None = None
     cudnn: str | None = None
-    python: str | None = None
+    python: str | None = None  # a version, or the absolute path of an interpreter
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rich.text import Text
 from compat import changes
 
 from . import judge, terminal
+from .checks.registry import shortened
 from .fanout import Outcome
 from .session import Manner, plan_of, snapshots
 from .verdict import FAILED, HEALTHY, USAGE
@@ -57,14 +58,22 @@ def _host(console: Console, name: str, plan: dict[str, Any]) -> None:
     console.print(Text(name, style="bold"))
     table = Table.grid(padding=(0, 2))
     for stack in plan["stacks"]:
-        source = "pip's wheels" if stack["cuda_source"] != "toolkit" else stack["toolkit_path"]
-        table.add_row("  stack", Text(f"{stack['name']}: Python {stack['python']}, CUDA"
-                                      f" {stack['cuda']} from {source}, cuDNN {stack['cudnn']}"))
+        bound = stack["cuda_source"] == "toolkit"
+        cuda = (f"CUDA {stack['cuda']} from {stack['toolkit_path']}, cuDNN {stack['cudnn']}"
+                if bound else "CUDA and cuDNN from pip's wheels")
+        python = stack["interpreter"] or stack["python"]
+        table.add_row("  stack", Text(f"{stack['name']}: Python {python}, {cuda}"))
     for toolkit in plan["toolkits"]:
         default = ", the default" if toolkit["default"] else ""
-        table.add_row("  toolkit", Text(f"CUDA {toolkit['version']} in {toolkit['path']}{default}"))
+        patches = "".join(f", patch {patch['version']}" for patch in toolkit["patches"])
+        table.add_row("  toolkit", Text(f"CUDA {toolkit['version']}{patches} in"
+                                        f" {toolkit['path']}{default}"))
     for cudnn in plan["cudnn"]:
         table.add_row("  cuDNN", Text(f"{cudnn['version']} in CUDA {cudnn['toolkit']}"))
+    for clash in plan["linker"]["clashes"]:
+        table.add_row("  linker", Text(
+            f"CUDA {clash['loser']} is left out of the linker's cache: {clash['winner']} offers"
+            f" {shortened(clash['sonames'])} as well. Stacks have their own toolkit all the same"))
     if plan["driver"]:
         table.add_row("  driver", Text(f"{plan['driver']['minimum']} or newer"
                                        f" ({plan['driver']['because']})"))

@@ -35,7 +35,7 @@ SCHEMA = 1
 DEFAULTS = {
     "host": None, "mode": "facts", "prefix": "/usr/local", "stack_root": "/opt/gpufleet/stacks",
     "state_dir": "/var/lib/gpufleet", "tmpdir": "/tmp", "root": "/", "expect_gpus": None,
-    "matmul": None, "deadline_s": 120, "deep": False,
+    "matmul": None, "deadline_s": 120, "deep": False, "pythons": [],
 }
 # What a section may take when no framework runs in it. A healthy one needs milliseconds.
 SECTION_DEADLINE_S = 20
@@ -46,6 +46,8 @@ CUDA_FILE = re.compile(
     r"^lib(cudart|cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cudnn\w*|nvrtc"
     r"|nvrtc-builtins|nvJitLink|cupti|nccl|npp\w+|nvjpeg|nvblas|cufile)\.so(\.|$)")
 DRIVER_FILE = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so(\.|$)")
+# Where interpreters usually stand, in the order of preference.
+PYTHON_PLACES = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin")
 STEERING_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
                       "PYTHONPATH", "PYTHONHOME")
 
@@ -592,18 +594,28 @@ def section_os(host):
         glibc = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
     except (AttributeError, OSError, ValueError):
         glibc = None
-    pythons = []
-    for directory in ("/usr/bin", "/usr/local/bin"):
-        for name in host.glob(directory + "/python3.*"):
-            if re.match(r"python3\.\d+$", os.path.basename(name)):
-                status, out, _ = run_command(
-                    [host.path(name), "-I", "-S", "-c",
-                     "import platform; print(platform.python_version())"], host.inner_s / 4)
-                pythons.append({"path": name, "version": out.strip() if status == 0 else None})
-    pythons.sort(key=lambda p: natural(p["path"]))
+    pythons = [{"path": name, "version": ask_python(host, name)} for name in interpreters(host)]
     return {"id": release.get("ID"), "version_id": release.get("VERSION_ID"),
             "codename": release.get("VERSION_CODENAME"), "arch": platform.machine(), "glibc": glibc,
             "hostname": platform.node(), "pythons": pythons}
+
+
+def interpreters(host):
+    """Names of the interpreters in the usual places, the system's first, then those asked for."""
+    found = []
+    for place in PYTHON_PLACES:
+        names = [name for name in host.glob(place + "/python3.*")
+                 if re.match(r"python3\.\d+$", os.path.basename(name))]
+        found += sorted(names, key=natural)
+    asked = [name for name in host["pythons"] if host.exists(name)]
+    return list(dict.fromkeys(found + asked))
+
+
+def ask_python(host, name):
+    """An interpreter's own word about its version; None where it does not run."""
+    question = "import platform; print(platform.python_version())"
+    status, out, _ = run_command([host.path(name), "-I", "-S", "-c", question], host.inner_s / 4)
+    return out.strip() if status == 0 else None
 
 
 def section_kernel(host):

@@ -19,8 +19,6 @@ from .fanout import Outcome, Report, Target, look
 from .wishes import Declared, Question, declared
 
 HERE = Path(__file__).parent
-# Where the inventory's word steers what the probe looks at.
-PLACES = {"prefix": "gpu_prefix", "stack_root": "gpu_stack_root", "tmpdir": "gpu_tmpdir"}
 
 Resolver = Callable[[dict[str, Any], dict[str, Any] | None, str], dict[str, Any]]
 
@@ -78,6 +76,8 @@ def plan_of(
 
 def probe_config(host: Declared, manner: Manner) -> dict[str, Any]:
     """What the probe is told about a host."""
+    import compat  # noqa: PLC0415
+
     expect = host.wishes.get("gpu_expect")
     config: dict[str, Any] = {
         "host": host.name,
@@ -85,8 +85,8 @@ def probe_config(host: Declared, manner: Manner) -> dict[str, Any]:
         "deadline_s": manner.deadline_s,
         "deep": manner.deep,
         "expect_gpus": expect.get("count") if isinstance(expect, dict) else None,
+        **compat.places(host.wishes),
     }
-    config |= {key: host.wishes[name] for key, name in PLACES.items() if host.wishes.get(name)}
     if manner.mode == "full":
         config["matmul"] = (HERE / "matmul.py").read_text(encoding="utf-8")
     return config

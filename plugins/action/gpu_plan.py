@@ -14,10 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from compat import changes, resolve, with_locks
-
-# Wishes that also steer where the probe looks.
-PLACES = {"prefix": "gpu_prefix", "stack_root": "gpu_stack_root", "tmpdir": "gpu_tmpdir"}
+from compat import changes, places, resolve, with_locks
 
 
 def told(problems):
@@ -48,8 +45,8 @@ class ActionModule(ActionBase):
             for name, value in task_vars.items()
             if name.startswith("gpu_") and name not in ("gpu_plan", "gpu_changes")
         }
-        places = {place: wishes[name] for place, name in PLACES.items() if name in wishes}
-        looked = self._execute_module("gpu_facts", module_args=places, task_vars=task_vars)
+        where = places(wishes)
+        looked = self._execute_module("gpu_facts", module_args=where, task_vars=task_vars)
         if looked.get("failed") or "snapshot" not in looked:
             result.update(looked, failed=True)
             return result

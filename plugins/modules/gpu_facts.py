@@ -27,6 +27,11 @@ options:
     description: The directory that runfiles are to be unpacked in.
     type: path
     default: /tmp
+  pythons:
+    description: Interpreters to look at, besides those in the usual places.
+    type: list
+    elements: path
+    default: []
 attributes:
   check_mode: {support: full}
 author: [The gpufleet developers]
@@ -56,6 +61,7 @@ def main():
             "stack_root": {"type": "path", "default": "/opt/gpufleet/stacks"},
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
             "tmpdir": {"type": "path", "default": "/tmp"},
+            "pythons": {"type": "list", "elements": "path", "default": []},
         },
         supports_check_mode=True,
     )

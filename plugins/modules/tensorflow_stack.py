@@ -32,9 +32,12 @@ options:
     type: path
     required: true
   python:
-    description: The interpreter, as a version (V(3.11)) or a path.
+    description: The interpreter's version, such as V(3.11).
     type: str
     required: true
+  interpreter:
+    description: The interpreter; the one of that version on the path where this is not given.
+    type: path
   installer:
     description: V(uv), or V(pip) for interpreters that uv does not know.
     type: str
@@ -59,15 +62,17 @@ options:
     description: A directory of wheels on the host, to install from with no index.
     type: path
   libraries:
-    description: SONAMEs to bind, looked up in O(library_dir).
+    description: SONAMEs to bind.
     type: list
     elements: str
     default: []
   library_dir:
-    description: The toolkit's library directory; none for a stack with CUDA from pip.
+    description: >-
+      The directory that they are bound from; the environment's own NVIDIA wheels where this is not
+      given, whose libraries TensorFlow would not all find before the system's.
     type: path
   binding:
-    description: Source of the binding's Python module; required with O(library_dir).
+    description: Source of the binding's Python module; required with O(libraries).
     type: str
     default: ""
   cache:
@@ -112,6 +117,7 @@ packages:
   returned: when installed
 """
 
+import glob
 import json
 import os
 import re
@@ -164,11 +170,11 @@ def run(module, lock, command, **environment):
 def interpreter(module):
     """The interpreter's path, or an error that says which version is missing."""
     python = module.params["python"]
-    path = python if os.path.isabs(python) else module.get_bin_path("python" + python)
+    path = module.params["interpreter"] or module.get_bin_path("python" + python)
     if not path or not os.path.exists(path):
         raise StateError(
-            "Python {} is not on this host. Install it, or name another interpreter in the "
-            "stack's 'python'.".format(python)
+            "{} is not on this host. Install it, or name another interpreter in the "
+            "stack's 'python'.".format(path or "Python " + python)
         )
     return path
 
@@ -208,9 +214,14 @@ def install_packages(module, lock, damaged):
             remove_tree(venv)
             run(module, lock, [interpreter(module), "-m", "venv", venv])
         command = [python, "-m", "pip", "install", "--no-deps", "--require-hashes"]
+        command += ["--disable-pip-version-check", "--cache-dir", params["cache"], *source]
+        # The pip that came with an old interpreter knows neither today's wheels nor their names:
+        # the lock's own comes first.
+        own = os.path.join(params["cache"], "pip.txt")
+        write_atomically(own, pins_of("pip", params["lock"]))
+        run(module, lock, [*command, "-r", own], **index)
         again = ["--force-reinstall"] if damaged else []
-        where = ["--cache-dir", params["cache"], *source, "-r", params["lock"]]
-        run(module, lock, [*command, *again, *where], **index)
+        run(module, lock, [*command, *again, "-r", params["lock"]], **index)
 
 
 def site_packages(module, lock):
@@ -238,12 +249,14 @@ def bind(module, lock, site):
     """Write the binding and try it; returns (its files, the libraries in the order of loading)."""
     params = module.params
     files = [os.path.join(site, BINDING + ending) for ending in (".py", ".json", ".pth")]
-    if not params["library_dir"]:
+    if not params["libraries"]:
         for path in files:
             remove_tree(path)
         return [], []
-    libraries = libraries_in_order(params["library_dir"], params["libraries"])
-    document = json.dumps({"toolkit": params["library_dir"], "libraries": libraries}, indent=1)
+    wheels = sorted(glob.glob(os.path.join(glob.escape(site), "nvidia", "*", "lib")))
+    folders = [params["library_dir"]] if params["library_dir"] else wheels
+    libraries = libraries_in_order(folders, params["libraries"])
+    document = json.dumps({"libraries": libraries}, indent=1)
     write_atomically(files[0], params["binding"])
     write_atomically(files[1], document + "\n")
     # Last: an environment without this line is simply not bound yet.
@@ -332,8 +345,8 @@ def altered_packages(venv, receipt):
 
 
 def same_python(installed, declared):
-    """Whether 3.11.2 is the declared 3.11; a path says nothing about its version."""
-    return os.path.isabs(declared) or (installed + ".").startswith(declared + ".")
+    """Whether 3.11.2 is the declared 3.11."""
+    return (installed + ".").startswith(declared + ".")
 
 
 def locked_packages(lock):
@@ -341,6 +354,13 @@ def locked_packages(lock):
     with open(lock) as stream:
         pairs = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", stream.read(), re.M)
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
+
+
+def pins_of(package, lock):
+    """The lines of a lock that pin one package: its version and hashes."""
+    with open(lock) as stream:
+        text = stream.read()
+    return "".join(re.findall(r"^%s==.*(?:\n[ \t].*)*\n?" % re.escape(package), text, re.M))
 
 
 def found(params):
@@ -370,12 +390,10 @@ def found(params):
         )
     if not os.path.exists(os.path.join(params["venv"], "bin", "python")):
         return installation, CHANGED, "its interpreter is gone"
-    libraries = params["libraries"] if params["library_dir"] else []
-    bound = installation.receipt["binding"]
-    folder = params["library_dir"]
-    if any(os.path.join(folder, name) not in bound for name in libraries) or (
-        bound and not libraries
-    ):
+    root = params["library_dir"] or params["venv"]
+    bound = [path for path in installation.receipt["binding"] if path.startswith(root + os.sep)]
+    missing = set(params["libraries"]) - {os.path.basename(path) for path in bound}
+    if missing or len(bound) < len(installation.receipt["binding"]):
         return installation, CHANGED, "bound to other libraries than declared"
     return installation, state, why
 
@@ -388,6 +406,7 @@ def main():
             "version": {"type": "str", "required": True},
             "venv": {"type": "path", "required": True},
             "python": {"type": "str", "required": True},
+            "interpreter": {"type": "path"},
             "installer": {"type": "str", "choices": ["uv", "pip"], "default": "uv"},
             "uv": {"type": "path"},
             "lock": {"type": "path", "required": True},

@@ -73,7 +73,9 @@ def converged(plan: Row) -> Row:
     receipts = []
     trees, cudnn, cache, stacks = [], [], [], []
     for row in plan["toolkits"]:
-        receipts.append(_receipt("toolkit", row["short"], row["version"], row["artifact"]))
+        patches = [{key: patch[key] for key in ("file", "checksum")} for patch in row["patches"]]
+        made = _receipt("toolkit", row["short"], row["version"], row["artifact"])
+        receipts.append({**made, "patches": patches})
         trees.append({"path": row["path"], "short": row["short"], "receipt": True})
         if row["registered"]:
             cache.append(_cached(row["path"], "libcudart.so"))
@@ -86,13 +88,13 @@ def converged(plan: Row) -> Row:
             cache.append(_cached(row["toolkit_path"], row["soname"]))
     for row in plan["stacks"]:
         packages = {row["distribution"]: row["version"], "numpy": "1.24.3"}
-        bound = f"{row['toolkit_path']}/lib64/{row['sonames'][0]}"
+        bound = f"{row['toolkit_path'] or row['venv']}/lib64/{row['sonames'][0]}"
         receipts.append(
             {
                 **_receipt("stack", row["name"], row["version"], {"sha256": None}),
                 "packages": packages,
                 "python": f"{row['python']}.2",
-                "binding": [bound] if row["toolkit_path"] else [],
+                "binding": [bound],
             }
         )
         stacks.append({"name": row["name"], "venv": row["venv"], "packages": dict(packages)})
@@ -100,7 +102,9 @@ def converged(plan: Row) -> Row:
     state = "link" if link else "missing"
     target = link["target"] if link else None
     linked = [{"path": plan["linker"]["file"], "directories": plan["linker"]["directories"]}]
+    library = "535.261.03" if plan["driver_library"] else None
     return snapshot(
+        driver={"library": library},
         receipts={"receipts": receipts},
         toolkits={
             "trees": trees,

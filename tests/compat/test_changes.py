@@ -64,6 +64,7 @@ def test_a_host_that_was_not_reached_is_not_converged(plan: Row) -> None:
         wish("1.2.1", "1.4.0", "2.13.1", gpu_toolkits=["12.4.1"]),
         wish("2.15.1", "2.18.0", gpu_cuda_default="12.2"),
         wish({"tensorflow": "2.21.0", "cuda": "pip"}),
+        wish("1.0.0", "1.4.0", gpu_expect={"count": 0}),
         wish(gpu_toolkits=["11.8"]),
         {},
     ],
@@ -71,6 +72,33 @@ def test_a_host_that_was_not_reached_is_not_converged(plan: Row) -> None:
 def test_a_converged_host_lacks_nothing(wishes: Row) -> None:
     plan = resolve(wishes)
     assert changes(plan, converged(plan)) == []
+
+
+def test_a_driver_s_library_that_a_stack_is_linked_against_is_a_change() -> None:
+    plan = resolve(wish("1.4.0", gpu_expect={"count": 0}))
+    host = converged(plan)
+    section(host, "driver")["library"] = None
+    row = only(plan, host)
+    assert (row["what"], row["id"], row["action"]) == ("driver_library", "libcuda.so.1", "install")
+    assert "tensorflow-1.4.0 cannot be imported without it" in row["because"]
+    host["sections"]["driver"] = {"state": "hung", "data": None, "error": "deadline"}
+    assert "could not be looked at" in only(plan, host)["because"]
+
+
+@pytest.mark.parametrize(
+    ("applied", "told"),
+    [
+        ([], "no patch is applied, cuda_8.0.61.2_linux-run is planned"),
+        ([{"file": "cuda_8.0.61.2_linux-run", "checksum": "sha256:00"}], "another file"),
+    ],
+)
+def test_a_patch_that_is_not_applied_is_a_repair(applied: list[Row], told: str) -> None:
+    plan = resolve(wish(gpu_toolkits=["8.0"]))
+    host = converged(plan)
+    receipt(host, "toolkit", "8.0")["patches"] = applied
+    row = only(plan, host)
+    assert (row["what"], row["action"]) == ("toolkit", "repair")
+    assert told in row["because"]
 
 
 SECTIONS = {
@@ -240,7 +268,7 @@ def test_a_mangled_snapshot_never_raises(plan: Row, host: Row) -> None:
                 inner = inner[key]
             inner[last] = odd
             assert isinstance(changes(plan, mangled), list)
-            assert isinstance(Host(mangled).pythons, list | None)
+            assert isinstance(Host(mangled).pythons, dict | None)
 
 
 def test_a_toolkit_that_is_wished_no_more_leaves_the_linker() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compat import Code, release, resolve
+from compat import Code, places, release, resolve
 
 from .documents import DEBIAN_12, codes, refusal, snapshot, wish, with_pythons
 
@@ -93,7 +93,56 @@ def test_a_host_without_a_fitting_python() -> None:
 
 def test_the_newest_fitting_python_of_the_host_is_taken() -> None:
     plan = resolve(wish("2.13.1"), with_pythons("3.9", "3.10", "3.12"))
-    assert plan["stacks"][0]["python"] == "3.10"
+    stack = plan["stacks"][0]
+    assert (stack["python"], stack["interpreter"]) == ("3.10", "/usr/bin/python3.10")
+
+
+OWN = "/srv/py/bin/python3.6"
+
+
+def test_a_stack_takes_the_interpreter_that_is_named() -> None:
+    wished = wish({"tensorflow": "1.4.0", "python": OWN})
+    host = with_pythons("3.6", "3.11")
+    host["sections"]["os"]["data"]["pythons"].append({"path": OWN, "version": "3.6.15"})
+    stack = resolve(wished, host)["stacks"][0]
+    assert (stack["python"], stack["interpreter"]) == ("3.6", OWN)
+    assert stack["lock"] == "tensorflow-1.4.0-py3.6.lock"
+    assert places(wished)["pythons"] == [OWN]
+    unseen = resolve(wished)["stacks"][0]
+    assert (unseen["python"], unseen["interpreter"]) == ("3.6", OWN)
+
+
+@pytest.mark.parametrize(
+    ("python", "found", "told"),
+    [
+        (OWN, None, f"the host has no {OWN}"),
+        (OWN, "3.7.1", f"{OWN} is Python 3.7"),
+        (OWN, "2.7.18", f"{OWN} is Python 2.7"),
+        ("/srv/py/bin/python3.11", "3.11.2", "has no wheel for Python 3.11"),
+        ("/srv/py/bin/python3.5", "3.5.9", "needs Python 3.6 or newer"),
+    ],
+)
+def test_a_named_interpreter_that_does_not_fit(python: str, found: str | None, told: str) -> None:
+    host = with_pythons("3.6")
+    if found:
+        host["sections"]["os"]["data"]["pythons"].append({"path": python, "version": found})
+    problem = refusal(wish({"tensorflow": "1.4.0", "python": python}), host)
+    assert (problem["code"], problem["where"]) == ("python-unavailable", "gpu_stacks[0].python")
+    assert told in problem["message"]
+
+
+@pytest.mark.parametrize("python", ["/srv/py", "/srv/py/bin/python", "/srv/py 3/bin/python3.6"])
+def test_an_interpreter_whose_name_does_not_tell_its_version(python: str) -> None:
+    problem = refusal(wish({"tensorflow": "1.4.0", "python": python}), with_pythons("3.6"))
+    assert (problem["code"], problem["where"]) == ("wrong-type", "gpu_stacks[0].python")
+
+
+def test_a_driver_s_library_is_planned_for_builds_that_are_linked_against_it() -> None:
+    wished = wish("1.4.0", "2.13.1", gpu_expect={"count": 0})
+    plan = resolve(wished, with_pythons("3.6", "3.11"))
+    assert plan["driver_library"] == {"soname": "libcuda.so.1", "because": ["tensorflow-1.4.0"]}
+    assert resolve(wish("1.4.0", gpu_expect={"count": 1}))["driver_library"] is None
+    assert resolve(wish("1.0.0", gpu_expect={"count": 0}))["driver_library"] is None
 
 
 DRIVERS = [

@@ -38,6 +38,21 @@ pip) site=$(echo {venv}/lib/python3*/site-packages)
 esac
 """
 
+# What stands for the environment's own interpreter: it notes what `-m pip` is called with, and
+# installs packages that are nothing but their metadata.
+PIP = """#!/bin/sh
+if [ "$2" != pip ]; then exec {python} "$@"; fi
+for last; do :; done
+echo "$@" >>{calls}; cat "$last" >>{calls}; echo -- >>{calls}
+site=$(echo {venv}/lib/python3*/site-packages)
+grep -o '^[a-z]*==[0-9.]*' "$last" | while IFS== read -r name _ version; do
+  info="$site/$name-$version.dist-info"
+  mkdir -p "$info"
+  printf 'Name: %s\\nVersion: %s\\n\\n' "$name" "$version" >"$info/METADATA"
+done
+"""
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
 
 class Bench:
     """A stack's place, its lock, a toolkit's libraries, and a stand-in for uv."""
@@ -65,7 +80,8 @@ class Bench:
             "distribution": "tensorflow",
             "version": "2.13.1",
             "venv": self.venv,
-            "python": sys.executable,
+            "python": VERSION,
+            "interpreter": sys.executable,
             "uv": self.uv,
             "lock": self.lock,
             "lock_sha256": sha256(self.lock).partition(":")[2],
@@ -165,9 +181,8 @@ def test_an_environment_of_another_python_is_made_anew(bench: Bench) -> None:
     path = bench.state / "receipts" / "stack-tensorflow-2.13.1.json"
     path.write_text(json.dumps({**receipt, "python": "3.8.1"}))
     (bench.venv / "old").write_text("")
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    answer = bench.install(python=version)
-    assert answer["because"] == f"made with Python 3.8.1, declared is {version}"
+    answer = bench.install()
+    assert answer["because"] == f"made with Python 3.8.1, declared is {VERSION}"
     assert not (bench.venv / "old").exists()
 
 
@@ -215,9 +230,37 @@ def test_a_failing_installer_is_quoted_and_the_next_run_starts_afresh(bench: Ben
 
 
 def test_a_python_that_is_not_there_is_named(bench: Bench) -> None:
-    answer = bench.install(python="3.99")
+    answer = bench.install(python="3.99", interpreter=None)
     assert answer["failed"]
     assert "Python 3.99 is not on this host" in answer["msg"]
+    answer = bench.install(interpreter="/nowhere/bin/python3.9")
+    assert "/nowhere/bin/python3.9 is not on this host" in answer["msg"]
+
+
+def test_pip_of_the_lock_comes_first_for_an_interpreter_that_uv_does_not_know(
+    bench: Bench,
+) -> None:
+    python = bench.root / "python3"
+    python.write_text(
+        f"#!/bin/sh\n{sys.executable} -m venv --without-pip {bench.venv}\n"
+        f"cat >{bench.venv}/bin/python3-pip <<'E'\n"
+        + PIP.format(calls=bench.calls, python=sys.executable, venv=bench.venv)
+        + f"E\nchmod +x {bench.venv}/bin/python3-pip\n"
+        f"ln -sf python3-pip {bench.venv}/bin/python\n"
+    )
+    python.chmod(0o755)
+    bench.lock.write_text(
+        "tensorflow==2.13.1 \\\n    --hash=sha256:00\n"
+        "pip==21.3.1 \\\n    --hash=sha256:11 \\\n    --hash=sha256:22\nnumpy==1.24.3\n"
+    )
+    answer = bench.install(installer="pip", uv=None, interpreter=str(python))
+    assert answer["changed"], answer
+    first, second = bench.calls.read_text().split("--\n")[:2]
+    assert first.split("\n", 1)[1] == (
+        "pip==21.3.1 \\\n    --hash=sha256:11 \\\n    --hash=sha256:22\n"
+    )
+    assert "--require-hashes" in first
+    assert "tensorflow==2.13.1" in second
 
 
 def test_check_mode_changes_nothing(bench: Bench) -> None:
@@ -239,7 +282,7 @@ def test_the_binding_is_tried_at_once(bench: Bench) -> None:
 def test_a_missing_library_stops_the_installation(bench: Bench) -> None:
     answer = bench.install(libraries=["libcublas.so.11"], library_dir=bench.lib)
     assert answer["failed"]
-    assert f"{bench.lib}/libcublas.so.11 is missing" in answer["msg"]
+    assert f"libcublas.so.11 is missing in {bench.lib}" in answer["msg"]
 
 
 def imported(bench: Bench, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -306,11 +349,27 @@ def test_libraries_are_loaded_after_those_they_need(bench: Bench, tmp_path: Path
         folder / "libcudnn_cnn_infer.so.8", "libcudnn_cnn_infer.so.8", ("libcudnn_ops_infer.so.8",)
     )
     shared_library(folder / "libcudnn_ops_infer.so.8", "libcudnn_ops_infer.so.8")
-    paths = order(str(folder), ["libcublas.so.11", "libcudnn.so.8"])
+    # Opened by cuDNN while it runs, under a name that its own version does not tell.
+    shared_library(folder / "libnvrtc.so.11.8.89", "libnvrtc.so.11.2")
+    (folder / "libnvrtc.so.11.2").symlink_to("libnvrtc.so.11.8.89")
+    paths = order([str(folder)], ["libcublas.so.11", "libcudnn.so.8"])
     assert [Path(path).name for path in paths] == [
         "libcublasLt.so.11",
         "libcublas.so.11",
         "libcudnn_ops_infer.so.8",
         "libcudnn_cnn_infer.so.8",
+        "libnvrtc.so.11.2",
         "libcudnn.so.8",
     ]
+
+
+def test_a_stack_with_cuda_from_pip_is_bound_to_its_own_wheels(bench: Bench) -> None:
+    bench.install()
+    assert bench.receipt()["binding"] == []
+    wheel = bench.site() / "nvidia" / "cuda_runtime" / "lib"
+    shared_library(wheel / SONAME, SONAME)
+    assert bench.install(libraries=[SONAME])["because"] == "bound to other libraries than declared"
+    assert bench.receipt()["binding"] == [str(wheel / SONAME)]
+    assert not bench.install(libraries=[SONAME])["changed"]
+    away = bench.install(libraries=[SONAME], library_dir=bench.lib)
+    assert f"{SONAME} is missing in {bench.lib}" in away["msg"]

@@ -14,6 +14,7 @@ from .registry import (
     Seen,
     check,
     closed,
+    is_version,
     no_cudnn,
     provision,
     unchanged,
@@ -56,7 +57,7 @@ def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Findin
     for found in opened:
         if found["error"]:
             yield Finding(f"{found['path']} cannot be opened: {found['error']}", provision(plan))
-        elif found["version"] != entry["short"]:
+        elif not is_version(found["version"], entry["short"]):
             yield Finding(
                 f"{found['path']} says it is cuDNN {found['version']}, declared is"
                 f" {entry['short']}",
@@ -69,7 +70,7 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
     if not tree["headers"]:
         yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan))
     for header in tree["headers"]:
-        if header["version"] != entry["short"]:
+        if not is_version(header["version"], entry["short"]):
             says = f"says {header['version']}" if header["version"] else "names no version"
             yield Finding(
                 f"{header['path']} {says}, declared is {entry['short']}: programs compiled here"
