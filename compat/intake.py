@@ -56,6 +56,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
         prefix=reader.path(get("gpu_prefix"), "gpu_prefix") or defaults.prefix,
         stack_root=reader.path(get("gpu_stack_root"), "gpu_stack_root") or defaults.stack_root,
         tmpdir=reader.path(get("gpu_tmpdir"), "gpu_tmpdir") or defaults.tmpdir,
+        python_install=reader.flag(get("gpu_python_install"), "gpu_python_install"),
         artifacts=_artifacts(reader, get("gpu_artifacts")),
         allow_md5=reader.flag(get("gpu_allow_md5"), "gpu_allow_md5"),
         eula_accepted=reader.flag(get("gpu_accept_nvidia_eula"), "gpu_accept_nvidia_eula"),

@@ -11,14 +11,16 @@ from .records import Build
 from .wishes import StackWish
 
 PYTHON_MIN = "3.6"  # the oldest that the binding and the smoke test run on
+UV_MIN = "3.8"  # the oldest that uv has builds of, and makes environments for
 
 
 @dataclass(frozen=True)
 class Python:
-    """A version as X.Y, and the interpreter's path where it is known."""
+    """A version as X.Y, the interpreter's path where it is known, and whose it is."""
 
     version: str
     path: str | None = None
+    source: str = "host"  # or uv: a build that uv brings
 
 
 def choose(case: Case, wish: StackWish, build: Build) -> Python | None:
@@ -33,7 +35,8 @@ def choose(case: Case, wish: StackWish, build: Build) -> Python | None:
     def refuse(message: str, remedy: str) -> None:
         case.refuse(Code.PYTHON_UNAVAILABLE, message, f"{wish.where}.python", remedy)
 
-    if wish.python and (wanted := version_of(wish.python)) not in wheels:
+    wanted = version_of(wish.python or wheels[-1])
+    if wanted not in wheels:
         refuse(
             f"a stack needs Python {PYTHON_MIN} or newer"
             if wanted in build.pythons
@@ -45,12 +48,15 @@ def choose(case: Case, wish: StackWish, build: Build) -> Python | None:
         return _unseen(case, wish, wheels)
     fitting = [
         Python(version, path)
-        for version in ([version_of(wish.python)] if wish.python else reversed(wheels))
+        for version in ([wanted] if wish.python else reversed(wheels))
         for path, found in have.items()
         if found == version and (path == wish.python or not is_path(wish.python))
     ]
     if fitting:
         return fitting[0]
+    brought = [each for each in ([wanted] if wish.python else reversed(wheels)) if by_uv(each)]
+    if case.wishes.python_install and brought and not is_path(wish.python):
+        return Python(brought[0], source="uv")
     theirs = ", ".join(sorted(set(have.values()), key=versions.key)) or "none"
     if wish.python and is_path(wish.python):
         found = have.get(wish.python)
@@ -67,7 +73,7 @@ def choose(case: Case, wish: StackWish, build: Build) -> Python | None:
     else:
         refuse(
             f"{name} has wheels for Python {listed} only; the host has {theirs}",
-            f"{_how(wheels[-1])}, or ask for another TensorFlow release",
+            f"{_how(wanted)}, or ask for another TensorFlow release",
         )
     return None
 
@@ -87,9 +93,15 @@ def version_of(python: str) -> str:
     return versions.short(python.rpartition("/python")[2])
 
 
+def by_uv(version: str) -> bool:
+    """Whether uv knows that version."""
+    return versions.key(version) >= versions.key(UV_MIN)
+
+
 def _how(version: str) -> str:
+    uv = "say gpu_python_install: true and have uv bring it, " if by_uv(version) else ""
     return (
-        f"install Python {version} on the host (in /opt/python/{version}, say, where it is found "
+        f"{uv}install Python {version} on the host (in /opt/python/{version}, say, where it is found "
         "by itself), or name its interpreter: {tensorflow: ..., python: /PATH/bin/python"
         f"{version}}}"
     )

@@ -15,8 +15,6 @@ from .wishes import PIP, StackWish
 
 Row = dict[str, Any]
 
-UV_PYTHON_MIN = "3.8"  # the oldest interpreter that uv builds environments for
-
 
 @dataclass
 class Stack:
@@ -151,13 +149,13 @@ def describe(case: Case, stack: Stack, chosen: toolkits.Chosen | None, driver_mi
     for text in build.row.get("notes", []) if stack.pip_cuda else []:
         if "and-cuda" in text:
             case.note(f"{wish.name}: {text}")
-    uv = versions.key(python) >= versions.key(UV_PYTHON_MIN)
     return {
         "name": wish.name,
         "distribution": build.distribution,
         "version": build.version,
         "python": stack.python.version if stack.python else None,
         "interpreter": stack.python.path if stack.python else None,
+        "python_source": stack.python.source if stack.python else None,
         "venv": f"{case.wishes.stack_root}/{wish.name}",
         "cuda": stack.cuda,
         "cuda_source": PIP if stack.pip_cuda else "toolkit",
@@ -171,7 +169,7 @@ def describe(case: Case, stack: Stack, chosen: toolkits.Chosen | None, driver_mi
         ],
         "lock": f"{wish.name}{'-cuda-pip' if stack.pip_cuda else ''}-py{python}.lock",
         "lock_sha256": None,  # told by who can read files: locks.with_locks
-        "installer": "uv" if uv else "pip",
+        "installer": "uv" if pythons.by_uv(python) else "pip",
         "build": {"cuda": build.cuda, "cudnn_major": build.cudnn_major},
         "compute_capability": {
             "min": build.capability_min,

@@ -15,6 +15,7 @@ KEYS = (
     "gpu_prefix",
     "gpu_stack_root",
     "gpu_tmpdir",
+    "gpu_python_install",
     "gpu_artifacts",
     "gpu_allow_md5",
     "gpu_accept_nvidia_eula",
@@ -56,6 +57,7 @@ class Wishes:
     prefix: str = "/usr/local"
     stack_root: str = "/opt/gpufleet/stacks"
     tmpdir: str = "/tmp"
+    python_install: bool = False  # whether uv may bring interpreters that the host lacks
     artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
     allow_md5: bool = False
     eula_accepted: bool = False

@@ -47,7 +47,7 @@ CUDA_FILE = re.compile(
     r"|nvrtc-builtins|nvJitLink|cupti|nccl|npp\w+|nvjpeg|nvblas|cufile)\.so(\.|$)")
 DRIVER_FILE = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so(\.|$)")
 # Where interpreters usually stand, in the order of preference.
-PYTHON_PLACES = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin")
+PYTHON_PLACES = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/gpufleet/python/*/bin")
 STEERING_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
                       "PYTHONPATH", "PYTHONHOME")
 

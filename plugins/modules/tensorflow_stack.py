@@ -38,6 +38,11 @@ options:
   interpreter:
     description: The interpreter; the one of that version on the path where this is not given.
     type: path
+  python_dir:
+    description: >-
+      A directory for interpreters. Where it is given, uv brings a build of that version there, from
+      wherever it is set to.
+    type: path
   installer:
     description: V(uv), or V(pip) for interpreters that uv does not know.
     type: str
@@ -167,9 +172,20 @@ def run(module, lock, command, **environment):
     return out
 
 
-def interpreter(module):
+def bring_interpreter(module, lock, python):
+    """Have uv bring an interpreter into the directory of interpreters; returns its path."""
+    params = module.params
+    command = [params["uv"], "python", "install", "--install-dir", params["python_dir"]]
+    run(module, lock, [*command, "--no-bin", python], UV_CACHE_DIR=params["cache"])
+    pattern = "cpython-{0}.*/bin/python{0}".format(python)
+    return sorted(glob.glob(os.path.join(params["python_dir"], pattern)))[-1]
+
+
+def interpreter(module, lock):
     """The interpreter's path, or an error that says which version is missing."""
     python = module.params["python"]
+    if module.params["python_dir"]:
+        return bring_interpreter(module, lock, python)
     path = module.params["interpreter"] or module.get_bin_path("python" + python)
     if not path or not os.path.exists(path):
         raise StateError(
@@ -199,7 +215,7 @@ def install_packages(module, lock, damaged):
             run(
                 module,
                 lock,
-                [params["uv"], "venv", "--no-config", "--python", interpreter(module), venv],
+                [params["uv"], "venv", "--no-config", "--python", interpreter(module, lock), venv],
                 **cache,
             )
         # The lock is whole: nothing is to be resolved, and nothing beside it to be brought in.
@@ -212,7 +228,7 @@ def install_packages(module, lock, damaged):
     else:
         if not os.path.exists(python):
             remove_tree(venv)
-            run(module, lock, [interpreter(module), "-m", "venv", venv])
+            run(module, lock, [interpreter(module, lock), "-m", "venv", venv])
         command = [python, "-m", "pip", "install", "--no-deps", "--require-hashes"]
         command += ["--disable-pip-version-check", "--cache-dir", params["cache"], *source]
         # The pip that came with an old interpreter knows neither today's wheels nor their names:
@@ -407,6 +423,7 @@ def main():
             "venv": {"type": "path", "required": True},
             "python": {"type": "str", "required": True},
             "interpreter": {"type": "path"},
+            "python_dir": {"type": "path"},
             "installer": {"type": "str", "choices": ["uv", "pip"], "default": "uv"},
             "uv": {"type": "path"},
             "lock": {"type": "path", "required": True},

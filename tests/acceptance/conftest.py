@@ -75,12 +75,16 @@ def lab(fleet: Fleet, *words: str) -> None:
     fleet.run(ROOT / ".venv" / "bin" / "python", "-m", "lab", *words)
 
 
+def instance(request: pytest.FixtureRequest) -> str:
+    """The name of a module's lab, of this checkout's own: the same tests may run in another one."""
+    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
+    return f"test-{checkout}-{request.module.__name__.rpartition('_')[2]}"
+
+
 @pytest.fixture(scope="module")
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Fresh hosts for one module of tests."""
-    # Of this checkout's own: the same tests may run in another one at the same time.
-    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
-    made = Fleet(f"test-{checkout}-{request.module.__name__.rpartition('_')[2]}")
+    made = Fleet(instance(request))
     lab(made, "down")
     lab(made, "artifacts")
     lab(made, "up")

@@ -137,6 +137,21 @@ def test_an_interpreter_whose_name_does_not_tell_its_version(python: str) -> Non
     assert (problem["code"], problem["where"]) == ("wrong-type", "gpu_stacks[0].python")
 
 
+def test_uv_brings_a_python_only_where_it_may_and_can() -> None:
+    host = with_pythons("3.11")
+    problem = refusal(wish("2.4.0"), host)
+    assert "say gpu_python_install: true" in problem["remedy"]
+    stack = resolve(wish("2.4.0", gpu_python_install=True), host)["stacks"][0]
+    assert (stack["python"], stack["interpreter"], stack["python_source"]) == ("3.8", None, "uv")
+    own = resolve(wish("2.13.1", gpu_python_install=True), host)["stacks"][0]
+    assert (own["python"], own["python_source"]) == ("3.11", "host")
+    older = {"tensorflow": "2.13.1", "python": "3.9"}
+    assert resolve(wish(older, gpu_python_install=True), host)["stacks"][0]["python"] == "3.9"
+    relic = refusal(wish("1.4.0", gpu_python_install=True), host)
+    assert relic["code"] == "python-unavailable"
+    assert "gpu_python_install" not in relic["remedy"]
+
+
 def test_a_driver_s_library_is_planned_for_builds_that_are_linked_against_it() -> None:
     wished = wish("1.4.0", "2.13.1", gpu_expect={"count": 0})
     plan = resolve(wished, with_pythons("3.6", "3.11"))

@@ -237,6 +237,17 @@ def test_a_python_that_is_not_there_is_named(bench: Bench) -> None:
     assert "/nowhere/bin/python3.9 is not on this host" in answer["msg"]
 
 
+def test_uv_brings_an_interpreter_into_its_directory(bench: Bench) -> None:
+    place = bench.root / "pythons"
+    made = place / f"cpython-{VERSION}.9-linux-x86_64-gnu" / "bin"
+    brings = f"mkdir -p {made}; ln -sf {sys.executable} {made}/python{VERSION}"
+    bench.write(fails=f'[ "$1" != python ] || {{ {brings}; exit; }}')
+    assert bench.install(interpreter=None, python_dir=place)["changed"]
+    calls = bench.calls.read_text().splitlines()
+    assert calls[0] == f"python install --install-dir {place} --no-bin {VERSION}"
+    assert f"--python {made}/python{VERSION}" in calls[1]
+
+
 def test_pip_of_the_lock_comes_first_for_an_interpreter_that_uv_does_not_know(
     bench: Bench,
 ) -> None:

@@ -1,0 +1,81 @@
+# Apache-2.0, see LICENSE
+"""Provisioning against a script written by hand, on the same hosts, in one run.
+
+Each round starts from fresh hosts for every contender, artifacts cached, and measures wall-clock
+seconds from the command to its end. The script (``by_hand.sh``) makes the same copies and installs
+for both hosts at once, with pip as most people would, and with uv as gpufleet does; it checks
+nothing and cannot be killed and continued. Ratios are gpufleet's time over the script's.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+from .common import BIN, ENVIRONMENT, INVENTORY, ROOT, command, lab, timed
+
+LOCK = INVENTORY / "stacks" / "tensorflow-2.13.1-py3.11.lock"
+
+
+def fresh_hosts() -> None:
+    """Two hosts on which nothing was done yet."""
+    lab("down")
+    lab("up")
+
+
+def playbook(check: str = "") -> None:
+    """gpufleet's own provisioning."""
+    said = command(BIN / "ansible-playbook", "playbooks/site.yml", "-i", INVENTORY)
+    if check and check not in said:
+        sys.exit(f"Expected {check!r} in:\n{said}")
+
+
+def by_hand(installer: str) -> None:
+    """The script, on every host at once."""
+    inventory = json.loads(command(INVENTORY / "hosts.py", "--list"))
+    artifacts = inventory["all"]["vars"]["gpu_artifacts_source"]
+    running = []
+    for variables in inventory["_meta"]["hostvars"].values():
+        key = variables["ansible_ssh_private_key_file"]
+        arguments = f"-i {key} {variables['ansible_ssh_common_args']}"
+        host = f"{variables['ansible_user']}@{variables['ansible_host']}"
+        words = [ROOT / "benchmarks" / "by_hand.sh", host, artifacts, installer, LOCK, BIN / "uv"]
+        running.append(subprocess.Popen(words, env={**ENVIRONMENT, "SSH_ARGS": arguments}))
+    statuses = [process.wait() for process in running]
+    if any(statuses):
+        sys.exit(f"by_hand.sh ended with {statuses}")
+
+
+CONTENDERS: dict[str, Callable[[], None]] = {
+    "gpufleet": playbook,
+    "by hand, with uv": lambda: by_hand("uv"),
+    "by hand, with pip": lambda: by_hand("pip"),
+}
+
+
+def measure(rounds: int, console: Console) -> Table:
+    """Run every contender; the medians and ratios as a table."""
+    lab("artifacts")
+    seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    again: list[float] = []
+    for number in range(rounds):
+        for name, work in CONTENDERS.items():
+            fresh_hosts()
+            with console.status(f"round {number + 1}: {name}"):
+                seconds[name].append(timed(work))
+                if work is playbook:
+                    again.append(timed(lambda: playbook(check="changed=0")))
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    table = Table(title="Two fresh hosts to the lab's stack, artifacts cached", min_width=60)
+    for heading in ("contender", "median, s", "gpufleet / it"):
+        table.add_column(heading, justify="left" if heading == "contender" else "right")
+    for name, median in medians.items():
+        table.add_row(name, f"{median:.1f}", f"{medians['gpufleet'] / median:.2f}")
+    table.add_row("gpufleet, second run", f"{statistics.median(again):.1f}", "")
+    return table
