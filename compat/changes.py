@@ -22,8 +22,8 @@ def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list
     """What to do on a host, in the order of the roles: `what`, `id`, `action`, `because`.
 
     `what` is toolkit, cudnn, driver_library, stack, linker or default_link; `id` is the receipt's
-    id, the library's name, the linker file's or the link's path; `action` is install, repair, finish or refuse. An empty list means
-    that the host is what the plan says, as far as documents can tell.
+    id, the library's name, the linker file's or the link's path; `action` is install, repair, finish
+    or refuse. An empty list means that the host is what the plan says, as far as documents can tell.
     """
     host = Host(snapshot)
     rows = [_toolkit(host, row) for row in plan["toolkits"]]

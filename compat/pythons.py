@@ -101,8 +101,8 @@ def by_uv(version: str) -> bool:
 def _how(version: str) -> str:
     uv = "say gpu_python_install: true and have uv bring it, " if by_uv(version) else ""
     return (
-        f"{uv}install Python {version} on the host (in /opt/python/{version}, say, where it is found "
-        "by itself), or name its interpreter: {tensorflow: ..., python: /PATH/bin/python"
+        f"{uv}install Python {version} on the host (in /opt/python/{version}, say, where it is "
+        "found by itself), or name its interpreter: {tensorflow: ..., python: /PATH/bin/python"
         f"{version}}}"
     )
 

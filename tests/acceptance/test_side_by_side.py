@@ -178,10 +178,10 @@ def test_provision_mends_them_and_leaves_what_is_a_person_s_own(fleet: Fleet) ->
 def uv_finds_python(fleet: Fleet, version: str, tmp_path: Path) -> None:
     """Set uv on the host to a directory with one build, made of this machine's own interpreter."""
     prefix = pythons.find(version, os.environ)
-    full = subprocess.run(
-        [prefix / f"bin/python{version}", "-c", "import platform; print(platform.python_version())"],
-        capture_output=True, text=True, check=True,
-    ).stdout.strip()
+    question = "import platform; print(platform.python_version())"
+    full = subprocess.check_output(
+        [prefix / f"bin/python{version}", "-c", question], text=True
+    ).strip()
     pythons.lay_out(prefix, version, tmp_path / "python")
     subprocess.run(["tar", "-czf", "build.tar.gz", "python"], cwd=tmp_path, check=True)
     major, minor, patch = map(int, full.split("."))
