@@ -1,0 +1,114 @@
+"""The Python package index: which one, and which wheels of a project it has (PEP 503)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from .errors import MeasureError
+
+DEFAULT = "https://pypi.org/simple"
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class File:
+    """One wheel on the index."""
+
+    name: str
+    url: str
+    sha256: str | None
+    version: Version
+    python: str  # "3.6"
+
+    @property
+    def platform(self) -> str:
+        """Its platform tags as they stand in the name, joined by dots."""
+        return self.name.removesuffix(".whl").rsplit("-", 1)[-1]
+
+
+def address(environment: Mapping[str, str] = os.environ) -> str:
+    """The index that uv or pip is set to here: environment first, then pip's files, else PyPI."""
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
+        if environment.get(name):
+            return environment[name].split("=", 1)[-1].rstrip("/")
+    told = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"],
+        capture_output=True, text=True, check=False, env=dict(environment),
+    )
+    found = dict(re.findall(r"^(\w+)\.index-url='(.*)'$", told.stdout, re.MULTILINE))
+    return str(found.get("download", found.get("global", DEFAULT))).rstrip("/")
+
+
+def opened(url: str, headers: Mapping[str, str] | None = None) -> Any:
+    """The answer to a request, an open stream; raises MeasureError. Sends the url's password."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        raise MeasureError(f"{url}: only an index over http or https can be measured")
+    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    passwords = urllib.request.HTTPPasswordMgrWithPriorAuth()
+    if parts.username:
+        passwords.add_password(
+            None, plain, unquote(parts.username), unquote(parts.password or ""), True
+        )
+    opener = urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(passwords))
+    try:
+        return opener.open(urllib.request.Request(plain, headers=dict(headers or {})), None,
+                           TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise MeasureError(f"{plain}: the index answers {error.code} {error.reason}") from None
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise MeasureError(f"{plain}: not reached ({reason})") from None
+
+
+class _Links(HTMLParser):
+    """The links of a page, each made whole."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.page = page
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a" and (href := dict(attrs).get("href")):
+            self.found.append(urljoin(self.page, href))
+
+
+def files(project: str, index: str) -> list[File]:
+    """The project's wheels for Linux on x86_64, by version, then Python; raises MeasureError."""
+    page = f"{index}/{project}/"
+    with opened(page, {"Accept": "application/vnd.pypi.simple.v1+html, text/html"}) as answer:
+        links = _Links(page)
+        links.feed(answer.read().decode("utf-8", "replace"))
+    wheels = [wheel for link in links.found if (wheel := _wheel(link))]
+    return sorted(wheels, key=lambda wheel: (wheel.version, Version(wheel.python)))
+
+
+def _wheel(link: str) -> File | None:
+    """The wheel that a link leads to, if it is one for CPython on Linux, x86_64."""
+    url, fragment = urldefrag(link)
+    name = unquote(url.rsplit("/", 1)[-1])
+    try:
+        _, version, _, tags = parse_wheel_filename(name)
+    except (InvalidWheelFilename, InvalidVersion):
+        return None
+    tag = next(iter(tags))
+    python = re.fullmatch(r"cp(\d)(\d+)", tag.interpreter)
+    if not python or not re.fullmatch(r"(many)?linux.*_x86_64", tag.platform):
+        return None
+    digest = re.fullmatch(r"sha256=([0-9a-f]{64})", fragment)
+    return File(name, url, digest and digest[1], version, f"{python[1]}.{python[2]}")

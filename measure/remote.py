@@ -1,0 +1,73 @@
+"""A file on a web server, read in parts like one on disk.
+
+A wheel of 600 MB has its contents at the end and a few members that tell something: `zipfile` seeks
+to those, and only they are fetched. A server that knows no ranges sends the whole file once.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+from contextlib import closing
+from typing import Any, BinaryIO
+
+from .errors import MeasureError
+from .index import opened
+
+LEAST, MOST = 1 << 16, 1 << 26  # bytes of one request: few for a look, many for a long read
+
+
+class Ranges(io.RawIOBase):
+    """A remote file; each request that goes on where the last one ended is four times as long."""
+
+    def __init__(self, url: str, size: int) -> None:
+        self.url, self.size = url, size
+        self._at = 0
+        self._start, self._block = 0, b""
+        self._length = LEAST
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        if self._at >= self.size:
+            return 0
+        end = self._start + len(self._block)
+        if not self._start <= self._at < end:
+            self._length = min(4 * self._length, MOST) if self._at == end else LEAST
+            self._fetch()
+        at = self._at - self._start
+        part = self._block[at : at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def _fetch(self) -> None:
+        last = min(self._at + self._length, self.size) - 1
+        with opened(self.url, {"Range": f"bytes={self._at}-{last}"}) as answer:
+            block = answer.read()
+        if len(block) != last - self._at + 1:
+            raise MeasureError(f"{self.url}: the answer ended too early")
+        self._start, self._block = self._at, block
+
+
+def remote(url: str) -> BinaryIO:
+    """A file to read and seek in; close it. Raises MeasureError when it is not reached."""
+    with closing(opened(url, {"Range": "bytes=0-0"})) as answer:
+        if answer.status == 206:
+            size = int(answer.headers["Content-Range"].rsplit("/", 1)[-1])
+            return io.BufferedReader(Ranges(answer.url, size), LEAST)
+        whole = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        shutil.copyfileobj(answer, whole)
+    return whole

@@ -1,0 +1,63 @@
+"""What a wheel says: linked libraries, opened ones, versions, architectures, requirements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from measure import wheel
+from tests.measure.conftest import CONFIG, METADATA, library, modern, wheel_file
+
+
+def read(path: Path, largest: int | None = None) -> wheel.Contents:
+    with path.open("rb") as stream:
+        return wheel.contents(stream, largest)
+
+
+def test_what_is_opened_while_it_runs_is_put_together_from_function_and_constant(
+    tmp_path: Path,
+) -> None:
+    found = read(modern(tmp_path / "tensorflow.whl"))
+    assert found.linked == []
+    assert found.opened == [
+        "libcublas.so.11", "libcublasLt.so.11", "libcudart.so.11.0", "libcudnn.so.8",
+    ]
+    assert (found.cuda, found.cudnn) == ("11.8", "8")
+    assert (found.sass, found.ptx) == (["3.5", "8.0"], ["8.0"])
+    assert found.and_cuda == ["nvidia-cublas-cu11==11.11.3.6"]
+    assert found.unread == []
+
+
+def test_what_it_is_linked_to_stands_in_the_dynamic_section(tmp_path: Path) -> None:
+    needed = ("libcudart.so.8.0", "libcudnn.so.6", "libcuda.so.1", "libm.so.6")
+    one = library(tmp_path, needed, ("Cudnn", "Cublas"))
+    found = read(wheel_file(tmp_path / "old.whl", {"a/_pywrap_tensorflow_internal.so": one}))
+    assert found.linked == ["libcudart.so.8.0", "libcudnn.so.6"]
+    assert found.opened == ["libcublas.so"]  # nothing in this wheel tells its version
+    assert (found.cuda, found.cudnn) == ("8.0", "6")
+    assert (found.sass, found.ptx) == (None, None)
+
+
+def test_up_to_cuda_10_0_all_libraries_bear_its_version(tmp_path: Path) -> None:
+    config = '#define TF_CUDA_VERSION "10.0"\n#define TF_CUDNN_VERSION "7"\n'
+    one = library(tmp_path, (), ("CudaRuntime", "Curand", "Cudnn"))
+    found = read(wheel_file(tmp_path / "1.14.whl", {"a/l.so.1": one, "a/cuda_config.h": config}))
+    assert found.opened == ["libcudart.so.10.0", "libcudnn.so.7", "libcurand.so.10.0"]
+
+
+def test_a_library_that_is_too_large_is_named_as_unread(tmp_path: Path) -> None:
+    found = read(modern(tmp_path / "tensorflow.whl"), largest=10)
+    assert found.unread == ["libtensorflow_framework.so.2", "libtensorflow_cc.so.2"]
+    assert found.opened == []
+
+
+def test_a_library_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    members: dict[str, bytes | str] = {"a/b.so": b"\x7fELF" + bytes(wheel.SMALLEST)}
+    with pytest.raises(ValueError, match=r"truncated|no dynamic|damaged"):
+        read(wheel_file(tmp_path / "bad.whl", {**members, "a/cuda_config.h": CONFIG}))
+
+
+def test_an_extra_asks_for_what_the_package_alone_does_not() -> None:
+    assert wheel.extra(METADATA, "and-cuda") == ["nvidia-cublas-cu11==11.11.3.6"]
+    assert wheel.extra(METADATA, "other") == []
