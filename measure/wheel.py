@@ -4,6 +4,8 @@ Libraries that it is linked to stand in the dynamic sections of its own librarie
 opens while it runs do not stand there by name: TensorFlow makes `libcublas.so.11` of a function
 (`DsoLoader::GetCublasDsoHandle`, in the symbols) and a constant (`TF_CUBLAS_VERSION`, in the
 wheel's `cuda_config.h`). Where the wheel has no such header, the name stays without its version.
+
+The GPU architectures stand in `build_info.py`, or else with each piece of device code.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from __future__ import annotations
 import mmap
 import re
 import shutil
+import struct
 import tempfile
 import zipfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
 from typing import BinaryIO
@@ -31,7 +35,22 @@ _LINKED = re.compile(rf"lib({'|'.join(COMPUTE)})\.so\.[\d.]+")
 _HANDLE = re.compile(rb"9DsoLoader\d+Get(\w+?)DsoHandleE")
 _MACRO = re.compile(r'^#define TF_(\w+)_VERSION "([\d.]+)"', re.MULTILINE)
 _BUILT = re.compile(r"\b(cuda|cudnn)_version(?:_number)?'?(?:,| =) '([\d.]+)'")
-_TARGET = re.compile(r"'(sm|compute)_(\d+)(\d)'")
+_TARGET = re.compile(r"'(sm|compute)_(\d+)'")
+# A container of device code (magic, version 1, header of 16 bytes, size of what follows); in it the
+# pieces: kind, version, size of this header, size of what follows, and the architecture.
+_CONTAINER = b"\x50\xed\x55\xba\x01\x00\x10\x00"
+_PIECE = struct.Struct("<HHIQ12xI")
+_PTX, _MACHINE_CODE = 1, 2
+
+
+@dataclass
+class Library:
+    """What shared libraries say: the names that they are linked to, what they have functions to
+    open, and the pieces of device code in them as kind and architecture."""
+
+    linked: set[str] = field(default_factory=set)
+    handles: set[str] = field(default_factory=set)
+    code: set[tuple[int, int]] = field(default_factory=set)
 
 
 @dataclass
@@ -51,8 +70,8 @@ class Contents:
 def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
     """Read a wheel; libraries of more than `largest` packed bytes are only named, as unread."""
     found = Contents()
-    linked: set[str] = set()
-    handles: set[str] = set()
+    every = Library()
+    targets: list[tuple[str, str]] = []
     macros: dict[str, str] = {}
     built: dict[str, str] = {}
     with zipfile.ZipFile(stream) as archive:
@@ -63,23 +82,29 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
             elif member.filename.endswith("python/platform/build_info.py"):
                 text = archive.read(member).decode()
                 built |= _BUILT.findall(text)
-                found.sass, found.ptx = _targets(text)
+                targets = _TARGET.findall(text)
             elif member.filename.endswith(".dist-info/METADATA"):
                 found.and_cuda = extra(archive.read(member).decode(), "and-cuda")
             elif re.search(r"\.so(\.\d+)*$", name) and member.file_size >= SMALLEST:
                 if largest is not None and member.compress_size > largest:
                     found.unread.append(name)
                     continue
-                needed, symbols = _library(archive, member)
-                linked |= needed
-                handles |= symbols
-    found.linked = sorted(linked)
+                one = _library(archive, member)
+                every.linked |= one.linked
+                every.handles |= one.handles
+                every.code |= one.code
+    found.linked = sorted(every.linked)
+    from_name = dict(name.removeprefix("lib").split(".so.") for name in every.linked)
     # A library that it is linked to is there before it could be opened.
-    stems = {_LINKED.fullmatch(name)[1] for name in linked}  # type: ignore[index]
-    found.opened = sorted(_soname(name, macros) for name in handles - stems)
-    from_name = dict(re.findall(r"^lib(cudart|cudnn)\.so\.([\d.]+)$", "\n".join(linked), re.M))
+    found.opened = sorted(_soname(name, macros) for name in every.handles - from_name.keys())
     found.cuda = macros.get("CUDA") or built.get("cuda") or from_name.get("cudart")
     found.cudnn = macros.get("CUDNN") or built.get("cudnn") or from_name.get("cudnn")
+    if targets:  # `sm_35` is machine code; `compute_80` brings both
+        found.sass = _capabilities(int(number) for _, number in targets)
+        found.ptx = _capabilities(int(number) for kind, number in targets if kind == "compute")
+    elif every.code and not found.unread:
+        found.sass = _capabilities(each for kind, each in every.code if kind == _MACHINE_CODE)
+        found.ptx = _capabilities(each for kind, each in every.code if kind == _PTX)
     return found
 
 
@@ -97,19 +122,39 @@ def extra(metadata: str, name: str) -> list[str]:
     )
 
 
-def _library(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[set[str], set[str]]:
-    """The CUDA libraries that one library is linked to, and those that it has functions to open."""
+def _library(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Library:
     with tempfile.TemporaryFile() as copy:  # nameless: nothing is left, however this ends
         with archive.open(member) as source:
             shutil.copyfileobj(source, copy, 1 << 20)
         copy.flush()
         needed: list[str] = elf_dynamic(f"/proc/self/fd/{copy.fileno()}")["needed"]
         with mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            symbols = {symbol.decode() for symbol in _HANDLE.findall(data)}
-    return (
+            handles = {found[1].decode() for found in _HANDLE.finditer(data)}
+            code = set(_device_code(data))
+    return Library(
         {name for name in needed if name != DRIVER_SONAME and _LINKED.fullmatch(name)},
-        {_HANDLES[symbol] for symbol in symbols & _HANDLES.keys()},
+        {_HANDLES[handle] for handle in handles & _HANDLES.keys()},
+        code,
     )
+
+
+def _device_code(data: mmap.mmap) -> Iterator[tuple[int, int]]:
+    """Kind and architecture of each piece of code for GPUs."""
+    at = -1
+    while (at := data.find(_CONTAINER, at + 1)) >= 0:
+        end = at + 16 + int.from_bytes(data[at + 8 : at + 16], "little")
+        piece = at + 16
+        while piece + _PIECE.size <= min(end, len(data)):
+            kind, _, header, size, number = _PIECE.unpack_from(data, piece)
+            if kind not in (_PTX, _MACHINE_CODE) or header < _PIECE.size:
+                break
+            yield kind, number
+            piece += header + size
+
+
+def _capabilities(numbers: Iterable[int]) -> list[str]:
+    """`3.5` for each 35, in order."""
+    return [f"{number // 10}.{number % 10}" for number in sorted(set(numbers))]
 
 
 def _soname(name: str, macros: dict[str, str]) -> str:
@@ -121,12 +166,3 @@ def _soname(name: str, macros: dict[str, str]) -> str:
     every = "" if name == "cudnn" else macros.get("CUDA_LIB") or macros.get("CUDA", "")
     version = macros.get(own.upper(), every)
     return f"lib{name}.so.{version}".removesuffix(".")
-
-
-def _targets(text: str) -> tuple[list[str] | None, list[str] | None]:
-    """The GPU architectures with machine code, and with PTX: `sm_35` is the one, `compute_80` both.
-    """
-    found = [(kind, f"{major}.{minor}") for kind, major, minor in _TARGET.findall(text)]
-    if not found:
-        return None, None
-    return [each for _, each in found], [each for kind, each in found if kind == "compute"]

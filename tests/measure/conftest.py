@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,6 +44,14 @@ def library(folder: Path, needed: tuple[str, ...] = (), handles: tuple[str, ...]
     names = [f"Get{handle}DsoHandle" for handle in handles]
     symbols = "".join(f"\0_ZN3tsl8internal9DsoLoader{len(n)}{n}Ev\0" for n in names)
     return content + symbols.encode() + bytes(wheel.SMALLEST)
+
+
+def device_code(*pieces: tuple[int, int]) -> bytes:
+    """A container of empty pieces of code for GPUs, each of a kind for an architecture."""
+    inside = b"".join(
+        struct.pack("<HHIQ12xI32x", kind, 0, 64, 8, number) + bytes(8) for kind, number in pieces
+    )
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(inside)) + inside
 
 
 def wheel_file(path: Path, members: dict[str, bytes | str]) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from measure import wheel
-from tests.measure.conftest import CONFIG, METADATA, library, modern, wheel_file
+from tests.measure.conftest import CONFIG, METADATA, device_code, library, modern, wheel_file
 
 
 def read(path: Path, largest: int | None = None) -> wheel.Contents:
@@ -44,6 +44,17 @@ def test_up_to_cuda_10_0_all_libraries_bear_its_version(tmp_path: Path) -> None:
     one = library(tmp_path, (), ("CudaRuntime", "Curand", "Cudnn"))
     found = read(wheel_file(tmp_path / "1.14.whl", {"a/l.so.1": one, "a/cuda_config.h": config}))
     assert found.opened == ["libcudart.so.10.0", "libcudnn.so.7", "libcurand.so.10.0"]
+
+
+def test_without_build_information_the_device_code_tells_the_architectures(tmp_path: Path) -> None:
+    code = device_code((2, 35), (2, 52), (1, 52))
+    one = library(tmp_path, ("libcudart.so.9.0",)) + code + b"\x50\xed\x55\xba and no container"
+    path = wheel_file(tmp_path / "1.12.whl", {"a/b.so": one, "a/c.so": library(tmp_path)})
+    found = read(path)
+    assert (found.sass, found.ptx) == (["3.5", "5.2"], ["5.2"])
+    # Not all of it was seen, so nothing is said.
+    found = read(path, largest=10)
+    assert (found.sass, found.unread) == (None, ["b.so", "c.so"])
 
 
 def test_a_library_that_is_too_large_is_named_as_unread(tmp_path: Path) -> None:
