@@ -8,9 +8,11 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
@@ -43,7 +45,7 @@ def address(environment: Mapping[str, str] = os.environ) -> str:
     """The index that uv or pip is set to here: environment first, then pip's files, else PyPI."""
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
         if environment.get(name):
-            return environment[name].split("=", 1)[-1].rstrip("/")
+            return re.sub(r"^[\w.-]+=", "", environment[name]).rstrip("/")  # uv's may have a name
     told = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"],
         capture_output=True, text=True, check=False, env=dict(environment),
@@ -52,27 +54,30 @@ def address(environment: Mapping[str, str] = os.environ) -> str:
     return str(found.get("download", found.get("global", DEFAULT))).rstrip("/")
 
 
-def opened(url: str, headers: Mapping[str, str] | None = None) -> Any:
-    """The answer to a request, an open stream; raises MeasureError. Sends the url's password."""
+@contextmanager
+def request(url: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]:
+    """The answer to a request, an open stream; raises MeasureError, also while it is read.
+
+    User and password of the url are sent, and are in no message.
+    """
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https"):
-        raise MeasureError(f"{url}: only an index over http or https can be measured")
     plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    if parts.scheme not in ("http", "https"):
+        raise MeasureError(f"{plain}: only an index over http or https can be asked")
     passwords = urllib.request.HTTPPasswordMgrWithPriorAuth()
     if parts.username:
-        passwords.add_password(
-            None, plain, unquote(parts.username), unquote(parts.password or ""), True
-        )
+        user, password = unquote(parts.username), unquote(parts.password or "")
+        passwords.add_password(None, plain, user, password, is_authenticated=True)
     opener = urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(passwords))
+    asked = urllib.request.Request(plain, headers=dict(headers or {}))
     try:
-        return opener.open(urllib.request.Request(plain, headers=dict(headers or {})), None,
-                           TIMEOUT_S)
+        with opener.open(asked, timeout=TIMEOUT_S) as answer:
+            yield answer
     except urllib.error.HTTPError as error:
         error.close()
-        raise MeasureError(f"{plain}: the index answers {error.code} {error.reason}") from None
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise MeasureError(f"{plain}: not reached ({reason})") from None
+        raise MeasureError(f"{plain}: the answer is {error.code} {error.reason}") from None
+    except (OSError, HTTPException) as error:
+        raise MeasureError(f"{plain}: not read ({getattr(error, 'reason', error)})") from None
 
 
 class _Links(HTMLParser):
@@ -91,7 +96,7 @@ class _Links(HTMLParser):
 def files(project: str, index: str) -> list[File]:
     """The project's wheels for Linux on x86_64, by version, then Python; raises MeasureError."""
     page = f"{index}/{project}/"
-    with opened(page, {"Accept": "application/vnd.pypi.simple.v1+html, text/html"}) as answer:
+    with request(page, {"Accept": "application/vnd.pypi.simple.v1+html, text/html"}) as answer:
         links = _Links(page)
         links.feed(answer.read().decode("utf-8", "replace"))
     wheels = [wheel for link in links.found if (wheel := _wheel(link))]

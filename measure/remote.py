@@ -9,11 +9,10 @@ from __future__ import annotations
 import io
 import shutil
 import tempfile
-from contextlib import closing
 from typing import Any, BinaryIO
 
 from .errors import MeasureError
-from .index import opened
+from .index import request
 
 LEAST, MOST = 1 << 16, 1 << 26  # bytes of one request: few for a look, many for a long read
 
@@ -55,7 +54,7 @@ class Ranges(io.RawIOBase):
 
     def _fetch(self) -> None:
         last = min(self._at + self._length, self.size) - 1
-        with opened(self.url, {"Range": f"bytes={self._at}-{last}"}) as answer:
+        with request(self.url, {"Range": f"bytes={self._at}-{last}"}) as answer:
             block = answer.read()
         if len(block) != last - self._at + 1:
             raise MeasureError(f"{self.url}: the answer ended too early")
@@ -64,10 +63,10 @@ class Ranges(io.RawIOBase):
 
 def remote(url: str) -> BinaryIO:
     """A file to read and seek in; close it. Raises MeasureError when it is not reached."""
-    with closing(opened(url, {"Range": "bytes=0-0"})) as answer:
+    with request(url, {"Range": "bytes=0-0"}) as answer:
         if answer.status == 206:
             size = int(answer.headers["Content-Range"].rsplit("/", 1)[-1])
-            return io.BufferedReader(Ranges(answer.url, size), LEAST)
+            return io.BufferedReader(Ranges(url, size), LEAST)
         whole = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
         shutil.copyfileobj(answer, whole)
     return whole

@@ -25,9 +25,8 @@ def isolated(**settings: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"])
 def test_the_environment_names_the_index(name: str) -> None:
-    assert package_index.address(isolated(**{name: "https://x.example/simple/"})) == (
-        "https://x.example/simple"
-    )
+    for told in ("https://x.example/simple/", "own=https://x.example/simple"):
+        assert package_index.address(isolated(**{name: told})) == "https://x.example/simple"
 
 
 def test_else_the_files_of_pip_do(tmp_path: Path) -> None:
@@ -69,7 +68,7 @@ def test_a_password_goes_to_the_index_and_into_no_message(index: Index) -> None:
 
 
 def test_an_index_that_is_not_there_is_named() -> None:
-    with pytest.raises(MeasureError, match=r"127\.0\.0\.1:9/.*not reached"):
+    with pytest.raises(MeasureError, match=r"127\.0\.0\.1:9/.*not read"):
         package_index.files("tensorflow", "http://127.0.0.1:9/simple")
 
 
@@ -95,6 +94,13 @@ def test_a_long_read_takes_few_requests(index: Index, archive: str) -> None:
     with remote.remote(archive) as stream, zipfile.ZipFile(stream) as parts:
         assert len(parts.read("large")) == 8 << 20
     assert len(index.asked) < 14
+
+
+def test_an_answer_that_ends_too_early_is_told(index: Index, archive: str) -> None:
+    with remote.remote(archive) as stream:
+        index.files["a.zip"] = b"another"
+        with pytest.raises(MeasureError, match="ended too early"):
+            stream.read(100)
 
 
 def test_a_server_without_ranges_sends_the_whole_file_once(index: Index, archive: str) -> None:
