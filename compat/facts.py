@@ -53,7 +53,17 @@ def build(version: str) -> Build | None:
         return None
     rows = _rows("tensorflow", "builds", part)
     row = next(row for row in rows if row["version"] == version)
-    return Build(row, _compiled_with(version))
+    return Build(_measured(row), _compiled_with(version))
+
+
+def _measured(row: Row) -> Row:
+    """A build with the figures of its own wheel, where a rule has them."""
+    for rule in rules("builds_measured_otherwise"):
+        if row["version"] in rule["versions"]:
+            explained = document("rules.yml")["sources"]
+            told = [explained[key] for key in rule["source"]]
+            return {**row, **rule["figures"], "source": [*row["source"], *told]}
+    return row
 
 
 def _compiled_with(version: str) -> str | None:

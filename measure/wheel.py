@@ -26,7 +26,11 @@ from packaging.requirements import Requirement
 from compat.records import DRIVER_SONAME
 from verify.probe import elf_dynamic
 
-SMALLEST = 1 << 20  # bytes; what is smaller is an operation or a wrapper, linked to the large ones
+# What `import tensorflow` loads. The others are linked to these, or belong to contrib (1.x), where
+# one asks for TensorRT as well.
+_CORE = re.compile(
+    r"(libtensorflow_(framework|cc)|_pywrap_tensorflow(_internal|_common)?)\.so(\.\d+)*"
+)
 # CUPTI, NCCL and TensorRT are left out: a GPU computes without them.
 COMPUTE = ("cudart", "cublas", "cublasLt", "cufft", "curand", "cusolver", "cusparse", "cudnn")
 _HANDLES = {("CudaRuntime" if name == "cudart" else name.capitalize()): name for name in COMPUTE}
@@ -85,7 +89,7 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
                 targets = _TARGET.findall(text)
             elif member.filename.endswith(".dist-info/METADATA"):
                 found.and_cuda = extra(archive.read(member).decode(), "and-cuda")
-            elif re.search(r"\.so(\.\d+)*$", name) and member.file_size >= SMALLEST:
+            elif _CORE.fullmatch(name):
                 if largest is not None and member.compress_size > largest:
                     found.unread.append(name)
                     continue

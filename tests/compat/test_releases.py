@@ -56,7 +56,7 @@ def test_it_answers_alone(version: str) -> None:
     stems = {soname.split(".")[0] for soname in answer["sonames"]}
     assert {"libcudart", "libcublas", "libcudnn"} <= stems
     assert "libcuda" not in stems  # the driver's
-    assert answer["compute_capability"]["min"] in {"3.0", "3.5", "5.0", "6.0"}
+    assert answer["compute_capability"]["min"] in {"3.0", "3.5", "3.7", "5.0", "6.0"}
     assert answer["sources"]
 
 
@@ -152,6 +152,23 @@ def test_a_build_gets_at_least_the_cudnn_that_it_was_compiled_with(
     version: str, cudnn: str
 ) -> None:
     assert release(version)["cudnn"].startswith(f"{cudnn}.")
+
+
+@pytest.mark.parametrize("version", ["1.12.2", "1.12.3"])
+def test_a_build_that_was_made_for_one_architecture_says_so(version: str) -> None:
+    answer = release(version)
+    assert (answer["compute_capability"]["min"], answer["compute_capability"]["native"]) == (
+        "3.7", ["3.7"],
+    )
+    assert "7.0" in answer["compute_capability"]["ptx"]
+    assert any("compute capability 3.7 alone" in source for source in answer["sources"])
+    (problem,) = release(version, gpu="3.5")["problems"]
+    assert problem["code"] == "gpu-too-old"
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "1.13.2"])
+def test_what_a_build_opens_while_it_runs_is_planned_for(version: str) -> None:
+    assert {"libcufft.so.10.0", "libcurand.so.10.0"} <= {*release(version)["sonames"]}
 
 
 def test_a_cudnn_older_than_the_build_was_compiled_with_is_refused() -> None:

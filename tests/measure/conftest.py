@@ -14,7 +14,6 @@ from threading import Thread
 
 import pytest
 
-from measure import wheel
 from tests.elf_file import shared_library
 
 CONFIG = """\
@@ -38,12 +37,11 @@ HANDLES = ("CudaDriver", "CudaRuntime", "Cublas", "CublasLt", "Cudnn", "Cupti", 
 
 
 def library(folder: Path, needed: tuple[str, ...] = (), handles: tuple[str, ...] = ()) -> bytes:
-    """A library large enough to be read, linked to some, with TensorFlow's functions to open some.
-    """
+    """A library that is linked to some, and has TensorFlow's functions to open some."""
     content = shared_library(folder / "made.so", None, needed).read_bytes()
     names = [f"Get{handle}DsoHandle" for handle in handles]
     symbols = "".join(f"\0_ZN3tsl8internal9DsoLoader{len(n)}{n}Ev\0" for n in names)
-    return content + symbols.encode() + bytes(wheel.SMALLEST)
+    return content + symbols.encode()
 
 
 def device_code(*pieces: tuple[int, int]) -> bytes:

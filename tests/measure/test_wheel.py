@@ -9,6 +9,9 @@ import pytest
 from measure import wheel
 from tests.measure.conftest import CONFIG, METADATA, device_code, library, modern, wheel_file
 
+FRAMEWORK = "a/libtensorflow_framework.so.1"
+INTERNAL = "a/python/_pywrap_tensorflow_internal.so"
+
 
 def read(path: Path, largest: int | None = None) -> wheel.Contents:
     with path.open("rb") as stream:
@@ -32,29 +35,39 @@ def test_what_is_opened_while_it_runs_is_put_together_from_function_and_constant
 def test_what_it_is_linked_to_stands_in_the_dynamic_section(tmp_path: Path) -> None:
     needed = ("libcudart.so.8.0", "libcudnn.so.6", "libcuda.so.1", "libm.so.6")
     one = library(tmp_path, needed, ("Cudnn", "Cublas"))
-    found = read(wheel_file(tmp_path / "old.whl", {"a/_pywrap_tensorflow_internal.so": one}))
+    found = read(wheel_file(tmp_path / "old.whl", {INTERNAL: one}))
     assert found.linked == ["libcudart.so.8.0", "libcudnn.so.6"]
     assert found.opened == ["libcublas.so"]  # nothing in this wheel tells its version
     assert (found.cuda, found.cudnn) == ("8.0", "6")
     assert (found.sass, found.ptx) == (None, None)
 
 
+def test_what_only_a_contribution_is_linked_to_does_not_count(tmp_path: Path) -> None:
+    core = library(tmp_path, ("libcudart.so.10.0",), ("Cufft",))
+    contrib = library(tmp_path, ("libcufft.so.10.0", "libnvinfer.so.5"))
+    members: dict[str, bytes | str] = {FRAMEWORK: core, "a/contrib/_wrap_conversion.so": contrib}
+    found = read(wheel_file(tmp_path / "1.13.whl", members))
+    assert (found.linked, found.opened) == (["libcudart.so.10.0"], ["libcufft.so"])
+
+
 def test_up_to_cuda_10_0_all_libraries_bear_its_version(tmp_path: Path) -> None:
     config = '#define TF_CUDA_VERSION "10.0"\n#define TF_CUDNN_VERSION "7"\n'
     one = library(tmp_path, (), ("CudaRuntime", "Curand", "Cudnn"))
-    found = read(wheel_file(tmp_path / "1.14.whl", {"a/l.so.1": one, "a/cuda_config.h": config}))
+    found = read(wheel_file(tmp_path / "1.14.whl", {FRAMEWORK: one, "a/cuda_config.h": config}))
     assert found.opened == ["libcudart.so.10.0", "libcudnn.so.7", "libcurand.so.10.0"]
 
 
 def test_without_build_information_the_device_code_tells_the_architectures(tmp_path: Path) -> None:
     code = device_code((2, 35), (2, 52), (1, 52))
     one = library(tmp_path, ("libcudart.so.9.0",)) + code + b"\x50\xed\x55\xba and no container"
-    path = wheel_file(tmp_path / "1.12.whl", {"a/b.so": one, "a/c.so": library(tmp_path)})
+    path = wheel_file(tmp_path / "1.12.whl", {FRAMEWORK: one, INTERNAL: library(tmp_path)})
     found = read(path)
     assert (found.sass, found.ptx) == (["3.5", "5.2"], ["5.2"])
     # Not all of it was seen, so nothing is said.
     found = read(path, largest=10)
-    assert (found.sass, found.unread) == (None, ["b.so", "c.so"])
+    assert (found.sass, found.unread) == (
+        None, ["libtensorflow_framework.so.1", "_pywrap_tensorflow_internal.so"],
+    )
 
 
 def test_a_library_that_is_too_large_is_named_as_unread(tmp_path: Path) -> None:
@@ -64,7 +77,7 @@ def test_a_library_that_is_too_large_is_named_as_unread(tmp_path: Path) -> None:
 
 
 def test_a_library_that_is_damaged_is_refused(tmp_path: Path) -> None:
-    members: dict[str, bytes | str] = {"a/b.so": b"\x7fELF" + bytes(wheel.SMALLEST)}
+    members: dict[str, bytes | str] = {FRAMEWORK: b"\x7fELF" + bytes(100)}
     with pytest.raises(ValueError, match=r"truncated|no dynamic|damaged"):
         read(wheel_file(tmp_path / "bad.whl", {**members, "a/cuda_config.h": CONFIG}))
 
