@@ -164,9 +164,10 @@ def _capabilities(numbers: Iterable[int]) -> list[str]:
 def _soname(name: str, macros: dict[str, str]) -> str:
     """The name under which TensorFlow opens a library, without its version where none is told.
 
-    Up to CUDA 10.0 all libraries bear the toolkit's version; `cublasLt` comes with `cublas`.
+    Before each library had a constant of its own (2.3), cudart had the toolkit's, and the others
+    shared one, or (1.13) had the toolkit's as well; `cublasLt` comes with `cublas`.
     """
-    own = "cublas" if name == "cublasLt" else name
-    every = "" if name == "cudnn" else macros.get("CUDA_LIB") or macros.get("CUDA", "")
-    version = macros.get(own.upper(), every)
+    own = "CUBLAS" if name == "cublasLt" else name.upper()
+    shared = {"cudart": ("CUDA",), "cudnn": ()}.get(name, ("CUDA_LIB", "CUDA"))
+    version = next((macros[each] for each in (own, *shared) if each in macros), "")
     return f"lib{name}.so.{version}".removesuffix(".")

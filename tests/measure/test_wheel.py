@@ -50,11 +50,12 @@ def test_what_only_a_contribution_is_linked_to_does_not_count(tmp_path: Path) ->
     assert (found.linked, found.opened) == (["libcudart.so.10.0"], ["libcufft.so"])
 
 
-def test_up_to_cuda_10_0_all_libraries_bear_its_version(tmp_path: Path) -> None:
-    config = '#define TF_CUDA_VERSION "10.0"\n#define TF_CUDNN_VERSION "7"\n'
+def test_before_2_3_the_libraries_share_one_constant_but_for_cudart(tmp_path: Path) -> None:
+    constants = {"CUDA": "10.1", "CUDA_LIB": "10", "CUDNN": "7"}
+    config = "".join(f'#define TF_{key}_VERSION "{told}"\n' for key, told in constants.items())
     one = library(tmp_path, (), ("CudaRuntime", "Curand", "Cudnn"))
-    found = read(wheel_file(tmp_path / "1.14.whl", {FRAMEWORK: one, "a/cuda_config.h": config}))
-    assert found.opened == ["libcudart.so.10.0", "libcudnn.so.7", "libcurand.so.10.0"]
+    found = read(wheel_file(tmp_path / "2.1.whl", {FRAMEWORK: one, "a/cuda_config.h": config}))
+    assert found.opened == ["libcudart.so.10.1", "libcudnn.so.7", "libcurand.so.10"]
 
 
 def test_without_build_information_the_device_code_tells_the_architectures(tmp_path: Path) -> None:
