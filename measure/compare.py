@@ -39,12 +39,13 @@ def differences(plan: Row, found: Row) -> list[str]:
 
 
 def unsaid(found: Row) -> list[str]:
-    """What the wheel does not say, so that the plan's word for it could not be checked."""
+    """What the wheel does not say, or was not read for: the plan's word for it is not checked."""
     bare = [name for name in found["opened"] if name.endswith(".so")]
     return [
-        *(name for name in ("cuda", "cudnn") if found[name] is None),
-        *(["architectures"] if found["sass"] is None else []),
+        *(what for key, what in (("cuda", "CUDA"), ("cudnn", "cuDNN")) if found[key] is None),
+        *(["GPU architectures"] if found["sass"] is None else []),
         *([f"the versions of {', '.join(bare)}"] if bare else []),
+        *(f"what {name} is linked to (not read)" for name in found["unread"]),
     ]
 
 

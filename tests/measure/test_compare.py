@@ -69,6 +69,8 @@ def test_a_name_without_its_version_fits_any_and_is_said_to_be_unsaid() -> None:
     row = MEASURED["1.0.0"]
     assert "libcudnn.so" in row["opened"]
     assert any("libcudnn.so" in each for each in compare.unsaid(row))
+    partly = {**row, "unread": ["libtensorflow_cc.so.2"]}
+    assert "what libtensorflow_cc.so.2 is linked to (not read)" in compare.unsaid(partly)
     plan = compare.expected("1.0.0")
     plan["sonames"] = [each for each in plan["sonames"] if "cufft" not in each]
     assert compare.differences(plan, row) == [
