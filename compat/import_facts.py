@@ -10,7 +10,7 @@ FACTS_DIR holds `cuda_toolkits.yml`, `cudnn_archives.yml`, `tensorflow_builds.ym
 - `not applicable` (minor-version compatibility before CUDA 11) becomes null;
 - rows are sorted by version, then CUDA, then platform, and split by major version (toolkits,
   cuDNN) or series (TensorFlow), so that a reader loads only what it asks for;
-- libcurand.so.10 moves to `sonames_optional` from TensorFlow 2.17 on (see CURAND_NOTE).
+- libcurand.so.10 moves to `sonames_optional` from TensorFlow 2.14 on (see CURAND_NOTE).
 
 `compat/data/rules.yml` and `gpus.yml` are written by hand and are not touched.
 """
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 CURAND_NOTE = (
     "the wheel's version macros name libcurand.so.10, but TensorFlow's own loader does not look "
-    "for it from 2.17 on: optional (checked again on the wheels after gathering)"
+    "for it from 2.14 on: optional (python -m measure: its function to open it is gone)"
 )
 INDEX_FILES_NOTE = (
     "'index file N' in a source: a public file read through a code search index, "
@@ -142,7 +142,7 @@ def build(row: Row) -> Row:
     if " in " in compat:
         row["min_driver"]["minor_compat_note"] = compat
     row["sonames_optional"] = []
-    if Version(row["version"]) >= Version("2.17.0"):
+    if Version(row["version"]) >= Version("2.14.0"):
         optional = [name for name in row["sonames_required"] if name.startswith("libcurand.")]
         row["sonames_required"] = [n for n in row["sonames_required"] if n not in optional]
         row["sonames_optional"] = optional

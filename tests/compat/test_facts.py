@@ -103,9 +103,9 @@ def test_figures_known_from_elsewhere() -> None:
     assert (old.distribution, old.cuda, old.cudnn_major) == ("tensorflow-gpu", "8.0", 6)
 
 
-def test_curand_is_optional_from_2_17_on_and_the_data_says_why() -> None:
+def test_curand_is_optional_from_2_14_on_and_the_data_says_why() -> None:
     for build in facts.builds():
-        optional = versions.key(build.version) >= versions.key("2.17.0")
+        optional = versions.key(build.version) >= versions.key("2.14.0")
         assert ("libcurand.so.10" in build.sonames_optional) is optional, build.version
         assert not set(build.sonames) & set(build.sonames_optional)
         if optional:
