@@ -23,7 +23,6 @@ from typing import BinaryIO
 
 from packaging.requirements import Requirement
 
-from compat.records import DRIVER_SONAME
 from verify.probe import elf_dynamic
 
 # What `import tensorflow` loads. The others are linked to these, or belong to contrib (1.x), where
@@ -31,11 +30,18 @@ from verify.probe import elf_dynamic
 _CORE = re.compile(
     r"(libtensorflow_(framework|cc)|_pywrap_tensorflow(_internal|_common)?)\.so(\.\d+)*"
 )
-# CUPTI, NCCL and TensorRT are left out: a GPU computes without them.
-COMPUTE = ("cudart", "cublas", "cublasLt", "cufft", "curand", "cusolver", "cusparse", "cudnn")
-_HANDLES = {("CudaRuntime" if name == "cudart" else name.capitalize()): name for name in COMPUTE}
-_HANDLES["CublasLt"] = _HANDLES.pop("Cublaslt")
-_LINKED = re.compile(rf"lib({'|'.join(COMPUTE)})\.so\.[\d.]+")
+# The library that each function opens. CUPTI, NCCL and TensorRT are left out: a GPU computes without.
+_HANDLES = {
+    "CudaRuntime": "cudart",
+    "Cublas": "cublas",
+    "CublasLt": "cublasLt",
+    "Cufft": "cufft",
+    "Curand": "curand",
+    "Cusolver": "cusolver",
+    "Cusparse": "cusparse",
+    "Cudnn": "cudnn",
+}
+_LINKED = re.compile(rf"lib({'|'.join(_HANDLES.values())})\.so\.[\d.]+")
 _HANDLE = re.compile(rb"9DsoLoader\d+Get(\w+?)DsoHandleE")
 _MACRO = re.compile(r'^#define TF_(\w+)_VERSION "([\d.]+)"', re.MULTILINE)
 _BUILT = re.compile(r"\b(cuda|cudnn)_version(?:_number)?'?(?:,| =) '([\d.]+)'")
@@ -136,7 +142,7 @@ def _library(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Library:
             handles = {found[1].decode() for found in _HANDLE.finditer(data)}
             code = set(_device_code(data))
     return Library(
-        {name for name in needed if name != DRIVER_SONAME and _LINKED.fullmatch(name)},
+        {name for name in needed if _LINKED.fullmatch(name)},
         {_HANDLES[handle] for handle in handles & _HANDLES.keys()},
         code,
     )
