@@ -48,7 +48,7 @@ def address(environment: Mapping[str, str] = os.environ) -> str:
             return re.sub(r"^[\w.-]+=", "", environment[name]).rstrip("/")  # uv's may have a name
     told = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"],
-        capture_output=True, text=True, check=False, env=dict(environment),
+        capture_output=True, text=True, check=True, env=dict(environment),
     )
     found = dict(re.findall(r"^(\w+)\.index-url='(.*)'$", told.stdout, re.MULTILINE))
     return str(found.get("download", found.get("global", DEFAULT))).rstrip("/")

@@ -30,7 +30,7 @@ from verify.probe import elf_dynamic
 _CORE = re.compile(
     r"(libtensorflow_(framework|cc)|_pywrap_tensorflow(_internal|_common)?)\.so(\.\d+)*"
 )
-# The library that each function opens. CUPTI, NCCL and TensorRT are left out: a GPU computes without.
+# The library that each function opens; not CUPTI, NCCL and TensorRT, without which GPUs compute.
 _HANDLES = {
     "CudaRuntime": "cudart",
     "Cublas": "cublas",
