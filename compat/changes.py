@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import ownership, versions
+from . import environment, ownership, versions
 from .host import Host, mapping, mappings
 from .linker import FILE as LINKER_FILE
 
@@ -21,15 +21,17 @@ UNSEEN = "could not be looked at"
 def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list[Row]:
     """What to do on a host, in the order of the roles: `what`, `id`, `action`, `because`.
 
-    `what` is toolkit, cudnn, driver_library, stack, linker or default_link; `id` is the receipt's
-    id, the library's name, the linker file's or the link's path; `action` is install, repair, finish
-    or refuse. An empty list means that the host is what the plan says, as far as documents can tell.
+    `what` is toolkit, cudnn, driver_library, stack, environment, linker or default_link; `id` is the
+    receipt's id, the library's name, the linker file's or the link's path; `action` is install,
+    repair, finish or refuse. An empty list means that the host is what the plan says, as far as
+    documents can tell.
     """
     host = Host(snapshot)
     rows = [_toolkit(host, row) for row in plan["toolkits"]]
     rows += [_cudnn(host, row) for row in plan["cudnn"]]
     rows.append(_driver_library(host, plan["driver_library"]))
     rows += [_stack(host, row) for row in plan["stacks"]]
+    rows.append(_environment(host, plan["environment"]))
     rows.append(_default_link(host, plan["default_link"]))
     rows.append(_linker(host, plan))
     return [row for row in rows if row is not None]
@@ -180,6 +182,8 @@ def _drift(receipt: Row, stack: Row, row: Mapping[str, Any]) -> list[str]:
     python = versions.short(str(receipt.get("python") or ""))
     if row["python"] and python != row["python"]:
         found.append(f"it was made with Python {python or 'unknown'}, not {row['python']}")
+    if receipt.get("activation") != row["activation"]:
+        found.append(f"its activation does not read {row['activation']}")
     lock = row.get("lock_sha256")
     if lock and receipt.get("lock_sha256") != lock:
         found.append(f"its lock {row['lock']} has changed")
@@ -195,6 +199,34 @@ def _drift(receipt: Row, stack: Row, row: Mapping[str, Any]) -> list[str]:
     if not paths or not all(str(path).startswith(f"{root}/") for path in paths):
         found.append(f"it is bound to other libraries than those of {root}")
     return found
+
+
+def _environment(host: Host, rows: list[Row]) -> Row | None:
+    """The small files, all under one receipt; none is needed where none is planned."""
+    kind, identity = environment.RECEIPT
+    if found := _unseen(host, kind, identity, "receipts"):
+        return found if rows else None
+    if found := _unfinished(host, kind, identity):
+        return found
+    receipt = host.receipt(kind, identity)
+    if receipt is None:
+        first = f"{rows[0]['path']} is not there" if rows else ""
+        return _change(kind, identity, "install", first) if rows else None
+    have = {path: mapping(row) for path, row in mapping(receipt.get("texts")).items()}
+    want = environment.digests(rows)
+    off = [f"{path} is not there" for path in want if path not in have]
+    off += [f"{path} is no longer declared" for path in have if path not in want]
+    off += [
+        f"{row['path']} says something else than planned"
+        for row in rows
+        if row["path"] in have
+        and (have[row["path"]].get("sha256"), have[row["path"]].get("for"))
+        != (want[row["path"]], row["for"])
+    ]
+    if off:
+        more = f" and {len(off) - 1} more" if len(off) > 1 else ""
+        return _change(kind, identity, "repair", f"{off[0]}{more}")
+    return _altered(receipt, kind, identity, environment.RECEIPT_VERSION)
 
 
 def _default_link(host: Host, row: Mapping[str, Any] | None) -> Row | None:

@@ -113,6 +113,12 @@ class Host:
                 return row
         return None
 
+    def foreign_text(self, path: str, sha256: str) -> bool:
+        """Whether somebody else's file, which says something else, stands in a small file's place."""
+        known = [row for key in ("receipts", "journal") for row in self._rows("receipts", key)]
+        ours = any(path in mapping(row.get("texts")) for row in known)
+        return not ours and mapping(self._value("receipts", "texts")).get(path, sha256) != sha256
+
     def occupied(self, path: str) -> bool:
         """Whether anything at all stands at a place for a toolkit or a stack."""
         return any(path in (self._value(each, "occupied") or []) for each in ("toolkits", "stacks"))

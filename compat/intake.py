@@ -17,7 +17,7 @@ from .shapes import MAX_SLIPS, Reader, slips
 from .wishes import KEYS, PIP, StackWish, ToolkitWish, Wishes
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
-_STACK = ("tensorflow", "cuda", "cudnn", "python", "name")
+_STACK = ("tensorflow", "cuda", "cudnn", "python", "name", "environment")
 _ARTIFACT = ("sha256", "sha512", "md5", "size_bytes", "url", "file")
 _SOURCES = ("distro", "nvidia_repo", "runfile", "preinstalled")
 
@@ -60,6 +60,9 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
         artifacts=_artifacts(reader, get("gpu_artifacts")),
         allow_md5=reader.flag(get("gpu_allow_md5"), "gpu_allow_md5"),
         eula_accepted=reader.flag(get("gpu_accept_nvidia_eula"), "gpu_accept_nvidia_eula"),
+        environment=_variables(reader, get("gpu_stack_environment"), "gpu_stack_environment"),
+        profile=reader.flag(get("gpu_profile"), "gpu_profile"),
+        jupyter_kernels=reader.flag(get("gpu_jupyter_kernels"), "gpu_jupyter_kernels"),
     )
 
 
@@ -89,6 +92,7 @@ def _stack(reader: Reader, value: Any, where: str) -> StackWish | None:
         cuda=PIP if cuda == PIP else reader.version(cuda, f"{where}.cuda"),
         cudnn=reader.version(entry.get("cudnn"), f"{where}.cudnn"),
         python=_python(reader, entry.get("python"), f"{where}.python"),
+        environment=_variables(reader, entry.get("environment"), f"{where}.environment"),
     )
     return wish if release else None
 
@@ -117,6 +121,20 @@ def _name(reader: Reader, entry: dict[str, Any], where: str) -> str | None:
         "use small letters, digits and . _ + - only, beginning with a letter or digit",
     )
     return None
+
+
+def _variables(reader: Reader, value: Any, where: str) -> dict[str, str]:
+    """Variables by name; true, false and whole numbers lose nothing without quotes."""
+    if value is not None and not isinstance(value, Mapping):
+        reader.wrong(value, where, "a mapping from names of variables")
+        return {}
+    found = {}
+    for name, part in (value or {}).items():
+        plain = str(part).lower() if isinstance(part, bool | int) else part
+        text = reader.text(plain, f"{where}.{name}", "the variable's value")
+        if text is not None:
+            found[str(name)] = text
+    return found
 
 
 def _toolkit(reader: Reader, value: Any, where: str) -> ToolkitWish | None:

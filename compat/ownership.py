@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from . import environment
 from .case import Case
 from .host import Host
 from .problems import Code
@@ -83,5 +84,8 @@ def check(case: Case, plan: Mapping[str, Any], places: Mapping[str, str]) -> Non
     for row in plan["stacks"]:
         if foreign_stack(case.host, row):
             refuse(row["venv"], f"the stack {row['name']}", places[row["venv"]])
+    for path, digest in environment.digests(plan["environment"]).items():
+        if case.host.foreign_text(path, digest):
+            refuse(path, "a file of the stacks' and toolkits' environment", path)
     if plan["default_link"] and foreign_default(case.host):
         refuse(plan["default_link"]["path"], "the link to the default toolkit", "gpu_cuda_default")

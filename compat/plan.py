@@ -11,6 +11,7 @@ from typing import Any
 from . import (
     cudnn,
     driver,
+    environment,
     facts,
     gpu,
     intake,
@@ -47,6 +48,7 @@ def resolve(
     case.gpus = _gpus(case)
 
     found = stacks.read(case)
+    environment.check(case)
     cuda_wants: list[toolkits.Want] = []
     cudnn_wants: list[cudnn.Want] = []
     for stack in found:
@@ -100,6 +102,7 @@ def resolve(
         "linker": linked,
         "default_link": _default_link(case, chosen),
     }
+    plan["environment"] = environment.files(case, plan)
     plan["artifacts"] = _artifacts(plan)
     if case.host.reached:
         places = {each.path(case): each.where for each in chosen.values()}

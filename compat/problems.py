@@ -63,6 +63,11 @@ class Code(Enum):
     NOEXEC_TMP = "noexec-tmp", "The installer's temporary directory forbids to execute files."
     FOREIGN_TREE = "foreign-tree", "Something that gpufleet did not install stands in the place."
     BAD_NAME = "bad-name", "A stack's name cannot be used as a directory's name."
+    VARIABLE_UNKNOWN = "variable-unknown", "The variable is not known, or not to that release."
+    VARIABLE_FORBIDDEN = (
+        "variable-forbidden",
+        "The variable would lead a stack to other libraries or modules than its own.",
+    )
     STACK_NAME_CLASH = "stack-name-clash", "Two stacks have the same name."
     TOOLKIT_CLASH = "toolkit-clash", "Two patch releases want the same directory."
     CUDNN_CLASH = "cudnn-clash", "Two cuDNN of the same major version want the same toolkit."

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from . import cudnn, facts, gpu, pins, pythons, toolkits, versions
+from . import cudnn, environment, facts, gpu, pins, pythons, toolkits, variables, versions
 from .case import Case
 from .problems import Code
 from .records import Build
@@ -166,8 +166,9 @@ def describe(case: Case, stack: Stack, chosen: toolkits.Chosen | None, driver_mi
         "requirements": [
             f"{build.distribution}{extra}=={build.version}",
             *_ceilings(case, stack, python),
+            *(facts.rules("kernel_requirements") if case.wishes.jupyter_kernels else []),
         ],
-        "lock": f"{wish.name}{'-cuda-pip' if stack.pip_cuda else ''}-py{python}.lock",
+        "lock": f"{wish.name}{_variant(case, stack)}-py{python}.lock",
         "lock_sha256": None,  # told by who can read files: locks.with_locks
         "installer": "uv" if pythons.by_uv(python) else "pip",
         "build": {"cuda": build.cuda, "cudnn_major": build.cudnn_major},
@@ -177,9 +178,17 @@ def describe(case: Case, stack: Stack, chosen: toolkits.Chosen | None, driver_mi
             "ptx": build.jit,
         },
         "driver_min": driver_min,
+        "environment": variables.of(case, wish, build),
+        "activation": environment.activation(wish.name),
         "installed_mib": _installed(stack),
         "sources": list(build.row["source"]),
     }
+
+
+def _variant(case: Case, stack: Stack) -> str:
+    """What tells the locks of one stack apart, where its requirements depend on other wishes."""
+    wheels = "-cuda-pip" if stack.pip_cuda else ""
+    return wheels + ("-jupyter" if case.wishes.jupyter_kernels else "")
 
 
 def _ceilings(case: Case, stack: Stack, python: str) -> list[str]:

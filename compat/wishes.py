@@ -14,6 +14,9 @@ KEYS = (
     "gpu_gpus",
     "gpu_prefix",
     "gpu_stack_root",
+    "gpu_stack_environment",
+    "gpu_profile",
+    "gpu_jupyter_kernels",
     "gpu_tmpdir",
     "gpu_python_install",
     "gpu_artifacts",
@@ -33,6 +36,7 @@ class StackWish:
     cuda: str | None = None
     cudnn: str | None = None
     python: str | None = None  # a version, or the absolute path of an interpreter
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,9 @@ class Wishes:
     artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
     allow_md5: bool = False
     eula_accepted: bool = False
+    environment: dict[str, str] = field(default_factory=dict)  # of all stacks
+    profile: bool = False
+    jupyter_kernels: bool = False
 
     @property
     def without_gpu(self) -> bool:

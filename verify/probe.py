@@ -50,6 +50,10 @@ DRIVER_FILE = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so(\.|$)"
 PYTHON_PLACES = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/gpufleet/python/*/bin")
 STEERING_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
                       "PYTHONPATH", "PYTHONHOME")
+# Where modulefiles, variables, profiles and kernels go (compat/environment.py).
+TEXT_PLACES = ("/opt/gpufleet/modulefiles/*/*", "/opt/gpufleet/modulefiles/*/.version",
+               "/opt/gpufleet/environment/*.sh", "/etc/profile.d/*gpufleet*.sh",
+               "/usr/local/share/jupyter/kernels/*/kernel.json")
 
 
 # -- processes that may hang ---------------------------------------------------------------------
@@ -704,7 +708,14 @@ def section_receipts(host):
         receipts.append(receipt)
     for entry in found["unreadable"]:
         entry["path"] = host.name(entry["path"])
-    return dict(found, receipts=receipts)
+    return dict(found, receipts=receipts, texts=texts_of(host))
+
+
+def texts_of(host):
+    """{path: sha256} of what stands in the places of small files, whoever wrote it."""
+    names = sorted(name for place in TEXT_PLACES for name in host.glob(place))
+    return {name: sha256_of(host.path(name)) if os.path.isfile(host.path(name)) else ""
+            for name in names}
 
 
 def receipts_of(host, kind):

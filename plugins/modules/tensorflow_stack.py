@@ -80,6 +80,11 @@ options:
     description: Source of the binding's Python module; required with O(libraries).
     type: str
     default: ""
+  activation:
+    description: A file of shell variables that C(bin/activate) reads if it is there, and that
+      C(deactivate) puts back.
+    type: path
+    required: true
   cache:
     description: Where downloads are kept while the installation lasts.
     type: path
@@ -105,6 +110,7 @@ EXAMPLES = r"""
     uv: /opt/gpufleet/bin/uv
     lock: /opt/gpufleet/stacks/tensorflow-2.13.1-py3.11.lock
     lock_sha256: "{{ lookup('ansible.builtin.file', lock) | hash('sha256') }}"
+    activation: /opt/gpufleet/environment/tensorflow-2.13.1.sh
 """
 
 RETURN = r"""
@@ -155,6 +161,11 @@ from ansible.module_utils.gpufleet_receipts import (
 )
 
 BINDING = "_gpufleet_binding"
+
+# What venv's and uv's bin/activate both begin their function with.
+DEACTIVATE = "\ndeactivate () {\n"
+HOOK = "    if command -v _gpufleet_leave >/dev/null 2>&1; then _gpufleet_leave; fi\n"
+READ = "\n# gpufleet: this stack's own variables\nif [ -r {0} ]; then . {0}; fi\n"
 
 
 def run(module, lock, command, **environment):
@@ -281,6 +292,19 @@ def bind(module, lock, site):
     return files, libraries
 
 
+def hook_activation(venv, path):
+    """Have ``bin/activate`` read a file of variables, and ``deactivate`` put back what was there."""
+    script = os.path.join(venv, "bin", "activate")
+    with open(script) as stream:
+        before = stream.read()
+    if HOOK in before:
+        return
+    if before.count(DEACTIVATE) != 1:
+        raise StateError("{} has no function deactivate to extend".format(script))
+    text = before.replace(DEACTIVATE, DEACTIVATE + HOOK) + READ.format(path)
+    write_atomically(script, text, os.stat(script).st_mode & 0o7777)
+
+
 def install(module, installation, state, lock):
     """Install, bind, and write the receipt; returns the packages by name."""
     params = module.params
@@ -308,6 +332,7 @@ def install(module, installation, state, lock):
         install_packages(module, lock, True)
     site = site_packages(module, lock)
     files, libraries = bind(module, lock, site)
+    hook_activation(params["venv"], params["activation"])
     differing = differences(params["venv"], packages)
     if differing:
         raise StateError("The installer ended well, but left other packages: " + differing)
@@ -334,6 +359,7 @@ def install(module, installation, state, lock):
         ),
         packages=packages,
         lock_sha256=params["lock_sha256"],
+        activation=params["activation"],
         python=version,
         binding=libraries,
     )
@@ -385,7 +411,10 @@ def found(params):
         "stack", params["name"], params["venv"], params["version"], params["state_dir"]
     )
     state, why = look(
-        installation, os.path.lexists(params["venv"]), "sha256:" + params["lock_sha256"]
+        installation,
+        os.path.lexists(params["venv"]),
+        "sha256:" + params["lock_sha256"],
+        activation=params["activation"],
     )
     if state != INSTALLED:
         return installation, state, why
@@ -433,6 +462,7 @@ def main():
             "libraries": {"type": "list", "elements": "str", "default": []},
             "library_dir": {"type": "path"},
             "binding": {"type": "str", "default": ""},
+            "activation": {"type": "path", "required": True},
             "cache": {"type": "path", "default": "/var/cache/gpufleet/python"},
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from compat import resolve
+from compat import environment, resolve
 
 Row = dict[str, Any]
 
@@ -95,9 +95,14 @@ def converged(plan: Row) -> Row:
                 "packages": packages,
                 "python": f"{row['python']}.2",
                 "binding": [bound],
+                "activation": row["activation"],
             }
         )
         stacks.append({"name": row["name"], "venv": row["venv"], "packages": dict(packages)})
+    if plan["environment"]:
+        receipts.append(
+            {**_receipt("environment", "files", "1", {"sha256": None}), "texts": _texts(plan)}
+        )
     link = plan["default_link"]
     state = "link" if link else "missing"
     target = link["target"] if link else None
@@ -149,6 +154,14 @@ def _receipt(kind: str, identity: str, version: str, artifact: Row) -> Row:
         "source": source,
         "files": 3,
         "changed": [],
+    }
+
+
+def _texts(plan: Row) -> Row:
+    digests = environment.digests(plan["environment"])
+    return {
+        row["path"]: {"sha256": digests[row["path"]], "for": row["for"]}
+        for row in plan["environment"]
     }
 
 

@@ -43,6 +43,7 @@ EVERYTHING = [
     ("toolkit", "11.8", "install"),
     ("cudnn", "11.8-8", "install"),
     ("stack", STACK, "install"),
+    ("environment", "files", "install"),
     ("default_link", "/usr/local/cuda", "install"),
     ("linker", CONF, "install"),
 ]
@@ -102,7 +103,7 @@ def test_a_patch_that_is_not_applied_is_a_repair(applied: list[Row], told: str) 
 
 
 SECTIONS = {
-    "receipts": {"toolkit", "cudnn", "stack"},
+    "receipts": {"toolkit", "cudnn", "stack", "environment"},
     "toolkits": {"toolkit", "default_link"},
     "cudnn": {"cudnn"},
     "linker": {"linker"},

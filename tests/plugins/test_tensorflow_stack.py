@@ -86,6 +86,7 @@ class Bench:
             "lock": self.lock,
             "lock_sha256": sha256(self.lock).partition(":")[2],
             "binding": BINDING.read_text(),
+            "activation": self.root / "variables.sh",
             "cache": self.root / "cache",
             "state_dir": self.state,
         }

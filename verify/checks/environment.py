@@ -5,7 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from .registry import LOOK, Document, Finding, Sections, Seen, check
+from compat import environment
+
+from .registry import (
+    LOOK,
+    Document,
+    Finding,
+    Sections,
+    Seen,
+    check,
+    provision,
+    shortened,
+    unchanged,
+)
 
 PLACES = (
     "/etc/environment, /etc/profile, /etc/profile.d, the user's profile, /etc/systemd,"
@@ -66,3 +78,28 @@ def _disturbing(
         shown = [item for item in visible.split(",") if item.strip() not in hidden]
         if len(shown) != count:
             yield "CUDA_VISIBLE_DEVICES", f"it shows {len(shown)} of the {count} declared GPUs"
+
+
+@check(
+    "environment.files",
+    reads=("receipts",),
+    severity="major",
+    excuse=lambda plan: no_cuda(plan) if not plan["environment"] else None,
+)
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Modulefiles, profile, variables and kernels say what is planned, each as it was written."""
+    kind, identity = environment.RECEIPT
+    yield from unchanged(plan, seen["receipts"], kind, identity, "/")
+    wanted = environment.digests(plan["environment"])
+    for receipt in seen["receipts"]["receipts"]:
+        if (receipt["kind"], receipt["id"]) == (kind, identity):
+            written = {path: row["sha256"] for path, row in receipt["texts"].items()}
+            other = [path for path in sorted({*wanted, *written})
+                     if wanted.get(path) != written.get(path)]
+            if other:
+                yield Finding(
+                    f"Not as planned, but as an earlier plan was: {shortened(other)}",
+                    provision(plan),
+                    "\n".join(other),
+                )
+    yield Seen(f"{len(wanted)} files")

@@ -90,7 +90,7 @@ def planned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """No installation or removal was left unfinished, and each record of one can be read."""
     planned = {("toolkit", row["short"]) for row in plan["toolkits"]}
-    planned |= {("stack", row["name"]) for row in plan["stacks"]}
+    planned |= {("stack", row["name"]) for row in plan["stacks"]} | {("environment", "files")}
     for entry in seen["receipts"]["journal"]:
         what = "removal" if entry["state"] == "removing" else "installation"
         yield Finding(
