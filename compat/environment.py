@@ -124,7 +124,9 @@ def _modulefile(what: str, family: str, lines: list[str]) -> str:
         f'module-whatis "{what}"',
         f"conflict {family}",
         "set put setenv",
-        "if {[llength [info commands pushenv]] && ![info exists env(LMOD_VERSION)]} {set put pushenv}",
+        "if {[llength [info commands pushenv]] && ![info exists env(LMOD_VERSION)]} {",
+        "    set put pushenv",
+        "}",
     ]
     return "\n".join([*head, *lines]) + "\n"
 

@@ -114,7 +114,7 @@ class Host:
         return None
 
     def foreign_text(self, path: str, sha256: str) -> bool:
-        """Whether somebody else's file, which says something else, stands in a small file's place."""
+        """Whether a small file's place is taken by somebody else's that says something else."""
         known = [row for key in ("receipts", "journal") for row in self._rows("receipts", key)]
         ours = any(path in mapping(row.get("texts")) for row in known)
         return not ours and mapping(self._value("receipts", "texts")).get(path, sha256) != sha256

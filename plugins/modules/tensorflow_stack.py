@@ -165,7 +165,8 @@ BINDING = "_gpufleet_binding"
 # What venv's and uv's bin/activate both begin their function with.
 DEACTIVATE = "\ndeactivate () {\n"
 HOOK = "    if command -v _gpufleet_leave >/dev/null 2>&1; then _gpufleet_leave; fi\n"
-READ = "\n# gpufleet: this stack's own variables\nif [ -r {0} ]; then . {0}; fi\n"
+MARK = "\n# gpufleet: this stack's own variables\n"
+READ = "if [ -r {0} ]; then . {0}; fi\n"
 
 
 def run(module, lock, command, **environment):
@@ -293,16 +294,16 @@ def bind(module, lock, site):
 
 
 def hook_activation(venv, path):
-    """Have ``bin/activate`` read a file of variables, and ``deactivate`` put back what was there."""
+    """Have ``bin/activate`` read a file of variables, and ``deactivate`` put the old ones back."""
     script = os.path.join(venv, "bin", "activate")
     with open(script) as stream:
         before = stream.read()
-    if HOOK in before:
-        return
-    if before.count(DEACTIVATE) != 1:
+    made = before.partition(MARK)[0].replace(HOOK, "")
+    if made.count(DEACTIVATE) != 1:
         raise StateError("{} has no function deactivate to extend".format(script))
-    text = before.replace(DEACTIVATE, DEACTIVATE + HOOK) + READ.format(path)
-    write_atomically(script, text, os.stat(script).st_mode & 0o7777)
+    text = made.replace(DEACTIVATE, DEACTIVATE + HOOK) + MARK + READ.format(path)
+    if text != before:
+        write_atomically(script, text, os.stat(script).st_mode & 0o7777)
 
 
 def install(module, installation, state, lock):

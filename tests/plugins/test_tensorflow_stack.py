@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from compat import resolve
 from tests.elf_file import shared_library
 from tests.plugins.conftest import Run, load, sha256
 
@@ -115,6 +116,53 @@ def test_installs_what_the_lock_lists_and_says_so_in_the_receipt(bench: Bench) -
     assert bench.receipt()["packages"] == {"tensorflow": "2.13.1", "numpy": "1.24.3"}
     assert bench.receipt()["lock_sha256"] == sha256(bench.lock).partition(":")[2]
     assert not (bench.root / "cache").exists()
+
+
+SESSION = """
+old=$(env | sort)
+. {venv}/bin/activate
+echo "$TF_CPP_MIN_LOG_LEVEL $TF_FORCE_GPU_ALLOW_GROWTH $(command -v python)"
+. {venv}/bin/activate
+deactivate
+test "$old" = "$(env | sort)" || {{ echo "$old" >&2; env | sort >&2; exit 1; }}
+set | grep -i gpufleet | grep -v "^old=" || echo "nothing is left"
+"""
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+@pytest.mark.parametrize("before", [{}, {"TF_CPP_MIN_LOG_LEVEL": "3 'quoted'"}])
+def test_activation_sets_the_variables_and_puts_back_what_was_there(
+    bench: Bench, shell: str, before: dict[str, str]
+) -> None:
+    bench.install()
+    given = {"TF_CPP_MIN_LOG_LEVEL": "1", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    wishes = {"gpu_stacks": [{"tensorflow": "2.13.1", "environment": given}]}
+    text = next(row["text"] for row in resolve(wishes)["environment"] if "leave ()" in row["text"])
+    (bench.root / "variables.sh").write_text(text)
+    done = subprocess.run(
+        [shell, "-e"],
+        input=SESSION.format(venv=bench.venv),
+        env={"PATH": "/usr/bin:/bin", "VIRTUAL_ENV_DISABLE_PROMPT": "1", "_": "", **before},
+        capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"1 true {bench.venv}/bin/python\nnothing is left\n"
+
+
+def test_activation_needs_no_variables(bench: Bench) -> None:
+    bench.install()
+    words = ["dash", "-e", "-c", f". {bench.venv}/bin/activate; deactivate; echo well"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "well\n"
+
+
+def test_a_stack_of_before_learns_to_read_its_variables(bench: Bench) -> None:
+    bench.install(activation=bench.root / "elsewhere.sh")
+    answer = bench.install()
+    assert "activation is" in answer["because"]
+    assert not bench.install()["changed"]
+    script = (bench.venv / "bin" / "activate").read_text()
+    assert str(bench.root / "variables.sh") in script
+    assert "elsewhere" not in script
 
 
 def test_insists_on_hashes(bench: Bench) -> None:

@@ -394,6 +394,31 @@ def python_path_set(plan: Document, snapshot: Document) -> None:
     data(snapshot, "environment")["login"]["PYTHONPATH"] = "/opt/site"
 
 
+@fault(environment__files=("1 of its 2 files changed under /: opt/gpufleet/modulefiles/cuda/11.8",
+                           PROVISION))
+def modulefile_edited(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "environment")["changed"] = [
+        {"path": "opt/gpufleet/modulefiles/cuda/11.8", "what": "size"}]
+
+
+@fault(environment__files=("as an earlier plan was: /opt/gpufleet/modulefiles/cuda/11.8",
+                           PROVISION))
+def modulefile_of_an_earlier_plan(plan: Document, snapshot: Document) -> None:
+    plan["environment"][0]["text"] += "prepend-path PATH /usr/local/cuda-11.8/bin\n"
+
+
+@fault(environment__files=("as an earlier plan was: /etc/profile.d/gpufleet-cuda.sh", PROVISION))
+def profile_no_longer_declared(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "environment")["texts"]["/etc/profile.d/gpufleet-cuda.sh"] = {
+        "sha256": "ab", "for": "toolkit 11.8"}
+
+
+@fault(environment__files=("environment files has no receipt", PROVISION))
+def environment_never_written(plan: Document, snapshot: Document) -> None:
+    receipts = data(snapshot, "receipts")["receipts"]
+    receipts.remove(receipt(snapshot, "environment"))
+
+
 # -- cards and driver -----------------------------------------------------------------------------
 
 
