@@ -252,6 +252,16 @@ def install_packages(module, lock, damaged):
         run(module, lock, [*command, *again, "-r", params["lock"]], **index)
 
 
+def uninstall_packages(module, lock, names):
+    """Take away what an earlier lock listed and this one does not: it is nobody's then."""
+    params = module.params
+    python = os.path.join(params["venv"], "bin", "python")
+    if names and params["installer"] == "uv":
+        run(module, lock, [params["uv"], "pip", "uninstall", "--python", python, *names])
+    elif names:
+        run(module, lock, [python, "-m", "pip", "uninstall", "--yes", *names])
+
+
 def site_packages(module, lock):
     """The environment's directory of packages, asked of its own interpreter."""
     python = os.path.join(module.params["venv"], "bin", "python")
@@ -331,6 +341,7 @@ def install(module, installation, state, lock):
     if differences(params["venv"], packages):
         # The installer believed metadata that somebody had changed.
         install_packages(module, lock, True)
+    uninstall_packages(module, lock, sorted(set(receipt["packages"]) - set(packages)))
     site = site_packages(module, lock)
     files, libraries = bind(module, lock, site)
     hook_activation(params["venv"], params["activation"])

@@ -28,6 +28,7 @@ for word; do last=$word; done
 case $1 in
 venv) {python} -m venv --without-pip "$last" ;;
 pip) site=$(echo {venv}/lib/python3*/site-packages)
+  if [ "$2" = uninstall ]; then rm -r "$site/$last"-*; exit; fi
   printf whole >"$site/native.so"
   grep '==' "$last" | sed 's/==/ /; s/ *\\\\$//' | while read -r name version; do
     rm -rf "$site/$name"-*
@@ -175,6 +176,15 @@ def test_a_second_run_changes_nothing_and_calls_nothing(bench: Bench) -> None:
     bench.calls.unlink()
     assert not bench.install()["changed"]
     assert not bench.calls.exists()
+
+
+def test_what_only_an_earlier_lock_listed_is_taken_away(bench: Bench) -> None:
+    bench.install()
+    bench.lock.write_text("tensorflow==2.13.1\n")
+    bench.install()
+    assert not list(bench.site().glob("numpy-*"))
+    assert bench.receipt()["packages"] == {"tensorflow": "2.13.1"}
+    assert not bench.install()["changed"]
 
 
 def test_somebody_s_pip_install_is_undone(bench: Bench) -> None:

@@ -93,7 +93,7 @@ def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     wanted = environment.digests(plan["environment"])
     for receipt in seen["receipts"]["receipts"]:
         if (receipt["kind"], receipt["id"]) == (kind, identity):
-            written = {path: row["sha256"] for path, row in receipt["texts"].items()}
+            written = {path: row["sha256"] for path, row in (receipt.get("texts") or {}).items()}
             other = [path for path in sorted({*wanted, *written})
                      if wanted.get(path) != written.get(path)]
             if other:
