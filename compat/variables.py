@@ -56,7 +56,7 @@ def _reads(name: str, build: Build) -> bool:
 
 def _since(name: str, build: Build) -> str:
     first = facts.rules("stack_variables")[name]["from"]
-    return f"TensorFlow {build.version} does not read it; the first release that does is {first}"
+    return f"TensorFlow {build.version} does not read {name}; the first that does is {first}"
 
 
 def _fits(case: Case, name: str, value: str, where: str) -> bool:

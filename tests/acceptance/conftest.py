@@ -76,9 +76,12 @@ def lab(fleet: Fleet, *words: str) -> None:
 
 
 def instance(request: pytest.FixtureRequest) -> str:
-    """The name of a module's lab, of this checkout's own: the same tests may run in another one."""
+    """A module's lab, of this checkout's own: the same tests may run in another one.
+
+    A lab's name has 20 letters at most.
+    """
     checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
-    return f"test-{checkout}-{request.module.__name__.rpartition('_')[2]}"
+    return f"test-{checkout}-{request.module.__name__.rpartition('_')[2]}"[:20]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Modules, activation, profile and kernels, used as people use them on a host that has Debian's own.
+"""Modules, activation, profile and kernels, as people use them on a host with Debian's packages.
 
 The tests of this module are one story on the same host, and run in their order.
 """

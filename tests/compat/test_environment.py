@@ -133,7 +133,7 @@ def test_a_variable_that_the_release_does_not_read_is_refused_with_the_first_tha
     given = {"TF_FORCE_GPU_ALLOW_GROWTH": True}
     problem = refusal(wish({"tensorflow": "1.11.0", "environment": given}))
     assert problem["code"] == "variable-unknown"
-    assert "TensorFlow 1.11.0 does not read it; the first release that does is 1.12.0" in (
+    assert "TensorFlow 1.11.0 does not read TF_FORCE_GPU_ALLOW_GROWTH; the first that does is 1.12.0" in (
         problem["message"]
     )
     assert resolve(wish({"tensorflow": "1.12.0", "environment": given}))["problems"] == []

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from compat import environment, resolve
 from tests.elf_file import shared_library
 from verify import matmul, probe
 
@@ -151,6 +152,21 @@ def test_each_kind_of_change_is_named(root: Path) -> None:
     os.utime(library, (0, 0))
     assert changed() == {"version.json": "missing", "nvcc": "mode", "libcudnn.so": "type",
                          "libcudnn.so.8": "target", "libcudnn.so.8.6.0": "mtime"}
+
+
+def test_what_stands_in_the_places_of_small_files_is_told_by_its_checksum(root: Path) -> None:
+    wishes = {
+        "gpu_stacks": [{"tensorflow": "2.13.1", "environment": {"TF_CPP_MIN_LOG_LEVEL": 1}}],
+        "gpu_accept_nvidia_eula": True, "gpu_profile": True, "gpu_jupyter_kernels": True,
+    }
+    rows = resolve(wishes)["environment"]
+    for row in rows:
+        put(root, row["path"].lstrip("/"), row["text"])
+    put(root, "etc/profile.d/other.sh")
+    (root / "opt/gpufleet/modulefiles/cuda/directory").mkdir()
+    assert look(root)["receipts"]["texts"] == {
+        **environment.digests(rows), "/opt/gpufleet/modulefiles/cuda/directory": "",
+    }
 
 
 def test_receipts_are_summed_up_and_what_is_unreadable_is_said(root: Path) -> None:
