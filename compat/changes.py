@@ -6,10 +6,10 @@ it is to be installed, and the reason says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import environment, ownership, versions
+from . import adoption, environment, leftovers, ownership, versions
 from .host import Host, mapping, mappings
 from .linker import FILE as LINKER_FILE
 
@@ -23,15 +23,16 @@ def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list
 
     `what` is toolkit, cudnn, driver_library, stack, environment, linker or default_link; `id` is the
     receipt's id, the library's name, the linker file's or the link's path; `action` is install,
-    repair, finish or refuse. An empty list means that the host is what the plan says, as far as
-    documents can tell.
+    repair, finish, adopt, remove or refuse. An empty list means that the host is what the plan says,
+    as far as documents can tell.
     """
-    host = Host(snapshot)
-    rows = [_toolkit(host, row) for row in plan["toolkits"]]
-    rows += [_cudnn(host, row) for row in plan["cudnn"]]
+    host, adopt = Host(snapshot), bool(plan.get("adopt"))
+    rows = [_toolkit(host, row, adopt) for row in plan["toolkits"]]
+    rows += [_cudnn(host, row, adopt) for row in plan["cudnn"]]
     rows.append(_driver_library(host, plan["driver_library"]))
     rows += [_stack(host, row) for row in plan["stacks"]]
     rows.append(_environment(host, plan["environment"]))
+    rows += leftovers.removals(plan, host)
     rows.append(_default_link(host, plan["default_link"]))
     rows.append(_linker(host, plan))
     return [row for row in rows if row is not None]
@@ -82,15 +83,27 @@ def _other_source(
     return _change(kind, identity, "repair", because)
 
 
-def _toolkit(host: Host, row: Mapping[str, Any]) -> Row | None:
+def _foreign(
+    kind: str, identity: str, there: str, adopt: bool, wrong: Iterable[str]
+) -> Row:
+    """What becomes of something that we did not install."""
+    reasons = list(wrong) if adopt else []
+    if adopt and not reasons:
+        because = f"{there} was not installed by gpufleet, and is what is planned (gpu_cuda_adopt)"
+        return _change(kind, identity, "adopt", because)
+    because = "; ".join([f"{there} was not installed by gpufleet", *reasons])
+    return _change(kind, identity, "refuse", because)
+
+
+def _toolkit(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | None:
     identity = row["short"]
     if found := _unseen(host, "toolkit", identity, "receipts", "toolkits"):
         return found
     if found := _unfinished(host, "toolkit", identity):
         return found
     if ownership.foreign_toolkit(host, row):
-        because = f"{row['path']} is there and was not installed by gpufleet"
-        return _change("toolkit", identity, "refuse", because)
+        wrong = adoption.toolkit(host, row)
+        return _foreign("toolkit", identity, f"{row['path']} is there and", adopt, wrong)
     receipt, tree = host.receipt("toolkit", identity), host.tree(row["path"])
     if receipt is None:
         return _change("toolkit", identity, "install", f"{row['path']} is not there")
@@ -106,10 +119,13 @@ def _toolkit(host: Host, row: Mapping[str, Any]) -> Row | None:
 def _other_patches(
     receipt: Row, identity: str, planned: list[Mapping[str, Any]]
 ) -> Row | None:
-    """A repair, when it was installed with other patches than the planned ones."""
+    """A repair, when it was installed with other patches than the planned ones.
+
+    A tree that was adopted stays as it was found.
+    """
     have = [(each.get("file"), each.get("checksum")) for each in mappings(receipt.get("patches"))]
     want = [(each["file"], each["checksum"]) for each in planned]
-    if have == want:
+    if have == want or mapping(receipt.get("source")).get("adopted"):
         return None
     names = [", ".join(str(file) for file, _ in each) or "no patch" for each in (have, want)]
     because = f"{names[0]} is applied, {names[1]} is planned"
@@ -118,15 +134,16 @@ def _other_patches(
     return _change("toolkit", identity, "repair", because)
 
 
-def _cudnn(host: Host, row: Mapping[str, Any]) -> Row | None:
+def _cudnn(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | None:
     identity = row["id"]
     if found := _unseen(host, "cudnn", identity, "receipts", "cudnn"):
         return found
     if found := _unfinished(host, "cudnn", identity):
         return found
-    if ownership.foreign_cudnn(host, row):
-        because = f"{row['soname']} in {row['toolkit_path']} was not installed by gpufleet"
-        return _change("cudnn", identity, "refuse", because)
+    if ownership.foreign_cudnn(host, row, adopt):
+        wrong = adoption.cudnn(host, row)
+        there = f"{row['soname']} in {row['toolkit_path']}"
+        return _foreign("cudnn", identity, there, adopt, wrong)
     receipt = host.receipt("cudnn", identity)
     if receipt is None:
         because = f"{row['soname']} is not in {row['toolkit_path']}"

@@ -107,6 +107,10 @@ class Host:
     def journal(self, kind: str, identity: str) -> Row | None:
         return self._entry("journal", kind, identity)
 
+    def entries(self, key: str) -> list[Row]:
+        """Every entry of `receipts` or of the `journal`."""
+        return self._rows("receipts", key)
+
     def _entry(self, key: str, kind: str, identity: str) -> Row | None:
         for row in self._rows("receipts", key):
             if row.get("kind") == kind and row.get("id") == identity:
@@ -128,17 +132,29 @@ class Host:
         rows = self._rows("toolkits", "trees")
         return next((row for row in rows if row.get("path") == path), None)
 
+    def cudnn(self, toolkit_path: str) -> Row:
+        """The cuDNN that stands in a toolkit's tree."""
+        rows = self._rows("cudnn", "trees")
+        return next((row for row in rows if row.get("toolkit") == toolkit_path), {})
+
     def cudnn_libraries(self, toolkit_path: str, soname: str) -> list[Row]:
         """The libraries of that name in a toolkit's tree."""
-        for row in self._rows("cudnn", "trees"):
-            if row.get("toolkit") == toolkit_path:
-                libraries = mappings(row.get("libraries"))
-                return [each for each in libraries if each.get("soname") == soname]
-        return []
+        libraries = mappings(self.cudnn(toolkit_path).get("libraries"))
+        return [each for each in libraries if each.get("soname") == soname]
 
     def stack(self, name: str) -> Row | None:
         rows = self._rows("stacks", "stacks")
         return next((row for row in rows if row.get("name") == name), None)
+
+    @property
+    def foreign_stacks(self) -> list[Row]:
+        """The environments that we did not install."""
+        ours = {
+            str(row.get("id"))
+            for row in [*self.entries("receipts"), *self.entries("journal")]
+            if row.get("kind") == "stack"
+        }
+        return [row for row in self._rows("stacks", "stacks") if str(row.get("name")) not in ours]
 
     @property
     def default_link(self) -> Row | None:

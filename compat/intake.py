@@ -50,6 +50,8 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
         stacks=[each for each in read_stacks if each],
         toolkits=[each for each in read_toolkits if each],
         cuda_default=reader.version(get("gpu_cuda_default"), "gpu_cuda_default"),
+        adopt=reader.flag(get("gpu_cuda_adopt"), "gpu_cuda_adopt"),
+        prune=reader.flag(get("gpu_prune"), "gpu_prune"),
         driver=_driver(reader, get("gpu_driver")),
         expect=_expect(reader, get("gpu_expect")),
         gpus=[each for each in read_gpus if each],

@@ -1,14 +1,15 @@
 """Ownership: whether what stands in a planned place is ours.
 
 A tree is ours when it has a receipt, or a journal entry from an installation that did not finish.
+A toolkit or cuDNN of somebody else's becomes ours where the plan says so and it is what is planned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import environment
+from . import adoption, environment
 from .case import Case
 from .host import Host
 from .problems import Code
@@ -25,10 +26,13 @@ def foreign_toolkit(host: Host, row: Mapping[str, Any]) -> bool:
     return foreign(host, "toolkit", row["short"], stands)
 
 
-def foreign_cudnn(host: Host, row: Mapping[str, Any]) -> bool:
-    """Whether a toolkit of ours has libraries of that cuDNN that somebody else put there."""
+def foreign_cudnn(host: Host, row: Mapping[str, Any], adopting: bool = False) -> bool:
+    """Whether a toolkit of ours has libraries of that cuDNN that somebody else put there.
+
+    `adopting`: a toolkit of somebody else's counts as well, since it becomes ours.
+    """
     libraries = host.cudnn_libraries(row["toolkit_path"], row["soname"])
-    ours = host.receipt("toolkit", row["toolkit"]) is not None
+    ours = adopting or host.receipt("toolkit", row["toolkit"]) is not None
     return ours and foreign(host, "cudnn", row["id"], bool(libraries))
 
 
@@ -55,13 +59,24 @@ def check(case: Case, plan: Mapping[str, Any], places: Mapping[str, str]) -> Non
     `places` tells for each toolkit's path and each stack's venv where it was wished.
     """
 
-    def refuse(path: str, what: str, where: str) -> None:
+    def refuse(path: str, what: str, where: str, otherwise: str = "") -> None:
         case.refuse(
             Code.FOREIGN_TREE,
             f"{path} is there already, and gpufleet did not install it ({what} belongs there)",
             where,
-            f"move it away (mv {path} {path}.old), or have it adopted once that is available",
+            f"move it away (mv {path} {path}.old){otherwise}",
         )
+
+    def judge(path: str, what: str, where: str, wrong: Iterable[str], away: str) -> None:
+        if not plan["adopt"]:
+            refuse(path, what, where, ", or have it checked and adopted: gpu_cuda_adopt: true")
+        elif reasons := list(wrong):
+            case.refuse(
+                Code.NOT_ADOPTABLE,
+                f"{path} cannot be adopted as {what}: {'; '.join(reasons)}",
+                where,
+                f"mend that, or {away}: the next run then installs {what}",
+            )
 
     planned = [("toolkit", row["short"], row["path"]) for row in plan["toolkits"]]
     planned += [("stack", row["name"], row["venv"]) for row in plan["stacks"]]
@@ -76,11 +91,15 @@ def check(case: Case, plan: Mapping[str, Any], places: Mapping[str, str]) -> Non
             )
     for row in plan["toolkits"]:
         if foreign_toolkit(case.host, row):
-            refuse(row["path"], f"CUDA {row['version']}", places[row["path"]])
+            path, wrong = row["path"], adoption.toolkit(case.host, row)
+            away = f"move it away (mv {path} {path}.old)"
+            judge(path, f"CUDA {row['version']}", places[path], wrong, away)
     for row in plan["cudnn"]:
-        if foreign_cudnn(case.host, row):
-            path = f"{row['toolkit_path']}/lib64/{row['soname']}"
-            refuse(path, f"cuDNN {row['version']}", places[row["toolkit_path"]])
+        if foreign_cudnn(case.host, row, plan["adopt"]):
+            path, wrong = row["toolkit_path"], adoption.cudnn(case.host, row)
+            away = f"remove it (rm {path}/lib64/libcudnn*)"
+            library = f"{path}/lib64/{row['soname']}"
+            judge(library, f"cuDNN {row['version']}", places[path], wrong, away)
     for row in plan["stacks"]:
         if foreign_stack(case.host, row):
             refuse(row["venv"], f"the stack {row['name']}", places[row["venv"]])

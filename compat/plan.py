@@ -15,6 +15,7 @@ from . import (
     facts,
     gpu,
     intake,
+    leftovers,
     linker,
     ownership,
     pins,
@@ -101,6 +102,8 @@ def resolve(
         "stacks": rows,
         "linker": linked,
         "default_link": _default_link(case, chosen),
+        "adopt": case.wishes.adopt,
+        "prune": case.wishes.prune,
     }
     plan["environment"] = environment.files(case, plan)
     plan["artifacts"] = _artifacts(plan)
@@ -109,6 +112,8 @@ def resolve(
         places |= {f"{case.wishes.stack_root}/{each.wish.name}": each.wish.where for each in found}
         ownership.check(case, plan, places)
         space.check(case, plan)
+        for text in leftovers.notes(plan, case.host):
+            case.note(text)
     plan["notes"] = case.notes
     plan["problems"] = problems.documents()
     return plan

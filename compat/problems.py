@@ -62,6 +62,7 @@ class Code(Enum):
     DISK_FULL = "disk-full", "A file system has less room than the installation needs."
     NOEXEC_TMP = "noexec-tmp", "The installer's temporary directory forbids to execute files."
     FOREIGN_TREE = "foreign-tree", "Something that gpufleet did not install stands in the place."
+    NOT_ADOPTABLE = "not-adoptable", "What is to be adopted is not what is planned, or not whole."
     BAD_NAME = "bad-name", "A stack's name cannot be used as a directory's name."
     VARIABLE_UNKNOWN = "variable-unknown", "The variable is not known, or not to that release."
     VARIABLE_FORBIDDEN = (

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from . import facts
+from . import facts, ownership
 from .case import Case
 from .problems import Code
 
@@ -42,7 +42,13 @@ def check(case: Case, plan: Mapping[str, Any]) -> None:
             needs.append((directory, mib, what))
 
     temporary: list[tuple[int, str]] = []
-    toolkits = [row for row in plan["toolkits"] if not _there(case, "toolkit", row["short"])]
+    # What stands there and is to be adopted needs none; anything else in the way was refused.
+    toolkits = [
+        row
+        for row in plan["toolkits"]
+        if not _there(case, "toolkit", row["short"])
+        and not ownership.foreign_toolkit(case.host, row)
+    ]
     for row in toolkits:
         want(case.wishes.prefix, row["installed_mib"], f"CUDA {row['short']}")
         generation = "perl" if row["generation"] == "perl" else "cuda_installer"
@@ -50,7 +56,8 @@ def check(case: Case, plan: Mapping[str, Any]) -> None:
         if (mib := installed_mib(f"toolkit_tmp_{generation}", size)) is not None:
             temporary.append((mib, f"the installer of CUDA {row['short']}"))
     for row in plan["cudnn"]:
-        if not _there(case, "cudnn", f"{row['toolkit']}-{row['major']}"):
+        there = _there(case, "cudnn", row["id"])
+        if not there and not ownership.foreign_cudnn(case.host, row, adopting=True):
             want(case.wishes.prefix, row["installed_mib"], f"cuDNN {row['version']}")
     for row in plan["stacks"]:
         if not _there(case, "stack", row["name"]):

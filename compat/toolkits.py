@@ -213,6 +213,7 @@ def describe(case: Case, chosen: Chosen) -> Row:
         "registered": chosen.registered,
         "generation": toolkit.row["installer_generation"],
         "gcc_max": toolkit.row["host_gcc"]["max_major"],
+        "sonames": list(facts.toolkit_sonames(toolkit.short)),
         "artifact": runfile,
         "patches": _patches(case, toolkit),
         "installed_mib": installed_mib("toolkit_installed", runfile["size_bytes"]),

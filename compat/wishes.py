@@ -9,6 +9,8 @@ KEYS = (
     "gpu_stacks",
     "gpu_toolkits",
     "gpu_cuda_default",
+    "gpu_cuda_adopt",
+    "gpu_prune",
     "gpu_driver",
     "gpu_expect",
     "gpu_gpus",
@@ -55,6 +57,8 @@ class Wishes:
     stacks: list[StackWish] = field(default_factory=list)
     toolkits: list[ToolkitWish] = field(default_factory=list)
     cuda_default: str | None = None
+    adopt: bool = False
+    prune: bool = False
     driver: dict[str, str] | None = None  # branch, source, module; each may be missing
     expect: dict[str, Any] = field(default_factory=dict)  # count, model, memory_mib
     gpus: list[str] = field(default_factory=list)

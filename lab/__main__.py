@@ -96,7 +96,9 @@ def execute(lab: Lab, arguments: argparse.Namespace) -> int:
 
 
 def make(lab: Lab, arguments: argparse.Namespace) -> int:
-    wanted = artifacts.chosen(None if arguments.all else arguments.cuda or artifacts.USUAL)
+    releases = arguments.cuda or ([] if arguments.file else artifacts.USUAL)
+    wanted = artifacts.chosen(None if arguments.all else releases)
+    wanted += [each for each in artifacts.named(arguments.file) if each not in wanted]
     built = artifacts.ensure(lab, wanted, Progress())
     if arguments.json:
         print(json.dumps([{**asdict(item), "path": str(item.path)} for item in built], indent=2))
@@ -147,6 +149,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="11.8",
         help="those of this CUDA release, with its cuDNN; may be repeated"
         f" (if not given: {', '.join(artifacts.USUAL)})",
+    )
+    made.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="the one of this file name; may be repeated",
     )
     made.add_argument("--all", action="store_true", help="those of every release that the lab has")
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")

@@ -64,7 +64,22 @@ def chosen(releases: Sequence[str] | None) -> list[dict[str, Any]]:
             f"the lab has no stand-in for CUDA {', '.join(unknown)}",
             f"It has {', '.join(sorted(known, key=_order))}; {DESCRIPTIONS} is where to add one.",
         )
-    return [artifact for artifact in described() if artifact["cuda"] in releases]
+    return [
+        artifact
+        for artifact in described()
+        if artifact["cuda"] in releases and not artifact.get("by_name")
+    ]
+
+
+def named(files: Sequence[str]) -> list[dict[str, Any]]:
+    """The stand-ins of these file names."""
+    known = {artifact["file"]: artifact for artifact in described()}
+    if unknown := sorted(set(files) - set(known)):
+        raise LabError(
+            f"the lab has no stand-in for {', '.join(unknown)}",
+            f"It has {', '.join(sorted(known))}; {DESCRIPTIONS} is where to add one.",
+        )
+    return [known[file] for file in dict.fromkeys(files)]
 
 
 def recipe(artifact: dict[str, Any]) -> str:

@@ -1066,6 +1066,7 @@ def section_stacks(host):
         python = first_match(r"^version(?:_info)?\s*=\s*(\d+\.\d+(?:\.\d+)?)", settings)
         stacks.append({"name": received.get(venv, os.path.basename(venv)), "venv": venv,
                        "python": python, "packages": packages_of(host, venv),
+                       "bound_to": bound_to(host, venv),
                        "receipt": venv in received, "framework": None,
                        "realpath": host.realpath(venv), "closed": closed_to_users(host, [
                            venv, venv + "/bin/python",
@@ -1100,6 +1101,16 @@ def packages_of(host, venv):
             if len(found) == 2:
                 packages[normal_name(found["Name"])] = found["Version"]
     return packages
+
+
+def bound_to(host, venv):
+    """The library directory that an environment's binding names; None where it has no binding."""
+    for name in host.glob(venv + "/lib/python3*/site-packages/_gpufleet_binding.json"):
+        try:
+            return json.loads(host.text(name))["toolkit"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
 
 
 FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [], "matmul": [],

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from ansible.module_utils.gpufleet_probe import compare_manifest
 from ansible.module_utils.gpufleet_receipts import StateError, digest_of, host_lock
@@ -15,6 +16,22 @@ ABSENT, FOREIGN, HALF_DONE, CHANGED, INSTALLED = (
     "changed",
     "installed",
 )
+
+
+CUDNN_LIBRARY = re.compile(r"libcudnn\w*\.so\.(\d+)")
+CUDNN_DEFAULTS = re.compile(r"(libcudnn\w*\.(so|a)|cudnn\w*\.h)$")
+
+
+def of_cudnn(name, major=None, default=True):
+    """Whether a file in a toolkit's tree is cuDNN's: that of a major version, or any.
+
+    ``default``: whether headers, unversioned links and static libraries count.
+    """
+    base = os.path.basename(name)
+    library = CUDNN_LIBRARY.match(base)
+    if library:
+        return major is None or int(library.group(1)) == major
+    return default and bool(CUDNN_DEFAULTS.match(base))
 
 
 def look(installation, stands, checksum=None, **declared):

@@ -150,7 +150,7 @@ class Installation:
         write_atomically(self.journal_file, json.dumps(self.journal, indent=1, sort_keys=True))
 
     def finish(self, source, manifest, **more):
-        """Write the receipt, then close the journal entry."""
+        """Write the receipt, then close the journal entry, if there is one."""
         receipt = dict(more)
         receipt.update(
             schema=SCHEMA,
@@ -163,13 +163,17 @@ class Installation:
             manifest=manifest,
         )
         write_atomically(self.receipt_file, json.dumps(receipt, indent=1, sort_keys=True))
-        os.unlink(self.journal_file)
+        remove_tree(self.journal_file)
         self.receipt, self.journal = receipt, None
 
     def begin_removal(self):
-        """Enter the removal in the journal; the receipt stays until everything it lists is gone."""
+        """Enter the removal in the journal; the receipt stays until everything it lists is gone.
+
+        What a killed first installation left stays fresh: all that stands there is its own.
+        """
         entry = dict(self.journal or {"started": utc_now()})
-        self._enter(dict(entry, state="removing", fresh=False))
+        fresh = bool(entry.get("fresh")) and not self.receipt
+        self._enter(dict(entry, state="removing", fresh=fresh))
 
     def finish_removal(self):
         """Take the receipt away, then close the journal entry."""
@@ -179,10 +183,17 @@ class Installation:
 
     def other_receipts(self):
         """The other receipts on this host."""
-        folder = os.path.dirname(self.receipt_file)
+        return self._beside(self.receipt_file)
+
+    def other_journals(self):
+        """The other entries of the journal."""
+        return self._beside(self.journal_file)
+
+    def _beside(self, own):
+        folder = os.path.dirname(own)
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         files = [os.path.join(folder, name) for name in names if name.endswith(".json")]
-        return [self._read(file) for file in files if file != self.receipt_file]
+        return [self._read(file) for file in files if file != own]
 
     def disown(self, paths):
         """Take paths out of the other receipts: what stands there is this installation's now."""

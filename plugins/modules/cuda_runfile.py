@@ -324,7 +324,9 @@ def main():
         found,
         lambda *at: {"files": len(install(module, *at))},
         "{0} stands here already and was not installed by gpufleet, so it is left alone. Move it "
-        "away (mv {0} {0}.old) and run again.".format(params["path"]),
+        "away (mv {0} {0}.old), or have it adopted (gpu_cuda_adopt: true), and run again.".format(
+            params["path"]
+        ),
     )
 
 

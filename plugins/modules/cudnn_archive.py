@@ -223,6 +223,12 @@ def install(module, installation, state, _lock):
             raise StateError("{} is missing: the toolkit is not whole.".format(folder))
     source = check_artifact(module.params["archive"], module.params["checksum"])
     before = installation.receipt["manifest"] if installation.receipt else []
+    attempted = (installation.journal or {}).get("version", installation.version)
+    if attempted != installation.version:
+        # A killed run was bringing another version: the linker would prefer a newer one.
+        ending = ".so." + ".".join(attempted.split(".")[:3])
+        for path in glob.glob(os.path.join(lib, "libcudnn*" + ending)):
+            os.unlink(path)
     installation.begin(fresh=state == ABSENT)
     if installation.journal["fresh"]:
         # What a killed first run left may be of another version than is declared now.
@@ -282,7 +288,8 @@ def main():
         found,
         lambda *at: {"files": len(install(module, *at))},
         "{0}/lib64/libcudnn.so.{1}* stands here already and was not installed by gpufleet, so it "
-        "is left alone. Remove those files and run again.".format(params["path"], params["major"]),
+        "is left alone. Remove those files, or have them adopted (gpu_cuda_adopt: true), and run "
+        "again.".format(params["path"], params["major"]),
     )
 
 

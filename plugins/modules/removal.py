@@ -10,7 +10,8 @@ short_description: Remove an installation, by its receipt
 description:
   - Removes the files and links that a receipt lists, and the directories that are empty then. What
     people added to the tree is left and named. A toolkit takes its cuDNN with it.
-  - Refuses while a stack on the host is bound to what would be removed.
+  - Refuses while a stack on the host is bound to what would be removed, even if it is somebody
+    else's.
   - A removal that was killed is finished by the next run.
 options:
   kind:
@@ -27,6 +28,10 @@ options:
     type: list
     elements: str
     default: []
+  stack_root:
+    description: Where to look for environments of somebody else's that are bound to it.
+    type: path
+    default: /opt/gpufleet/stacks
   state_dir:
     description: Where receipts and journal are kept.
     type: path
@@ -50,16 +55,18 @@ path:
   type: str
   returned: always
 left:
-  description: What stands there still, because somebody else put it there.
+  description: What stands there still, or would in check mode, because somebody else put it there.
   type: list
   elements: str
   returned: always
 """
 
+import glob
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpufleet_probe import recorded_files
+from ansible.module_utils.gpufleet_module import of_cudnn
+from ansible.module_utils.gpufleet_probe import Host, bound_to, recorded_files
 from ansible.module_utils.gpufleet_receipts import (
     Installation,
     StateError,
@@ -77,30 +84,36 @@ def open_installation(params, kind, ident):
     return installation
 
 
-def needed_by(installation, without):
-    """Names of the stacks on this host that are bound to the installation's files."""
+def needed_by(installation, without, stack_root):
+    """Stacks on this host that are bound to the installation: ours by name, others by path."""
     if installation.kind == "stack" or not installation.receipt:
         return []
+    stacks = [other for other in installation.other_receipts() if other["kind"] == "stack"]
+    places = [os.path.dirname(name) for name in glob.glob(os.path.join(stack_root, "*/pyvenv.cfg"))]
+    others = [
+        venv
+        for venv in sorted(set(places) - {stack["path"] for stack in stacks})
+        if (bound_to(Host({}), venv) or "").startswith(installation.path + os.sep)
+    ]
     root = os.path.realpath(installation.path)
     ours = {os.path.join(root, entry["path"]) for entry in installation.receipt["manifest"]}
     return [
         other["id"]
-        for other in installation.other_receipts()
-        if other["kind"] == "stack"
-        and other["id"] not in without
+        for other in stacks
+        if other["id"] not in without
         and any(os.path.realpath(path) in ours for path in other["binding"])
-    ]
+    ] + others
 
 
 def parts(params):
     """What goes: cuDNN before the toolkit in whose tree it stands."""
     main = open_installation(params, params["kind"], params["id"])
-    inside = [
-        open_installation(params, other["kind"], other["id"])
-        for other in main.other_receipts()
+    inside = {
+        other["id"]
+        for other in main.other_receipts() + main.other_journals()
         if main.kind == "toolkit" and other["kind"] == "cudnn" and other["path"] == main.path
-    ]
-    return [*inside, main]
+    }
+    return [*(open_installation(params, "cudnn", ident) for ident in sorted(inside)), main]
 
 
 def listed(installation):
@@ -124,14 +137,27 @@ def is_cache(folder):
     )
 
 
+def remove_unlisted(installation):
+    """Remove what a first installation left that was killed before it had a receipt."""
+    root = installation.path
+    if installation.kind != "cudnn":
+        remove_tree(root)
+        return
+    remove_tree(os.path.join(root, ".gpufleet-cudnn-" + installation.ident))
+    major = int(installation.ident.rpartition("-")[2])
+    others = installation.others_manifest()
+    for path in [os.path.join(root, name) for name in walk(root) if of_cudnn(name, major)]:
+        if path not in others:
+            remove_tree(path)
+
+
 def remove(installation):
     """Remove what the receipt lists, then the directories that are empty."""
-    begun_fresh = installation.half_done and installation.journal["fresh"]
     installation.begin_removal()
     root = installation.path
-    if begun_fresh and not installation.receipt:
+    if installation.journal["fresh"]:
         # A first installation that was killed: everything there is its own.
-        remove_tree(root)
+        remove_unlisted(installation)
     ours = set()
     for name in listed(installation):
         path = os.path.join(root, name)
@@ -141,7 +167,8 @@ def remove(installation):
         cache = os.path.join(folder, "__pycache__")
         if folder in ours and os.path.isdir(cache) and is_cache(cache):
             remove_tree(cache)
-        if not os.listdir(folder):
+        # In a toolkit that stays, what is empty may be the toolkit's.
+        if not os.listdir(folder) and (installation.kind != "cudnn" or folder in ours):
             os.rmdir(folder)
     installation.finish_removal()
 
@@ -152,6 +179,7 @@ def main():
             "kind": {"type": "str", "choices": ["toolkit", "cudnn", "stack"], "required": True},
             "id": {"type": "str", "required": True},
             "without": {"type": "list", "elements": "str", "default": []},
+            "stack_root": {"type": "path", "default": "/opt/gpufleet/stacks"},
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
         },
         supports_check_mode=True,
@@ -163,22 +191,29 @@ def main():
         there = [part for part in going if part.receipt or part.journal]
         answer = {"changed": bool(there), "path": path, "left": []}
         for part in there:
-            users = needed_by(part, params["without"])
+            users = needed_by(part, params["without"], params["stack_root"])
             if users:
+                same_run = ", or in the same run (--stack {})".format(users[0])
                 raise StateError(
-                    "{} {} is needed by {}. Remove that first, or in the same run "
-                    "(--stack {}).".format(part.kind, part.ident, ", ".join(users), users[0])
+                    "{} {} is needed by {}. Remove that first{}.".format(
+                        part.kind,
+                        part.ident,
+                        ", ".join(users),
+                        "" if os.path.isabs(users[0]) else same_run,
+                    )
                 )
         answer["diff"] = {
             "before": "".join("{0.kind} {0.ident} in {0.path}\n".format(p) for p in there),
             "after": "",
         }
-        if not there or module.check_mode:
-            module.exit_json(**answer)
-        with host_lock(params["state_dir"]):
-            for part in there:
-                remove(part)
-        answer["left"] = [os.path.join(path, name) for name in walk(path)] if path else []
+        gone = {name for part in there for name in listed(part)}
+        if there and not module.check_mode:
+            with host_lock(params["state_dir"]):
+                for part in there:
+                    remove(part)
+        if there and params["kind"] != "cudnn":  # that stands in a tree of others' files
+            names = [name for name in walk(path) if name not in gone]
+            answer["left"] = [os.path.join(path, name) for name in names]
         module.exit_json(**answer)
     except (StateError, OSError) as error:
         module.fail_json(msg=str(error))
