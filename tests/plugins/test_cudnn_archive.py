@@ -144,6 +144,18 @@ def test_an_upgrade_leaves_nothing_of_the_version_before(bench: Bench) -> None:
     assert (bench.lib / "libcudnn.so.8").readlink() == Path("libcudnn.so.8.7.0")
 
 
+def test_a_killed_upgrade_that_is_wished_no_more_leaves_nothing_of_it(bench: Bench) -> None:
+    archive = bench.archive()
+    bench.install(archive)
+    before = tree(bench.path)
+    shared_library(bench.lib / "libcudnn.so.8.7.0", "libcudnn.so.8")
+    (bench.state / "journal" / "cudnn-11.8-8.json").write_text(
+        json.dumps({"fresh": False, "started": "x", "state": "installing", "version": "8.7.0.84"})
+    )
+    assert bench.install(archive)["state"] == "half-installed"
+    assert tree(bench.path) == before
+
+
 def test_two_majors_share_a_toolkit_and_the_default_has_header_and_bare_link(bench: Bench) -> None:
     bench.install(bench.archive())
     bench.install(bench.archive("7.6.5"), version="7.6.5.32", major=7, default=False)

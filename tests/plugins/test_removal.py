@@ -123,6 +123,77 @@ def test_check_mode_removes_nothing(host: Host) -> None:
     assert tree(host.stack) == before
 
 
+def environment(host: Host, name: str) -> Path:
+    """An environment without a receipt, bound to the toolkit."""
+    venv = host.stack.parent / name
+    site = venv / "lib" / "python3.11" / "site-packages"
+    site.mkdir(parents=True)
+    (venv / "pyvenv.cfg").write_text("version = 3.11.2\n")
+    document = {"toolkit": str(host.toolkit / "lib64"), "libraries": []}
+    (site / "_gpufleet_binding.json").write_text(json.dumps(document))
+    return venv
+
+
+def test_an_environment_of_somebody_else_s_keeps_its_toolkit(host: Host) -> None:
+    host.remove("stack", "tf")
+    venv = environment(host, "theirs")
+    before = tree(host.toolkit)
+    for kind, ident in (("toolkit", "11.8"), ("cudnn", "11.8-8")):
+        answer = host.remove(kind, ident, stack_root=venv.parent)
+        assert f"is needed by {venv}. Remove that first." in answer["msg"]
+    assert tree(host.toolkit) == before
+
+
+def test_check_mode_names_what_would_be_left(host: Host) -> None:
+    added = host.toolkit / "bin" / "mine"
+    added.parent.mkdir()
+    added.write_text("precious")
+    answer = host.remove("toolkit", "11.8", check=True, without=["tf"])
+    assert (answer["changed"], answer["left"]) == (True, [str(added)])
+
+
+def test_cudnn_alone_leaves_its_toolkit_bit_for_bit(host: Host) -> None:
+    host.remove("stack", "tf")
+    (host.toolkit / "empty").mkdir()
+    before = tree(host.toolkit)
+    answer = host.remove("cudnn", "11.8-8")
+    assert (answer["changed"], answer["left"]) == (True, [])
+    gone = before.keys() - tree(host.toolkit).keys()
+    assert gone == {"targets/lib/libcudnn.so.8"}
+    assert (host.toolkit / "empty").is_dir()
+    assert host.receipts() == {"toolkit-11.8"}
+
+
+def begun(host: Host, name: str, **entry: object) -> None:
+    """Leave in the journal what a killed run leaves, and no receipt."""
+    (host.state / "receipts" / f"{name}.json").unlink()
+    (host.state / "journal").mkdir(exist_ok=True)
+    kind, _, ident = name.partition("-")
+    entry = {"kind": kind, "id": ident, "version": "1", "path": str(host.toolkit), **entry}
+    (host.state / "journal" / f"{name}.json").write_text(json.dumps(entry))
+
+
+def test_a_first_cudnn_that_was_killed_goes_and_its_toolkit_stays(host: Host) -> None:
+    host.remove("stack", "tf")
+    begun(host, "cudnn-11.8-8", state="installing", fresh=True)
+    (host.toolkit / ".gpufleet-cudnn-11.8-8").mkdir()
+    host.remove("cudnn", "11.8-8")
+    assert (host.toolkit / "targets/lib/libcudart.so.11.8.89").exists()
+    assert not (host.toolkit / "targets/lib/libcudnn.so.8").exists()
+    assert not (host.toolkit / ".gpufleet-cudnn-11.8-8").exists()
+    assert not list((host.state / "journal").iterdir())
+
+
+def test_a_killed_removal_of_a_killed_first_installation_is_finished(host: Host) -> None:
+    host.remove("stack", "tf")
+    host.remove("cudnn", "11.8-8")
+    begun(host, "toolkit-11.8", state="installing", fresh=True)
+    installation = host.module.open_installation({"state_dir": host.state}, "toolkit", "11.8")
+    installation.begin_removal()
+    assert host.remove("toolkit", "11.8")["changed"]
+    assert not host.toolkit.exists()
+
+
 def test_a_killed_removal_is_finished(host: Host) -> None:
     (host.state / "journal").mkdir()
     (host.state / "journal" / "stack-tf.json").write_text(

@@ -97,6 +97,22 @@ def killed_while_installing_what_nobody_declares_any_more(
          "state": "installing", "fresh": True, "started": "now"}]
 
 
+@fault(install__complete=("removal of stack old in /opt/old was begun", PROVISION))
+def killed_while_removing(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "receipts")["journal"] = [
+        {"schema": 1, "kind": "stack", "id": "old", "path": "/opt/old", "version": "1",
+         "state": "removing", "fresh": False, "started": "now"}]
+
+
+@fault(install__complete=("installation of cudnn 8.0-5", f"gpu_prune: true, then {PROVISION}"))
+def killed_while_installing_a_cudnn_that_nobody_declares_any_more(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "receipts")["journal"] = [
+        {"schema": 1, "kind": "cudnn", "id": "8.0-5", "path": "/usr/local/cuda-8.0",
+         "version": "5.1", "state": "installing", "fresh": True, "started": "now"}]
+
+
 @fault(host__probe=("schema 2, this release reads 1", "new snapshot"))
 def snapshot_of_another_schema(plan: Document, snapshot: Document) -> None:
     snapshot["schema"] = 2

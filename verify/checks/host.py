@@ -90,14 +90,21 @@ def planned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """No installation or removal was left unfinished, and each record of one can be read."""
     planned = {("toolkit", row["short"]) for row in plan["toolkits"]}
-    planned |= {("stack", row["name"]) for row in plan["stacks"]} | {("environment", "files")}
+    planned |= {("stack", row["name"]) for row in plan["stacks"]}
+    planned |= {("cudnn", f"{row['toolkit']}-{row['major']}") for row in plan["cudnn"]}
+    planned.add(("environment", "files"))
     for entry in seen["receipts"]["journal"]:
-        what = "removal" if entry["state"] == "removing" else "installation"
+        removing = entry["state"] == "removing"
+        what = "removal" if removing else "installation"
         yield Finding(
             f"The {what} of {entry['kind']} {entry['id']} in {entry['path']} was begun at"
             f" {entry.get('started')} and not finished",
             f"{provision(plan)} (it tears down what is half there and does it again)"
-            if (entry["kind"], entry["id"]) in planned or entry["kind"] == "cudnn"
+            if (entry["kind"], entry["id"]) in planned
+            else f"{provision(plan)} (nothing declares it any more)"
+            if removing or plan.get("prune")
+            else f"gpu_prune: true, then {provision(plan)} (nothing declares it any more)"
+            if entry["kind"] == "cudnn"
             else f"./gpufleet remove --{entry['kind']} {entry['id']} --limit {plan['host']}"
             " (nothing declares it any more)",
         )
