@@ -57,7 +57,7 @@ def test_the_usual_ones_are_those_of_11_8() -> None:
 def test_what_no_release_needs_is_made_by_its_name_only() -> None:
     name = "cudnn-linux-x86_64-8.7.0.84_cuda11-archive.tar.xz"
     assert [entry["file"] for entry in artifacts.named([name, name])] == [name]
-    with pytest.raises(LabError, match="no stand-in for theirs.run") as caught:
+    with pytest.raises(LabError, match=r"no stand-in for theirs\.run") as caught:
         artifacts.named(["theirs.run"])
     assert name in caught.value.remedy
 

@@ -464,7 +464,8 @@ def test_packages_are_read_without_importing_anything(root: Path) -> None:
     assert look(root)["stacks"]["stacks"] == [
         {"name": "relic", "venv": "/opt/gpufleet/stacks/relic", "python": "3.6.15",
          "packages": {"keras-preprocessing": "1.1.2", "termcolor": "1.1.0"}, "receipt": False,
-         "bound_to": "/usr/local/cuda-8.0/lib64", "framework": None, "realpath": "/opt/gpufleet/stacks/relic", "closed": []}]
+         "bound_to": "/usr/local/cuda-8.0/lib64", "framework": None,
+          "realpath": "/opt/gpufleet/stacks/relic", "closed": []}]
 
 
 # -- framework runs -------------------------------------------------------------------------------
