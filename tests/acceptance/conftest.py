@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,15 @@ STACK = "/opt/gpufleet/stacks/tensorflow-2.13.1"
 TOOLKIT = "/usr/local/cuda-11.8"
 
 Done = subprocess.CompletedProcess[str]
+
+DEADLINE_S = 120
+
+# On the host: everything that Ansible started there, and what that started. Brackets keep the
+# patterns from matching the shell that carries them.
+KILL = """
+for parent in $(pgrep -f '[B]ECOME-SUCCESS'); do pkill -KILL -P $parent; kill -KILL $parent; done
+pkill -KILL -f '[c]uda-installer|[l]inux.run|[g]pufleet-cuda'
+"""
 
 
 @dataclass
@@ -60,6 +71,30 @@ class Fleet:
             for name, host in document["hosts"].items()
         }
 
+    def killed(self, condition: str, *words: str | Path) -> None:
+        """Run a command, and kill it and all it started on lab1 as soon as a condition holds there.
+
+        As at a power failure: SIGKILL, on the host first, where the condition was seen.
+        """
+        until = f"until {condition}; do :; done; {KILL}:"
+        with subprocess.Popen(
+            words, cwd=ROOT, env=self.environment, stdout=subprocess.DEVNULL, start_new_session=True
+        ) as running:
+            python = ROOT / ".venv" / "bin" / "python"
+            watch = subprocess.Popen(
+                [python, "-m", "lab", "exec", "lab1", "--", "sh", "-c", until],
+                cwd=ROOT,
+                env=self.environment,
+            )
+            deadline = time.monotonic() + DEADLINE_S
+            while watch.poll() is None:
+                seen = running.poll() is None and time.monotonic() < deadline
+                if not seen:
+                    watch.kill()
+                assert seen, f"never seen while the run went on: {condition}"
+                time.sleep(0.01)
+            os.killpg(running.pid, signal.SIGKILL)
+
     def state(self, host: str) -> str:
         """A digest of everything that provisioning may touch on a host."""
         places = "/usr/local /opt /etc /var/lib/gpufleet /var/cache/gpufleet"
@@ -86,10 +121,10 @@ def instance(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """Fresh hosts for one module of tests."""
+    """Fresh hosts for one module of tests, which may say in `UP` and `ARTIFACTS` what it needs."""
     made = Fleet(instance(request))
     lab(made, "down")
-    lab(made, "artifacts")
-    lab(made, "up")
+    lab(made, "artifacts", *getattr(request.module, "ARTIFACTS", ()))
+    lab(made, "up", *getattr(request.module, "UP", ()))
     yield made
     lab(made, "down")

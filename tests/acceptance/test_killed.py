@@ -7,10 +7,6 @@ everything that it had started, as at a power failure.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import time
 
 import pytest
 
@@ -31,24 +27,6 @@ MOMENTS = {
     "libraries are being renamed": f"test -e {LIB}/libcudnn_adv_infer.so.8",
     "cuDNN stands, its receipt does not": f"test -e {LIB}/libcudnn_ops_train.so.8",
 }
-DEADLINE_S = 120
-
-
-def wait_for(fleet: Fleet, condition: str, running: subprocess.Popen[bytes]) -> None:
-    """Return as soon as the condition holds on the host."""
-    deadline = time.monotonic() + DEADLINE_S
-    watch = subprocess.Popen(
-        [
-            ROOT / ".venv/bin/python", "-m", "lab", "exec", "lab1", "--",
-            "sh", "-c", f"until {condition}; do :; done",
-        ],
-        cwd=ROOT,
-        env=fleet.environment,
-    )
-    while watch.poll() is None:
-        assert running.poll() is None, f"the run ended before: {condition}"
-        assert time.monotonic() < deadline, f"never seen: {condition}"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -56,14 +34,7 @@ def test_a_killed_run_is_finished_by_the_next(fleet: Fleet, moment: str) -> None
     fleet.on("lab1", f"rm -rf {TOOLKIT} {STATE} /usr/local/cuda /var/cache/gpufleet")
     command = [ROOT / ".venv/bin/ansible-playbook", "playbooks/site.yml", "-e", WISHES]
     words = [*command, "--limit", "lab1"]
-    with subprocess.Popen(
-        words, cwd=ROOT, env=fleet.environment, stdout=subprocess.DEVNULL, start_new_session=True
-    ) as running:
-        wait_for(fleet, MOMENTS[moment], running)
-        os.killpg(running.pid, signal.SIGKILL)
-    # Brackets keep the pattern from matching the shell that carries it.
-    started = "[A]nsiballZ|[c]uda-installer|[l]inux.run|[g]pufleet-cuda"
-    fleet.on("lab1", f"pkill -KILL -f '{started}' || :")
+    fleet.killed(MOMENTS[moment], *words)
     assert fleet.on("lab1", f"ls {STATE}/journal"), "the kill came too late to prove anything"
 
     where = ("--limit", "lab1", "-e", WISHES)
