@@ -69,6 +69,7 @@ def finished(
     condition: str,
     wishes: dict[str, Any],
     kept: str,
+    *,
     besides: str = "",
 ) -> None:
     """Kill a command and run it again: it must end right, and `kept` stay, `besides` some names."""
@@ -140,7 +141,8 @@ def cudnn(fleet: Fleet) -> set[str]:
 @pytest.mark.parametrize("moment", BRINGING)
 def test_upgrade(fleet: Fleet, moment: str) -> None:
     wishes = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
-    finished(fleet, playbook(wishes), BRINGING[moment], wishes, f"{RELIC} {TOOLKIT}", "*cudnn*")
+    kept = f"{RELIC} {TOOLKIT}"
+    finished(fleet, playbook(wishes), BRINGING[moment], wishes, kept, besides="*cudnn*")
     assert cudnn(fleet) == {"8.7.0"}
 
 
