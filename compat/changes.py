@@ -21,10 +21,10 @@ UNSEEN = "could not be looked at"
 def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list[Row]:
     """What to do on a host, in the order of the roles: `what`, `id`, `action`, `because`.
 
-    `what` is toolkit, cudnn, driver_library, stack, environment, linker or default_link; `id` is the
-    receipt's id, the library's name, the linker file's or the link's path; `action` is install,
-    repair, finish, adopt, remove or refuse. An empty list means that the host is what the plan says,
-    as far as documents can tell.
+    `what` is toolkit, cudnn, driver_library, stack, environment, linker or default_link; `id` is
+    the receipt's id, the library's name, the linker file's or the link's path; `action` is install,
+    repair, finish, adopt, remove or refuse. An empty list means that the host is what the plan
+    says, as far as documents can tell.
     """
     host, adopt = Host(snapshot), bool(plan.get("adopt"))
     rows = [_toolkit(host, row, adopt) for row in plan["toolkits"]]

@@ -120,7 +120,7 @@ def look(params):
     sonames = [*params["sonames"], *(row["soname"] for row in params["cudnn"])]
     if found and not wrong:
         try:
-            libraries_in_order(os.path.join(root, "lib64"), sonames)
+            libraries_in_order([os.path.join(root, "lib64")], sonames)
         except StateError as error:
             wrong.append(str(error))
     if wrong:

@@ -110,19 +110,13 @@ def lab(fleet: Fleet, *words: str) -> None:
     fleet.run(ROOT / ".venv" / "bin" / "python", "-m", "lab", *words)
 
 
-def instance(request: pytest.FixtureRequest) -> str:
-    """A module's lab, of this checkout's own: the same tests may run in another one.
-
-    A lab's name has 20 letters at most.
-    """
-    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
-    return f"test-{checkout}-{request.module.__name__.rpartition('_')[2]}"[:20]
-
-
 @pytest.fixture(scope="module")
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Fresh hosts for one module of tests, which may say in `UP` and `ARTIFACTS` what it needs."""
-    made = Fleet(instance(request))
+    # Of this checkout's own: the same tests may run in another one at the same time.
+    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
+    # A lab's name has 20 letters at most.
+    made = Fleet(f"test-{checkout}-{request.module.__name__.rpartition('_')[2]}"[:20])
     lab(made, "down")
     lab(made, "artifacts", *getattr(request.module, "ARTIFACTS", ()))
     lab(made, "up", *getattr(request.module, "UP", ()))

@@ -10,14 +10,13 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lab import pythons
 from lab.errors import LabError
-from tests.acceptance.conftest import ROOT, Fleet, instance, lab
+from tests.acceptance.conftest import ROOT, Fleet
 
 try:
     pythons.find("3.6", os.environ)
@@ -25,6 +24,8 @@ except LabError as error:
     pytest.skip(error.message, allow_module_level=True)
 
 pytestmark = pytest.mark.lab
+ARTIFACTS = ("--all",)
+UP = ("--hosts", "lab1", "--python", "3.6")
 
 WHERE = ("-i", "inventory/side-by-side")
 STACKS = "/opt/gpufleet/stacks"
@@ -51,17 +52,6 @@ for path in sorted({line.split()[-1] for line in open("/proc/self/maps")}):
     if "/libcu" in path and "/libcuda." not in path or "/libnv" in path and "nvidia-" not in path:
         print(path)
 """
-
-
-@pytest.fixture(scope="module")
-def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """One fresh host with an interpreter for the relics."""
-    made = Fleet(instance(request))
-    lab(made, "down")
-    lab(made, "artifacts", "--all")
-    lab(made, "up", "--hosts", "lab1", "--python", "3.6")
-    yield made
-    lab(made, "down")
 
 
 def mapped(fleet: Fleet, stack: str) -> list[str]:

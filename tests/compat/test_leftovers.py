@@ -22,7 +22,8 @@ GONE = [("stack", "tensorflow-1.4.0"), ("cudnn", "8.0-6"), ("toolkit", "8.0")]
 def host() -> Row:
     """A host on which everything declared before was done."""
     plan = resolve(BEFORE)
-    places = {("toolkit", row["short"]): row["path"] for row in plan["toolkits"]}
+    places = {("environment", "files"): "/"}
+    places |= {("toolkit", row["short"]): row["path"] for row in plan["toolkits"]}
     places |= {("cudnn", row["id"]): row["toolkit_path"] for row in plan["cudnn"]}
     places |= {("stack", row["name"]): row["venv"] for row in plan["stacks"]}
     made = converged(plan)
