@@ -196,7 +196,7 @@ def _default_link(case: Case, chosen: dict[str, Chosen]) -> Row | None:
 
 def _artifacts(plan: Row) -> list[Row]:
     """Everything to download, with what it is for."""
-    keys = ("file", "url", "sha256", "md5", "size_bytes", "login_required")
+    keys = ("file", "url", "sha256", "md5", "checksum", "size_bytes", "login_required")
     wanted = []
     for row in plan["toolkits"]:
         wanted.append((row["artifact"], f"toolkit {row['short']}"))

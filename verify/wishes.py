@@ -43,12 +43,16 @@ SETTINGS = ("ansible_", "gpu_")
 
 @dataclass(frozen=True)
 class Declared:
-    """One host of the inventory; `locks` are the stacks' locks beside it, {file name: sha256}."""
+    """One host of the inventory; `locks` are the stacks' locks beside it, {file name: sha256}.
+
+    `locks_dir` is where they lie, there or not.
+    """
 
     name: str
     wishes: dict[str, Any]
     connection: Connection
     locks: dict[str, str] = field(default_factory=dict)
+    locks_dir: Path = ROOT / "stacks"
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,11 @@ def _declared(host: Any, variables: dict[str, Any], loader: Any) -> Declared:
         and not name.startswith(("ansible_version", "ansible_playbook_python", "ansible_config"))
     }
     wishes = {name: value for name, value in values.items() if name.startswith("gpu_")}
-    folder = wishes.get("gpu_locks_dir") or Path(variables.get("inventory_dir") or ROOT, "stacks")
-    return Declared(host.name, wishes, connection_of(host.name, values), locks_in(Path(folder)))
+    folder = Path(
+        wishes.get("gpu_locks_dir") or Path(variables.get("inventory_dir") or ROOT, "stacks")
+    ).expanduser()
+    return Declared(
+        host.name, wishes, connection_of(host.name, values), locks_in(folder), folder)
 
 
 @functools.cache
@@ -146,7 +153,7 @@ def locks_in(folder: Path) -> dict[str, str]:
     """{file name: sha256} of the stacks' locks in a directory, as the roles find them there."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.expanduser().glob("*.lock")
+        for path in folder.glob("*.lock")
     }
 
 

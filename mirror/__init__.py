@@ -1,0 +1,18 @@
+"""Everything that a fleet installs, in one directory: for a site with no way to the internet.
+
+    DIR/FILE             CUDA's runfiles and patches, cuDNN's archives: gpu_artifacts_source
+    DIR/wheels/FILE      the Python packages of the stacks' locks: gpu_wheelhouse
+    DIR/contents.json    which packages each lock means, by the lock's checksum
+
+Plans and locks say what is needed; the modules' own code brings it, checked.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ansible.module_utils
+
+ROOT = Path(__file__).resolve().parents[1]
+# Where Ansible itself has our modules find what they share.
+ansible.module_utils.__path__.append(str(ROOT / "plugins" / "module_utils"))

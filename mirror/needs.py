@@ -1,0 +1,113 @@
+"""What the hosts of an inventory need, read from their plans; no host is reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verify.errors import ConfigurationError
+from verify.session import plan_of
+from verify.wishes import Declared
+
+WHEELS = "wheels"
+
+
+class MirrorError(Exception):
+    """Something that cannot be brought: why, and what to do."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message, self.remedy = message, remedy
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the mirror.
+
+    `path` is below its directory, `checksum` is ALGORITHM:HEX, `url` is the page with the download
+    where a login is required. `size_bytes` is None where nobody has said.
+    """
+
+    path: str
+    kind: str
+    checksum: str
+    url: str
+    size_bytes: int | None = None
+    login_required: bool = False
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name, without the directory."""
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A stack's lock, there or not; `index_url` is the package index declared for it, or ''."""
+
+    path: Path
+    python: str
+    requirements: tuple[str, ...] = ()
+    index_url: str = ""
+
+
+@dataclass
+class Needs:
+    """The whole inventory's: `sources` are where it says that artifacts come from."""
+
+    hosts: int = 0
+    artifacts: dict[str, File] = field(default_factory=dict)
+    locks: dict[Path, Lock] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
+
+
+def of(hosts: Iterable[Declared]) -> Needs:
+    """What these hosts need together; plans that are refused leave their problems."""
+    needs = Needs()
+    for host in hosts:
+        needs.hosts += 1
+        plan = plan_of(host, None)
+        needs.problems += [
+            {**problem, "where": f"{host.name}: {problem['where']}"}
+            for problem in plan["problems"]
+        ]
+        source = str(host.wishes.get("gpu_artifacts_source") or "")
+        if source and source not in needs.sources:
+            needs.sources.append(source)
+        for row in plan["artifacts"]:
+            _add_artifact(needs, row, host.name)
+        for stack in plan["stacks"]:
+            _add_locks(needs, stack, host)
+    return needs
+
+
+def _add_artifact(needs: Needs, row: dict[str, Any], host: str) -> None:
+    known = needs.artifacts.get(row["file"])
+    if known and known.checksum != row["checksum"]:
+        raise ConfigurationError(
+            f"{row['file']} is declared with {row['checksum']}, and for another host with "
+            f"{known.checksum}: one directory cannot hold both.", f"{host}: gpu_artifacts",
+            "Make a mirror for each, with --limit.")
+    reasons = tuple(dict.fromkeys((*(known.reasons if known else ()), row["for"])))
+    needs.artifacts[row["file"]] = File(
+        row["file"], "artifact", row["checksum"], row["url"] or "", row["size_bytes"],
+        row["login_required"], reasons)
+
+
+def _add_locks(needs: Needs, stack: dict[str, Any], host: Declared) -> None:
+    """The lock that the plan names, and those that hosts with another Python had resolved."""
+    index = str(host.wishes.get("gpu_pip_index_url") or "")
+    # As the role asks for them.
+    asked = (*stack["requirements"], "pip")
+    planned = host.locks_dir / stack["lock"]
+    needs.locks.setdefault(planned, Lock(planned, stack["python"], asked, index))
+    for name in host.locks:
+        other = re.fullmatch(re.escape(stack["name"]) + r"-py(\d+\.\d+)\.lock", name)
+        if other:
+            path = host.locks_dir / name
+            needs.locks.setdefault(path, Lock(path, other[1], asked, index))
