@@ -37,6 +37,8 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
         if key.startswith("gpu") and 0 < near <= MAX_SLIPS:
             reader.strange(key, key, KEYS)
     get = variables.get
+    for key in ("gpu_artifacts_source", "gpu_wheelhouse"):
+        reader.place(get(key), key)
     defaults = Wishes()
     stacks = reader.sequence(get("gpu_stacks"), "gpu_stacks")
     toolkits = reader.sequence(get("gpu_toolkits"), "gpu_toolkits")

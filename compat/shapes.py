@@ -149,3 +149,12 @@ class Reader:
             self.wrong(text, where, wanted)
             return None
         return str(PurePosixPath(text))
+
+    def place(self, value: Any, where: str) -> None:
+        """Where files come from: a directory or a web address; nothing at all is fine."""
+        wanted = "an absolute path, or http(s)://HOST/... without a login"
+        if value in (None, ""):
+            return
+        text = self.text(value, where, wanted)
+        if text and not re.fullmatch(r"(~?/|https?://[^\s/@]+(/|$))[^\s@]*", text):
+            self.wrong(text, where, wanted)

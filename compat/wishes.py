@@ -22,6 +22,8 @@ KEYS = (
     "gpu_tmpdir",
     "gpu_python_install",
     "gpu_artifacts",
+    "gpu_artifacts_source",
+    "gpu_wheelhouse",
     "gpu_allow_md5",
     "gpu_accept_nvidia_eula",
 )

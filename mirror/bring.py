@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from ansible.module_utils.gpufleet_download import check, download, put, verified
 from ansible.module_utils.gpufleet_receipts import StateError
 from ansible.module_utils.urls import open_url
+from rich.filesize import decimal
 
 from .needs import File, MirrorError
 
@@ -132,8 +133,9 @@ class Mirror:
 
     def _remedy(self, file: File) -> str:
         if file.login_required:
-            return (f"Log in with NVIDIA at {file.url}, get {file.name}, and name the directory "
-                    "that it then lies in: --from DIRECTORY.")
+            size = f" ({decimal(file.size_bytes)})" if file.size_bytes else ""
+            return (f"Log in with NVIDIA at {file.url}, get {file.name}{size}, and name the "
+                    "directory that it then lies in: --from DIRECTORY.")
         if file.kind == "package":
             return "Run 'artifacts fetch' again where the package index is reached."
         site = file.url or "its site"

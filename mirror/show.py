@@ -33,7 +33,7 @@ def needed(console: Console, mirror: Mirror, files: Sequence[File], hosts: int) 
     known = sum(file.size_bytes or 0 for file in files)
     least = "at least " if any(file.size_bytes is None for file in files) else ""
     console.print(Text(
-        f"{hosts} host{'' if hosts == 1 else 's'} need {len(files)} files, {least}"
+        f"{'1 host needs' if hosts == 1 else f'{hosts} hosts need'} {len(files)} files, {least}"
         f"{decimal(known)}; {decimal(lacking(mirror, files))} of it are still to come to "
         f"{mirror.directory}", style="bold"), soft_wrap=True)
     reasons = None
@@ -99,8 +99,8 @@ def end(console: Console, result: Result) -> None:
 
 
 def _spoken(console: Console, what: str, cause: str, remedy: str) -> None:
+    console.print(Text(what, style="bold red"), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
-    table.add_row(Text(what, style="bold red"), "")
     table.add_row("  cause", Text(cause))
     table.add_row("  remedy", Text(remedy, style="cyan"))
     console.print(table)

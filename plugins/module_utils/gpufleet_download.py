@@ -19,6 +19,10 @@ PARTIAL_CONTENT = 206
 RANGE_NOT_SATISFIABLE = 416
 
 
+class UnreachableError(StateError):
+    """A server that does not answer, or not with the file."""
+
+
 @contextlib.contextmanager
 def held(path):
     """Hold the lock of one artifact, so that one process fetches and the others wait."""
@@ -109,12 +113,7 @@ def download(url, target, checksum, cache):
     try:
         answer = ask(url, partial)
     except (OSError, ValueError) as error:  # what urllib raises, time-outs included
-        raise StateError(
-            "{} is not in the cache and {} cannot be reached: {}. Restore the connection, or put "
-            "the file into a directory and name that in gpu_artifacts_source.".format(
-                name, url, error
-            )
-        ) from error
+        raise UnreachableError("{} cannot be reached: {}".format(url, error)) from error
     if answer is not None:
         with answer:
             receive(name, answer, partial)

@@ -61,7 +61,12 @@ path:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpufleet_download import download, held, verified
+from ansible.module_utils.gpufleet_download import (
+    UnreachableError,
+    download,
+    held,
+    verified,
+)
 from ansible.module_utils.gpufleet_receipts import StateError
 
 
@@ -92,7 +97,15 @@ def obtain(module):
             "that in gpu_artifacts_source.".format(**params)
         )
     if not module.check_mode:
-        download(params["url"], path, params["checksum"], params["cache"])
+        try:
+            download(params["url"], path, params["checksum"], params["cache"])
+        except UnreachableError as error:
+            raise StateError(
+                "{file} is not in the cache and {error}. Restore the connection, or put the file "
+                "into a directory and name that in gpu_artifacts_source.".format(
+                    error=error, **params
+                )
+            ) from error
     return path, True
 
 

@@ -64,8 +64,10 @@ options:
     type: str
     default: ""
   wheelhouse:
-    description: A directory of wheels on the host, to install from with no index.
-    type: path
+    description: A directory of wheels on the host, or the address of a page that lists them, to
+      install from with no index.
+    type: str
+    default: ""
   libraries:
     description: SONAMEs to bind.
     type: list
@@ -133,6 +135,7 @@ import json
 import os
 import re
 import shutil
+from urllib.parse import urlsplit
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpufleet_binding import libraries_in_order
@@ -207,6 +210,25 @@ def interpreter(module, lock):
     return path
 
 
+def wheelhouse_words(wheelhouse):
+    """The installer's words to install from a wheelhouse alone; none where there is none."""
+    if not wheelhouse:
+        return []
+    url = urlsplit(wheelhouse)
+    # The lock's hashes prove the packages, so that plain HTTP will do; pip must be told.
+    trusted = ["--trusted-host", url.hostname] if url.scheme == "http" else []
+    return ["--no-index", "--find-links", wheelhouse] + trusted
+
+
+def check_wheelhouse(wheelhouse):
+    """Refuse a directory that is not there, before anything is begun."""
+    if wheelhouse and not urlsplit(wheelhouse).scheme and not os.path.isdir(wheelhouse):
+        raise StateError(
+            "gpu_wheelhouse is {}, and there is no such directory on this host. Mount it, or name "
+            "the address of a mirror.".format(wheelhouse)
+        )
+
+
 def install_packages(module, lock, damaged):
     """Make the environment and put into it exactly what the lock lists.
 
@@ -214,7 +236,7 @@ def install_packages(module, lock, damaged):
     """
     params = module.params
     venv, python = params["venv"], os.path.join(params["venv"], "bin", "python")
-    source = ["--no-index", "--find-links", params["wheelhouse"]] if params["wheelhouse"] else []
+    source = wheelhouse_words(params["wheelhouse"])
     # An index's address may carry a password: it goes through the environment, not through words
     # that every process of the host can read.
     index = {}
@@ -319,6 +341,7 @@ def hook_activation(venv, path):
 def install(module, installation, state, lock):
     """Install, bind, and write the receipt; returns the packages by name."""
     params = module.params
+    check_wheelhouse(params["wheelhouse"])
     if installation.half_done and installation.journal["fresh"]:
         remove_tree(params["venv"])
     packages = locked_packages(params["lock"])
@@ -470,7 +493,7 @@ def main():
             "lock": {"type": "path", "required": True},
             "lock_sha256": {"type": "str", "required": True},
             "index_url": {"type": "str", "default": "", "no_log": True},
-            "wheelhouse": {"type": "path"},
+            "wheelhouse": {"type": "str", "default": ""},
             "libraries": {"type": "list", "elements": "str", "default": []},
             "library_dir": {"type": "path"},
             "binding": {"type": "str", "default": ""},

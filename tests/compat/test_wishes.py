@@ -54,9 +54,16 @@ def test_a_key_with_a_slip(written: str, meant: str) -> None:
 
 
 def test_variables_of_other_rooms_are_none_of_ours() -> None:
-    others = ("gpu_artifacts_source", "gpu_wheelhouse", "gpu_pip_index_url", "gpu_hosts", "gpu_uv",
-              "gpu_tools", "gpu_locks_dir", "ansible_host", "x")
+    others = ("gpu_pip_index_url", "gpu_hosts", "gpu_uv", "gpu_tools",
+              "gpu_locks_dir", "ansible_host", "x")
     assert resolve(dict.fromkeys(others, 1))["problems"] == []
+
+
+@pytest.mark.parametrize(
+    "place", ["", "/srv/mirror", "~/mirror", "http://10.0.0.1:8090", "https://m.example.org/wheels/"]
+)
+def test_places_that_files_come_from(place: str) -> None:
+    assert resolve({"gpu_artifacts_source": place, "gpu_wheelhouse": place})["problems"] == []
 
 
 def test_a_wrong_key_in_a_stack() -> None:
@@ -85,6 +92,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"gpu_expect": {"count": -1}}, "gpu_expect.count"),
     ({"gpu_expect": {"count": True}}, "gpu_expect.count"),
     ({"gpu_gpus": [8.9]}, "gpu_gpus[0]"),
+    ({"gpu_artifacts_source": 1}, "gpu_artifacts_source"),
+    ({"gpu_artifacts_source": "mirror/nvidia"}, "gpu_artifacts_source"),
+    ({"gpu_artifacts_source": "ftp://mirror/nvidia"}, "gpu_artifacts_source"),
+    ({"gpu_wheelhouse": "https://me:secret@mirror/wheels"}, "gpu_wheelhouse"),
+    ({"gpu_wheelhouse": "/srv/my wheels"}, "gpu_wheelhouse"),
     ({"gpu_prefix": "usr/local"}, "gpu_prefix"),
     ({"gpu_prefix": "/"}, "gpu_prefix"),
     ({"gpu_tmpdir": "/tmp; rm -rf x"}, "gpu_tmpdir"),
