@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -111,8 +112,7 @@ def verify(options: argparse.Namespace, console: Console) -> int:
             add(files, contents.known(lock))
         except MirrorError as error:
             failures.append(error)
-    sized = bring.sizes(mirror, files.values())
-    rows = [mirror.look(file, thorough=True) for file in sized]
+    rows = [mirror.look(file, thorough=True) for file in files.values()]
     extra = bring.not_needed(mirror, rows, contents.path)
     return finish(options, console, bring.Result(mirror.directory, rows, failures, extra))
 
@@ -158,7 +158,8 @@ def serve(options: argparse.Namespace, console: Console) -> int:
                   markup=False, soft_wrap=True)
     sys.stdout.write(show.inventory_lines(address))
     sys.stdout.flush()
-    with server:
+    # It is ended by interrupting it.
+    with server, suppress(KeyboardInterrupt):
         server.serve_forever()
     return WHOLE
 

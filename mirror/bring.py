@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ansible.module_utils.gpufleet_download import check, download, put, verified
+from ansible.module_utils.gpufleet_download import check, download, opened, put, verified
 from ansible.module_utils.gpufleet_receipts import StateError
-from ansible.module_utils.urls import open_url
 from rich.filesize import decimal
 
 from .needs import File, MirrorError
 
 AT_ONCE = 4
-TIMEOUT_S = 20
 # Our own notes beside the files: what was checked, and the lock.
 OURS = ".gpufleet"
 THERE, FETCHED, MISSING, WRONG = "there", "fetched", "missing", "wrong"
@@ -93,7 +91,10 @@ class Mirror:
             return Row(file, MISSING, "it is not there", self._remedy(file))
         except (StateError, OSError) as error:
             return Row(file, WRONG, str(error), self._remedy(file))
-        return Row(file, THERE)
+        return self._right(file, THERE)
+
+    def _right(self, file: File, state: str) -> Row:
+        return Row(replace(file, size_bytes=self.path(file).stat().st_size), state)
 
     def bring(self, file: File) -> Row:
         """Have the file there, by the first way that works."""
@@ -108,7 +109,7 @@ class Mirror:
             except (StateError, OSError) as error:
                 because.append(self._without_logins(str(error)))
             else:
-                return Row(file, FETCHED)
+                return self._right(file, FETCHED)
         return replace(row, because="; ".join(because) or row.because)
 
     def _ways(self, file: File) -> Iterable[Callable[[], None]]:
@@ -169,8 +170,8 @@ def sizes(mirror: Mirror, files: Iterable[File]) -> list[File]:
             return replace(file, size_bytes=mirror.path(file).stat().st_size)
         try:
             url = _with_login(file.url, mirror.indexes)
-            answer = open_url(url, method="HEAD", timeout=TIMEOUT_S, force_basic_auth=True)
-            return replace(file, size_bytes=int(answer.headers["Content-Length"]))
+            with opened(url, method="HEAD") as answer:
+                return replace(file, size_bytes=int(answer.headers["Content-Length"]))
         except (OSError, ValueError, TypeError):
             # What cannot be asked is told when it is fetched.
             return file

@@ -96,7 +96,7 @@ def _add_artifact(needs: Needs, row: dict[str, Any], host: str) -> None:
     reasons = tuple(dict.fromkeys((*(known.reasons if known else ()), row["for"])))
     needs.artifacts[row["file"]] = File(
         row["file"], "artifact", row["checksum"], row["url"] or "", row["size_bytes"],
-        row["login_required"], reasons)
+        bool(row["login_required"]), reasons)
 
 
 def _add_locks(needs: Needs, stack: dict[str, Any], host: Declared) -> None:

@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def build_requirements(lock: Lock, sources: Iterable[Path]) -> list[File]:
     found: dict[str, File] = {}
     for source in sources:
         failed = f"what {source.name} is built with cannot be looked up"
-        packages = _pylock("\n".join(_asked_by(source)), lock, failed, "--only-binary", ":all:")
+        packages = _pylock("\n".join(asked_by(source)), lock, failed, "--only-binary", ":all:")
         for file in _files(packages, lock, f"building {source.name}"):
             found.setdefault(file.path, file)
     return list(found.values())
@@ -140,15 +140,15 @@ def _platforms(glibc: int) -> Iterator[str]:
     yield "linux_x86_64"
 
 
-def _asked_by(source: Path) -> Sequence[str]:
+def asked_by(source: Path) -> list[str]:
     """The build requirements that a source declares."""
     try:
         project = tomllib.loads(_pyproject(source))
         declared = project["build-system"]["requires"]
     except (KeyError, tomllib.TOMLDecodeError):
-        return BUILD_DEFAULT
+        return list(BUILD_DEFAULT)
     # setuptools asks for wheel only once it builds.
-    return (*declared, "wheel")
+    return [*declared, "wheel"]
 
 
 def _pyproject(source: Path) -> str:

@@ -38,7 +38,7 @@ def launcher() -> Iterator[ModuleType]:
 
 def test_help_names_every_verb() -> None:
     told = type_in("--help").stdout
-    for verb in ("resolve", "plan", "provision", "verify", "remove", "report", "lab", "test"):
+    for verb in "resolve plan provision verify remove report artifacts lab test".split():
         assert f"\n    {verb}" in told
 
 
@@ -65,6 +65,31 @@ def test_an_inventory_that_is_not_there_is_refused_by_name() -> None:
     done = type_in("verify", "-i", "no/such/place")
     assert done.returncode == 4
     assert "The inventory no/such/place does not exist" in done.stderr
+
+
+def test_artifacts_hands_on_paths_of_the_person_s_own_directory(
+    launcher: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(launcher, "run", lambda command, **_: commands.append(command) or 0)
+    monkeypatch.setattr(launcher, "make_venv", lambda: None)
+    (tmp_path / "hosts.yml").touch()
+    monkeypatch.chdir(tmp_path)
+    fetch = ["artifacts", "fetch", "mirror", "-i", "hosts.yml", "--from", "Downloads", "--json"]
+    assert launcher.main(fetch) == 0
+    assert launcher.main(["artifacts", "serve", "mirror", "--port", "80"]) == 0
+    assert [command[1:] for command in commands] == [
+        ["-m", "mirror", "fetch", f"{tmp_path}/mirror", "-i", f"{tmp_path}/hosts.yml",
+         "--from", f"{tmp_path}/Downloads", "--json"],
+        ["-m", "mirror", "serve", f"{tmp_path}/mirror", "--port", "80"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["fly", "mirror"], ["fetch"], ["serve", "/no/such/mirror"]])
+def test_mistakes_in_a_call_of_artifacts_are_status_4(words: list[str]) -> None:
+    done = type_in("artifacts", *words)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "Traceback" not in done.stderr
 
 
 def options(**given: object) -> argparse.Namespace:

@@ -74,13 +74,26 @@ def put(partial, target, checksum, cache):
     write_atomically(seal_file, json.dumps(seal))
 
 
+def opened(url, **more):
+    """The server's answer; raises ``OSError`` or ``ValueError``."""
+    return open_url(
+        url,
+        timeout=TIMEOUT_S,
+        # A login that stands in the address is sent at once, and to this server alone.
+        force_basic_auth=True,
+        unredirected_headers=["Authorization"],
+        # An archive is wanted as it is, also where a server calls its format an encoding.
+        decompress=False,
+        **more
+    )
+
+
 def ask(url, partial):
     """The server's answer, for what the partial file lacks; None where it lacks nothing."""
     have = os.path.getsize(partial) if os.path.exists(partial) else 0
     headers = {"Range": "bytes={}-".format(have)} if have else {}
     try:
-        # A login that stands in the address is sent at once, and to this server alone.
-        return open_url(url, headers=headers, timeout=TIMEOUT_S, force_basic_auth=True)
+        return opened(url, headers=headers)
     except HTTPError as error:
         if have and error.code == RANGE_NOT_SATISFIABLE:
             return None

@@ -82,8 +82,10 @@ def make_folder(path):
     """
     if not os.path.isdir(path):
         make_folder(os.path.dirname(path))
-        os.mkdir(path)
-        os.chmod(path, 0o755)
+        # Somebody else may make it at the same moment: another download, say.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+            os.chmod(path, 0o755)
 
 
 def walk(root):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,19 +21,22 @@ class Mirror(BaseHTTPRequestHandler):
     """Serves CONTENT, continues where asked, and notes what was asked of it."""
 
     breaks_off_at: ClassVar[int | None] = None
+    content: ClassVar[bytes] = CONTENT
+    encoding: ClassVar[str] = "identity"
     asked: ClassVar[list[str | None]] = []
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
         type(self).asked.append(wanted)
         start = int(wanted.split("=")[1].rstrip("-")) if wanted else 0
-        if wanted and start >= len(CONTENT):
+        if wanted and start >= len(self.content):
             self.send_error(416)
             return
         self.send_response(206 if wanted else 200)
-        self.send_header("Content-Length", str(len(CONTENT) - start))
+        self.send_header("Content-Length", str(len(self.content) - start))
+        self.send_header("Content-Encoding", self.encoding)
         self.end_headers()
-        self.wfile.write(CONTENT[start : self.breaks_off_at])
+        self.wfile.write(self.content[start : self.breaks_off_at])
 
     def log_message(self, *_: Any) -> None:
         """Stay silent."""
@@ -41,6 +45,7 @@ class Mirror(BaseHTTPRequestHandler):
 @pytest.fixture
 def mirror() -> Iterator[str]:
     Mirror.asked, Mirror.breaks_off_at = [], None
+    Mirror.content, Mirror.encoding = CONTENT, "identity"
     server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/{NAME}"
@@ -102,6 +107,16 @@ def test_a_connection_that_breaks_off_is_told_as_such_and_continued(
     answer = run(load("artifact"), url=mirror, **declared)
     assert Path(answer["path"]).read_bytes() == CONTENT
     assert Mirror.asked == [None, "bytes=5000-"]
+
+
+def test_an_archive_that_a_server_calls_encoded_stays_as_it_is(
+    run: Run, declared: dict[str, Any], mirror: str, tmp_path: Path
+) -> None:
+    Mirror.content, Mirror.encoding = gzip.compress(CONTENT), "gzip"
+    (tmp_path / "archive").write_bytes(Mirror.content)
+    declared["checksum"] = sha256(tmp_path / "archive")
+    answer = run(load("artifact"), url=mirror, **declared)
+    assert Path(answer["path"]).read_bytes() == Mirror.content
 
 
 def test_a_relative_directory_is_refused(run: Run, declared: dict[str, Any]) -> None:

@@ -171,6 +171,28 @@ def test_insists_on_hashes(bench: Bench) -> None:
     assert "pip install --no-deps --require-hashes" in bench.calls.read_text()
 
 
+@pytest.mark.parametrize(
+    ("wheelhouse", "words"),
+    [
+        ("http://m.example.org:8090/wheels", " --trusted-host m.example.org -r"),
+        ("https://m.example.org/wheels", " -r"),
+    ],
+)
+def test_a_wheelhouse_is_the_only_place_that_is_asked(
+    bench: Bench, wheelhouse: str, words: str
+) -> None:
+    bench.install(wheelhouse=wheelhouse)
+    assert f"--no-index --find-links {wheelhouse}{words}" in bench.calls.read_text()
+
+
+def test_a_wheelhouse_that_is_not_there_is_told_before_anything_is_begun(bench: Bench) -> None:
+    answer = bench.install(wheelhouse="/no/such/place")
+    assert answer["failed"]
+    assert "gpu_wheelhouse is /no/such/place" in answer["msg"]
+    assert not bench.venv.exists()
+    assert not list(bench.state.glob("journal/*"))
+
+
 def test_a_second_run_changes_nothing_and_calls_nothing(bench: Bench) -> None:
     bench.install()
     bench.calls.unlink()

@@ -1,0 +1,191 @@
+"""What a lock lists can be installed from the mirror alone: wheels, sources, and their builders."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirror import packages
+from tests.mirror.conftest import ARCHIVE, RUNFILE, Desk, Site, source, wheel
+
+UV = Path(sys.executable).with_name("uv")
+LOCK = "tensorflow-2.13.1-py3.11.lock"
+TINY, OLD = "tiny-1.0-py3-none-any.whl", "old-1.0.tar.gz"
+
+
+@pytest.fixture
+def stack(desk: Desk, site: Site, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A stack whose lock lists a wheel and a source, at an index of its own."""
+    simple = site.root / "simple"
+    wheel(simple / "tiny", "tiny", "1.0")
+    wheel(simple / "tiny", "tiny", "1.0", "cp39-cp39-win_amd64")
+    source(simple / "tiny", "tiny", "1.0")
+    # From before pyproject.toml: what it is built with follows from PEP 517.
+    source(simple / "old", "old", "1.0", setup_py="from setuptools import setup\nsetup()\n")
+    wheel(simple / "setuptools", "setuptools", "59.6.0")
+    wheel(simple / "setuptools", "setuptools", "30.0.0")
+    wheel(simple / "wheel", "wheel", "0.37.1")
+    write_lock(desk, [simple / "tiny" / TINY, simple / "old" / OLD])
+    desk.variables |= {
+        "gpu_stacks": [{"tensorflow": "2.13.1", "python": "3.11"}],
+        "gpu_pip_index_url": f"{site.url}/simple",
+    }
+    monkeypatch.setenv("UV_CACHE_DIR", str(desk.root / "uv"))
+    return desk
+
+
+def write_lock(desk: Desk, files: list[Path]) -> None:
+    """The stack's lock beside the inventory, listing these files of version 1.0."""
+    lock = desk.inventory.parent / "stacks" / LOCK
+    lock.parent.mkdir(exist_ok=True)
+    lock.write_text("".join(
+        f"{file.name.partition('-')[0]}==1.0 \\\n    --hash=sha256:"
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}\n" for file in files))
+
+
+def wheels(desk: Desk) -> set[str]:
+    """The packages in the mirror."""
+    return {path.name for path in (desk.mirror / "wheels").iterdir()}
+
+
+def test_packages_come_by_the_lock_with_what_builds_the_sources(stack: Desk) -> None:
+    done = stack("fetch")
+    assert done.status == 0
+    assert wheels(stack) == {
+        *(TINY, OLD), "setuptools-59.6.0-py3-none-any.whl", "wheel-0.37.1-py3-none-any.whl"
+    }
+    assert {RUNFILE, ARCHIVE} <= {path.name for path in stack.mirror.iterdir()}
+    assert f"building {OLD}" in done.err
+
+
+def test_a_second_fetch_asks_the_index_nothing(stack: Desk, site: Site) -> None:
+    stack("fetch")
+    site.asked.clear()
+    assert stack("fetch").status == 0
+    assert site.asked == []
+
+
+def test_verify_knows_the_packages_without_the_index(stack: Desk, site: Site) -> None:
+    stack("fetch")
+    site.asked.clear()
+    assert stack("verify").status == 0
+    (stack.mirror / "wheels" / TINY).unlink()
+    done = stack("verify", "--json")
+    assert (done.status, done.state(f"wheels/{TINY}")) == (1, "missing")
+    assert done.document["files"][-1]["kind"] == "package"
+    assert site.asked == []
+
+
+def test_a_lock_that_changed_since_is_not_taken_for_mirrored(stack: Desk, site: Site) -> None:
+    stack("fetch")
+    write_lock(stack, [site.root / "simple" / "tiny" / TINY])
+    done = stack("verify", "--json")
+    assert (done.status, done.document["complete"]) == (1, False)
+    problem = done.document["problems"][0]
+    assert LOCK in problem["message"]
+    assert "artifacts fetch" in problem["remedy"]
+    assert stack("fetch").status == 0
+    assert stack("verify").status == 0
+
+
+def test_a_package_that_the_index_lacks_is_told_and_the_rest_comes(
+    stack: Desk, site: Site
+) -> None:
+    (site.root / "simple" / "old" / OLD).unlink()
+    done = stack("fetch", "--json")
+    assert (done.status, done.state(RUNFILE)) == (1, "fetched")
+    assert "old" in done.document["problems"][0]["message"]
+
+
+def test_another_content_than_the_lock_s_is_not_taken(stack: Desk, site: Site) -> None:
+    (site.root / "simple" / "tiny" / "tiny-1.0.tar.gz").unlink()
+    wheel(site.root / "simple" / "tiny", "tiny", "1.0", "py2.py3-none-any")
+    (site.root / "simple" / "tiny" / TINY).unlink()
+    done = stack("fetch", "--json")
+    assert done.status == 1
+    assert "gpu_pip_index_url" in done.document["problems"][0]["remedy"]
+
+
+def test_a_login_at_the_index_is_used_and_not_told(stack: Desk, site: Site) -> None:
+    server = site.url.removeprefix("http://")
+    stack.variables["gpu_pip_index_url"] = f"http://me:secret@{server}/simple"
+    done = stack("fetch", "--json")
+    assert done.status == 0
+    assert "secret" not in done.out + done.err
+    assert "secret" not in (stack.mirror / "contents.json").read_text()
+
+
+def test_a_lock_is_resolved_where_there_is_none(stack: Desk, site: Site) -> None:
+    wheel(site.root / "simple" / "tensorflow", "tensorflow", "2.13.1")
+    wheel(site.root / "simple" / "pip", "pip", "26.3")
+    lock = stack.inventory.parent / "stacks" / LOCK
+    lock.unlink()
+    assert stack("fetch").status == 0
+    assert "tensorflow==2.13.1" in lock.read_text()
+    assert wheels(stack) == {"tensorflow-2.13.1-py3-none-any.whl", "pip-26.3-py3-none-any.whl"}
+
+
+def test_uv_installs_from_the_mirror_with_no_index(stack: Desk, tmp_path: Path) -> None:
+    write_lock(stack, [stack.root / "site" / "simple" / "tiny" / TINY])
+    stack("fetch")
+    subprocess.run([UV, "venv", "--quiet", tmp_path / "venv"], check=True)
+    lock = stack.inventory.parent / "stacks" / LOCK
+    words = ["--no-deps", "--require-hashes", "--no-index", "--find-links", stack.mirror / "wheels"]
+    subprocess.run(
+        [UV, "pip", "install", "--python", tmp_path / "venv/bin/python", *words, "-r", lock],
+        check=True,
+    )
+    assert list(tmp_path.glob("venv/lib/*/site-packages/tiny.py"))
+
+
+def test_damaged_contents_are_named(stack: Desk) -> None:
+    stack.mirror.mkdir()
+    (stack.mirror / "contents.json").write_text("{")
+    done = stack("verify", "--json")
+    assert done.status == 1
+    assert "contents.json" in done.document["problems"][0]["message"]
+
+
+def test_a_path_in_contents_leads_nowhere_else(stack: Desk) -> None:
+    stack("fetch")
+    path = stack.mirror / "contents.json"
+    path.write_text(path.read_text().replace(f"wheels/{TINY}", f"../../{TINY}"))
+    assert f"wheels/{TINY}" in {row["path"] for row in stack("verify", "--json").document["files"]}
+
+
+ABI3 = ("cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-manylinux2014_x86_64")
+RELIC = ("cp36-cp36m-manylinux1_x86_64", "cp36-cp36m-manylinux2010_x86_64")
+FOREIGN = ("cp310-cp310-manylinux1_x86_64", "cp311-cp311-musllinux_1_2_x86_64",
+           "cp311-cp311-manylinux2014_aarch64", "cp311-cp311t-manylinux_2_17_x86_64")  # fmt: skip
+# An installer that knows no newer tag than manylinux1 takes the pure one.
+BOTH = ("cp311-cp311-manylinux_2_17_x86_64", "py3-none-any")
+
+
+@pytest.mark.parametrize(
+    ("python", "offered", "chosen"),
+    [
+        ("3.11", BOTH, BOTH),
+        ("3.11", ("cp39-abi3-manylinux_2_28_x86_64", *ABI3), ABI3),
+        ("3.6", RELIC, RELIC),
+        ("3.11", FOREIGN, ()),
+    ],
+    ids=["native and pure", "of several C libraries", "relic", "of other machines"],
+)
+def test_of_the_wheels_those_come_that_some_host_would_choose(
+    python: str, offered: tuple[str, ...], chosen: tuple[str, ...]
+) -> None:
+    found = packages.best(["a-1.tar.gz", *(f"a-1-{tag}.whl" for tag in offered)], python)
+    assert set(found) == {f"a-1-{tag}.whl" for tag in chosen}
+
+
+def test_what_a_source_asks_to_be_built_with(tmp_path: Path) -> None:
+    asked = 'requires = ["hatchling>=1"]\n'
+    modern = source(tmp_path, "modern", "1.0", pyproject_toml=f"[build-system]\n{asked}")
+    assert packages.asked_by(modern) == ["hatchling>=1", "wheel"]
+    plain = source(tmp_path, "plain", "1.0", pyproject_toml="[tool.x]\n")
+    assert packages.asked_by(plain) == ["setuptools>=40.8.0", "wheel"]
+    assert packages.asked_by(source(tmp_path, "bare", "1.0")) == packages.asked_by(plain)
