@@ -21,7 +21,7 @@ from rich.console import Console
 from verify.errors import ConfigurationError
 from verify.wishes import Question, declared
 
-from . import bring, locks, needs, show
+from . import ROOT, bring, locks, needs, show
 from .contents import Contents
 from .needs import File, MirrorError, Needs
 
@@ -52,6 +52,9 @@ def needed(options: argparse.Namespace) -> Needs:
         options.inventory, options.limit, options.extra_vars, options.vault_password_file)))
     if found.problems:
         raise RefusedError(found.problems)
+    if options.with_gpufleet:
+        lock = needs.Lock(ROOT / "requirements.txt", "{}.{}".format(*sys.version_info))
+        found.locks[lock.path] = lock
     return found
 
 
@@ -72,7 +75,7 @@ def fetch(options: argparse.Namespace, console: Console) -> int:
     """Bring everything that the inventory's hosts need into DIR."""
     found = needed(options)
     mirror = mirror_of(options, found)
-    mirror.directory.mkdir(parents=True, exist_ok=True)
+    (mirror.directory / needs.WHEELS).mkdir(parents=True, exist_ok=True)
     # One at a time; a second one waits.
     with held(str(mirror.directory / bring.OURS / "lock")):
         files = {file.path: file for file in found.artifacts.values()}
@@ -189,6 +192,8 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS")
         made.add_argument("--vault-password-file", action="append", default=[], metavar="FILE")
         made.add_argument("--json", action="store_true", help="one document on standard output")
+        made.add_argument("--with-gpufleet", action="store_true",
+                          help="also what gpufleet itself needs on a control machine like this")
         made.set_defaults(places=[])
         if act is fetch:
             made.add_argument("--from", dest="places", action="append", metavar="DIRECTORY",

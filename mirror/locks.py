@@ -19,7 +19,7 @@ def resolve(locks: Iterable[Lock]) -> None:
     wanted = [
         {"path": str(lock.path), "requirements": lock.requirements, "python": lock.python,
          "index_url": lock.index_url}
-        for lock in locks]
+        for lock in locks if lock.requirements]
     if not wanted:
         return
     # In a file that nobody else reads: an index's address may carry a password.

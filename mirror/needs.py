@@ -47,7 +47,10 @@ class File:
 
 @dataclass(frozen=True)
 class Lock:
-    """A stack's lock, there or not; `index_url` is the package index declared for it, or ''."""
+    """A stack's lock, there or not; `index_url` is the package index declared for it, or ''.
+
+    Without `requirements` it is somebody else's, and only read.
+    """
 
     path: Path
     python: str

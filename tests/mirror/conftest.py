@@ -45,6 +45,9 @@ class Handler(SimpleHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
         self.wfile.write(body[start : self.site.cut.get(self.path)])
+        if self.path in self.site.cut:
+            self.wfile.flush()
+            self.site.hold.wait()
 
     def do_HEAD(self) -> None:
         self.site.asked.append((self.command, self.path, None))
@@ -56,12 +59,16 @@ class Handler(SimpleHTTPRequestHandler):
 
 @dataclass
 class Site:
-    """A web site: `cut` says after how many bytes which path breaks off; `asked` what came."""
+    """A web site: `cut` says after how many bytes which path breaks off; `asked` what came.
+
+    Before it breaks off it waits for `hold`, which is set unless a test clears it.
+    """
 
     root: Path
     url: str = ""
     cut: dict[str, int] = field(default_factory=dict)
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
+    hold: threading.Event = field(default_factory=threading.Event)
 
     def got(self) -> list[tuple[str, str | None]]:
         """The path and range of each file that was asked for."""
@@ -72,12 +79,14 @@ class Site:
 def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path / "site")
     made.root.mkdir()
+    made.hold.set()
     for name, content in CONTENTS.items():
         (made.root / name).write_bytes(content)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, site=made))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     made.url = f"http://127.0.0.1:{server.server_port}"
     yield made
+    made.hold.set()
     server.shutdown()
     server.server_close()
 
@@ -123,12 +132,16 @@ class Desk:
 
     def __call__(self, verb: str, *words: str | Path) -> Call:
         """`python -m mirror VERB DIR -i INVENTORY WORDS`."""
+        native = self.words(verb, *words)
+        self.capfd.readouterr()
+        return Call(main(native), *self.capfd.readouterr())
+
+    def words(self, verb: str, *words: str | Path) -> list[str]:
+        """The words after `python -m mirror`, with the inventory written down."""
         hosts: dict[str, Any] = {"gpu01": {}, "gpu02": {}}
         text = yaml.safe_dump({"gpu_hosts": {"hosts": hosts, "vars": self.variables}})
         self.inventory.write_text(text)
-        self.capfd.readouterr()
-        status = main([verb, str(self.mirror), "-i", str(self.inventory), *map(str, words)])
-        return Call(status, *self.capfd.readouterr())
+        return [verb, str(self.mirror), "-i", str(self.inventory), *map(str, words)]
 
 
 @pytest.fixture

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mirror import needs
+from mirror import ROOT, needs
 from tests.mirror.conftest import ARCHIVE, CONTENTS, RUNFILE, Desk, Site
 
 SIZE = sum(map(len, CONTENTS.values()))
@@ -69,6 +74,35 @@ def test_a_download_that_broke_off_is_continued(desk: Desk, site: Site) -> None:
     assert desk("fetch").status == 0
     assert (f"/{RUNFILE}", "bytes=5000-") in site.got()
     assert brought(desk) == CONTENTS
+
+
+@pytest.mark.parametrize(
+    ("stop", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_run_that_was_stopped_is_continued_by_the_next(
+    desk: Desk, site: Site, stop: signal.Signals, status: int
+) -> None:
+    content, mebibyte = os.urandom(3 << 20), 1 << 20
+    (site.root / RUNFILE).write_bytes(content)
+    desk.variables["gpu_artifacts"][RUNFILE] |= {
+        "sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)
+    }
+    site.cut = {f"/{RUNFILE}": 2 * mebibyte}
+    site.hold.clear()
+    partial = desk.mirror / f"{RUNFILE}.partial"
+    command = [sys.executable, "-m", "mirror", *desk.words("fetch")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as running:
+        deadline = time.monotonic() + 60
+        while not partial.exists() or partial.stat().st_size < 2 * mebibyte:
+            assert running.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        running.send_signal(stop)
+        assert running.wait(10) == status
+    site.cut = {}
+    assert desk("fetch").status == 0
+    assert (f"/{RUNFILE}", f"bytes={2 * mebibyte}-") in site.got()
+    assert brought(desk) == CONTENTS | {RUNFILE: content}
 
 
 def test_a_size_that_nobody_has_said_is_asked_of_the_server(desk: Desk, site: Site) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror import packages
+from mirror import __main__, packages
 from tests.mirror.conftest import ARCHIVE, RUNFILE, Desk, Site, source, wheel
 
 UV = Path(sys.executable).with_name("uv")
@@ -42,9 +42,13 @@ def write_lock(desk: Desk, files: list[Path]) -> None:
     """The stack's lock beside the inventory, listing these files of version 1.0."""
     lock = desk.inventory.parent / "stacks" / LOCK
     lock.parent.mkdir(exist_ok=True)
-    lock.write_text("".join(
-        f"{file.name.partition('-')[0]}==1.0 \\\n    --hash=sha256:"
-        f"{hashlib.sha256(file.read_bytes()).hexdigest()}\n" for file in files))
+    lock.write_text("".join(map(pin, files)))
+
+
+def pin(file: Path) -> str:
+    """A file of version 1.0 as a lock has it."""
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return f"{file.name.partition('-')[0]}==1.0 \\\n    --hash=sha256:{digest}\n"
 
 
 def wheels(desk: Desk) -> set[str]:
@@ -140,6 +144,18 @@ def test_uv_installs_from_the_mirror_with_no_index(stack: Desk, tmp_path: Path) 
         check=True,
     )
     assert list(tmp_path.glob("venv/lib/*/site-packages/tiny.py"))
+
+
+def test_what_gpufleet_itself_needs_comes_too_and_is_only_read(
+    stack: Desk, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = wheel(site.root / "simple" / "own", "own", "1.0")
+    (tmp_path / "requirements.txt").write_text(pin(own))
+    monkeypatch.setattr(__main__, "ROOT", tmp_path)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{site.url}/simple")
+    assert stack("fetch", "--with-gpufleet").status == 0
+    assert own.name in wheels(stack)
+    assert (tmp_path / "requirements.txt").read_text() == pin(own)
 
 
 def test_damaged_contents_are_named(stack: Desk) -> None:
