@@ -183,9 +183,16 @@ def sizes(mirror: Mirror, files: Iterable[File]) -> list[File]:
 def lacking(mirror: Mirror, files: Iterable[File]) -> int:
     """How many bytes are still to come, as far as sizes are known."""
     return sum(
-        max(0, (file.size_bytes or 0) - (
-            mirror.partial(file).stat().st_size if mirror.partial(file).exists() else 0))
+        max(0, (file.size_bytes or 0) - _length(mirror.partial(file)))
         for file in files if not mirror.path(file).exists())
+
+
+def _length(path: Path) -> int:
+    """A file's bytes; 0 where it is not there, or no longer: a download ends at any moment."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def check_space(mirror: Mirror, files: Iterable[File]) -> None:
