@@ -26,9 +26,8 @@ from packaging.utils import parse_wheel_filename
 from .needs import WHEELS, File, Lock, MirrorError
 
 UV = Path(sys.executable).with_name("uv")
-# Releases of glibc 2 that hosts may have, from CentOS 7's to the newest that uv knows; before them
-# what installers as old as Python 3.6 know, whatever the host has.
-GLIBC = (5, 12, *range(17, 41))
+# Releases of glibc 2 that hosts may have: from CentOS 7's to the newest that uv knows.
+GLIBC = range(17, 41)
 LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 # What a source without a pyproject.toml is built with, says PEP 517.
 BUILD_DEFAULT = ("setuptools>=40.8.0", "wheel")
