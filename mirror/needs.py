@@ -103,14 +103,23 @@ def _add_artifact(needs: Needs, row: dict[str, Any], host: str) -> None:
 
 
 def _add_locks(needs: Needs, stack: dict[str, Any], host: Declared) -> None:
-    """The lock that the plan names, and those that hosts with another Python had resolved."""
-    index = str(host.wishes.get("gpu_pip_index_url") or "")
-    # As the role asks for them.
-    asked = (*stack["requirements"], "pip")
-    planned = host.locks_dir / stack["lock"]
-    needs.locks.setdefault(planned, Lock(planned, stack["python"], asked, index))
-    for name in host.locks:
-        other = re.fullmatch(re.escape(stack["name"]) + r"-py(\d+\.\d+)\.lock", name)
-        if other:
-            path = host.locks_dir / name
-            needs.locks.setdefault(path, Lock(path, other[1], asked, index))
+    """The locks that hosts with one Python or another had resolved; else the one of the plan.
+
+    The plan does not know the hosts' Pythons: unless one is wished, it names the newest there is.
+    """
+    kin = re.compile(re.escape(stack["lock"].rpartition("-py")[0]) + r"-py(\d+\.\d+)\.lock")
+    pythons = {name: found[1] for name in host.locks if (found := kin.fullmatch(name))}
+    if not pythons or _python_is_wished(stack, host):
+        pythons[stack["lock"]] = stack["python"]
+    for name, python in pythons.items():
+        path = host.locks_dir / name
+        # As the role asks for them.
+        asked = (*stack["requirements"], "pip")
+        index = str(host.wishes.get("gpu_pip_index_url") or "")
+        needs.locks.setdefault(path, Lock(path, python, asked, index))
+
+
+def _python_is_wished(stack: dict[str, Any], host: Declared) -> bool:
+    return any(
+        wish.get("python") and wish.get("name", f"tensorflow-{wish['tensorflow']}") == stack["name"]
+        for wish in host.wishes.get("gpu_stacks") or ())

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mirror import __main__, packages
+from mirror import __main__, needs, packages
 from tests.mirror.conftest import ARCHIVE, RUNFILE, Desk, Site, source, wheel
+from verify.wishes import Question, declared
 
 UV = Path(sys.executable).with_name("uv")
 LOCK = "tensorflow-2.13.1-py3.11.lock"
+LOCK_2_18 = "tensorflow-2.18.1-py3.11.lock"
 TINY, OLD = "tiny-1.0-py3-none-any.whl", "old-1.0.tar.gz"
 
 
@@ -131,6 +133,29 @@ def test_a_lock_is_resolved_where_there_is_none(stack: Desk, site: Site) -> None
     assert stack("fetch").status == 0
     assert "tensorflow==2.13.1" in lock.read_text()
     assert wheels(stack) == {"tensorflow-2.13.1-py3-none-any.whl", "pip-26.3-py3-none-any.whl"}
+
+
+@pytest.mark.parametrize(
+    ("wish", "there", "meant"),
+    [
+        ({}, [], ["tensorflow-2.18.1-py3.12.lock"]),
+        # Hosts have had it with these; nobody asked for the newest.
+        ({}, ["-py3.10", "-py3.11"], ["tensorflow-2.18.1-py3.10.lock", LOCK_2_18]),
+        ({"python": "3.9"}, ["-py3.11"], [LOCK_2_18, "tensorflow-2.18.1-py3.9.lock"]),
+        ({"cuda": "pip"}, ["-cuda-pip-py3.11"], ["tensorflow-2.18.1-cuda-pip-py3.11.lock"]),
+    ],
+)
+def test_the_locks_beside_the_inventory_tell_the_hosts_pythons(
+    desk: Desk, wish: dict[str, str], there: list[str], meant: list[str]
+) -> None:
+    desk.variables["gpu_stacks"] = [{"tensorflow": "2.18.1", **wish}]
+    desk.words("fetch")
+    stacks = desk.inventory.parent / "stacks"
+    stacks.mkdir()
+    for name in (*there, "-other-py3.8"):
+        (stacks / f"tensorflow-2.18.1{name}.lock").touch()
+    found = needs.of(declared(Question([str(desk.inventory)])))
+    assert sorted(path.name for path in found.locks) == meant
 
 
 def test_uv_installs_from_the_mirror_with_no_index(stack: Desk, tmp_path: Path) -> None:
