@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import pythons
+from lab import elf, pythons
 from lab.errors import LabError
 from tests.acceptance.conftest import ROOT, Fleet
 
@@ -173,6 +173,9 @@ def uv_finds_python(fleet: Fleet, version: str, tmp_path: Path) -> None:
         [prefix / f"bin/python{version}", "-c", question], text=True
     ).strip()
     pythons.lay_out(prefix, version, tmp_path / "python")
+    # Unlike the lab's copies, uv's builds find their libraries wherever they stand.
+    program = tmp_path / f"python/bin/python{version}"
+    elf.move_runpath(program, f"{pythons.PLACE / version}/", "$ORIGIN/../")
     subprocess.run(["tar", "-czf", "build.tar.gz", "python"], cwd=tmp_path, check=True)
     major, minor, patch = map(int, full.split("."))
     build = {
