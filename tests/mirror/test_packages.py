@@ -156,6 +156,8 @@ def test_the_locks_beside_the_inventory_tell_the_hosts_pythons(
         (stacks / f"tensorflow-2.18.1{name}.lock").touch()
     found = needs.of(declared(Question([str(desk.inventory)])))
     assert sorted(path.name for path in found.locks) == meant
+    # What only other Pythons have is there already, and not this plan's to ask for.
+    assert all(lock.requirements or lock.path.exists() for lock in found.locks.values())
 
 
 def test_uv_installs_from_the_mirror_with_no_index(stack: Desk, tmp_path: Path) -> None:
