@@ -202,8 +202,9 @@ def _drift(receipt: Row, stack: Row, row: Mapping[str, Any]) -> list[str]:
     if receipt.get("activation") != row["activation"]:
         found.append(f"its activation does not read {row['activation']}")
     lock = row.get("lock_sha256")
-    if lock and receipt.get("lock_sha256") != lock:
-        found.append(f"its lock {row['lock']} has changed")
+    if receipt.get("lock_sha256") != lock:
+        state = "has changed" if lock else "is gone, and will be resolved anew"
+        found.append(f"its lock {row['lock']} {state}")
     have, want = mapping(stack.get("packages")), mapping(receipt.get("packages"))
     found += [
         f"package {name} is {have.get(name) or 'missing'}, not {want[name]}"
