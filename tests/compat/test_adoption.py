@@ -161,3 +161,17 @@ def test_an_adopted_toolkit_is_verified_and_repaired_like_ours(host: Row) -> Non
     receipts[0]["changed"] = [{"path": "bin/nvcc", "what": "missing"}]
     assert actions(ADOPT, host)["toolkit", "11.8"] == "repair"
     assert plan["adopt"] is True
+
+
+def test_an_adopted_toolkit_stays_as_it_is_for_nothing_tells_its_patches() -> None:
+    wishes = wish(gpu_toolkits=["8.0"], gpu_allow_md5=True, gpu_cuda_adopt=True)
+    (planned,) = resolve(wishes)["toolkits"]
+    assert planned["patches"]
+    path = planned["path"]
+    host = snapshot(
+        toolkits={"trees": [{"path": path, "version": "8.0.61", "version_source": "version.txt",
+                             "cudart": ["8.0.61"]}]},
+        receipts={"receipts": [{"kind": "toolkit", "id": "8.0", "path": path, "version": "8.0.61",
+                                "source": {"adopted": True}, "changed": []}]},
+    )
+    assert ("toolkit", "8.0") not in actions(wishes, host)
