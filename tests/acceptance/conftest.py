@@ -87,13 +87,15 @@ class Fleet:
                 env=self.environment,
             )
             deadline = time.monotonic() + DEADLINE_S
-            while watch.poll() is None:
-                seen = running.poll() is None and time.monotonic() < deadline
-                if not seen:
-                    watch.kill()
-                assert seen, f"never seen while the run went on: {condition}"
+            # Killed on the host, the command may have ended by itself meanwhile, but not well.
+            while watch.poll() is None and running.poll() != 0 and time.monotonic() < deadline:
                 time.sleep(0.01)
-            os.killpg(running.pid, signal.SIGKILL)
+            seen = watch.poll() == 0
+            watch.kill()
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+        assert seen, f"never seen: {condition}"
+        assert running.returncode, f"the run ended before it was killed: {condition}"
 
     def state(self, host: str) -> str:
         """A digest of everything that provisioning may touch on a host."""
