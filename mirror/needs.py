@@ -113,7 +113,7 @@ def _add_locks(needs: Needs, stack: dict[str, Any], host: Declared) -> None:
         pythons[stack["lock"]] = stack["python"]
     for name, python in pythons.items():
         path = host.locks_dir / name
-        # As the role asks for it. Another Python's may have been asked for otherwise: it is only read.
+        # As the role asks for it. Another Python's may have been asked for otherwise: it is read.
         asked = (*stack["requirements"], "pip") if name == stack["lock"] else ()
         index = str(host.wishes.get("gpu_pip_index_url") or "")
         needs.locks.setdefault(path, Lock(path, python, asked, index))
