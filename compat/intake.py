@@ -102,15 +102,21 @@ def _stack(reader: Reader, value: Any, where: str) -> StackWish | None:
 
 
 def _python(reader: Reader, value: Any, where: str) -> str | None:
-    """A Python as a version, or an interpreter by its path, whose name tells the version."""
+    """A Python as a version, or an interpreter by its path or prefix, whose name tells the version.
+
+    The prefix /opt/python/3.6.15 stands for the interpreter /opt/python/3.6.15/bin/python3.6.
+    """
     if not str(value).startswith("/"):
         return reader.version(value, where)
     path = reader.path(value, where)
-    if path and not re.fullmatch(r"python\d+\.\d+", path.rpartition("/")[2]):
-        wanted = "a version, or an interpreter such as /opt/python/3.6/bin/python3.6"
-        reader.wrong(path, where, wanted)
-        return None
-    return path
+    if path is None or re.fullmatch(r"python\d+\.\d+", path.rpartition("/")[2]):
+        return path
+    prefix = re.fullmatch(r".*[^\d.](\d+\.\d+)(\.\d+)?", path)
+    if prefix:
+        return f"{path}/bin/python{prefix[1]}"
+    wanted = "a version, an interpreter such as /opt/python/3.6/bin/python3.6, or its prefix"
+    reader.wrong(path, where, wanted)
+    return None
 
 
 def _name(reader: Reader, entry: dict[str, Any], where: str) -> str | None:

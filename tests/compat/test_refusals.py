@@ -131,6 +131,12 @@ def test_a_named_interpreter_that_does_not_fit(python: str, found: str | None, t
     assert told in problem["message"]
 
 
+@pytest.mark.parametrize("prefix", ["/srv/3.6", "/srv/versions/3.6.15", "/srv/cpython-3.6.15"])
+def test_a_prefix_stands_for_its_interpreter(prefix: str) -> None:
+    stack = resolve(wish({"tensorflow": "1.4.0", "python": prefix}))["stacks"][0]
+    assert (stack["python"], stack["interpreter"]) == ("3.6", f"{prefix}/bin/python3.6")
+
+
 @pytest.mark.parametrize("python", ["/srv/py", "/srv/py/bin/python", "/srv/py 3/bin/python3.6"])
 def test_an_interpreter_whose_name_does_not_tell_its_version(python: str) -> None:
     problem = refusal(wish({"tensorflow": "1.4.0", "python": python}), with_pythons("3.6"))
