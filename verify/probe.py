@@ -1104,11 +1104,11 @@ def packages_of(host, venv):
 
 
 def bound_to(host, venv):
-    """The library directory that an environment's binding names; None where it has no binding."""
+    """The directory of the libraries that an environment is bound to; None where it is to none."""
     for name in host.glob(venv + "/lib/python3*/site-packages/_gpufleet_binding.json"):
         try:
-            return json.loads(host.text(name))["toolkit"]
-        except (OSError, ValueError, KeyError, TypeError):
+            return os.path.dirname(json.loads(host.text(name))["libraries"][0])
+        except (OSError, ValueError, LookupError, TypeError):
             continue
     return None
 

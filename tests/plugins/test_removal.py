@@ -129,7 +129,7 @@ def environment(host: Host, name: str) -> Path:
     site = venv / "lib" / "python3.11" / "site-packages"
     site.mkdir(parents=True)
     (venv / "pyvenv.cfg").write_text("version = 3.11.2\n")
-    document = {"toolkit": str(host.toolkit / "lib64"), "libraries": []}
+    document = {"libraries": [str(host.toolkit / "lib64" / "libcudart.so.11.0")]}
     (site / "_gpufleet_binding.json").write_text(json.dumps(document))
     return venv
 

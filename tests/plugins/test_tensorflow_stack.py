@@ -14,6 +14,7 @@ import pytest
 from compat import resolve
 from tests.elf_file import shared_library
 from tests.plugins.conftest import Run, load, sha256
+from verify.probe import Host, bound_to
 
 ROOT = Path(__file__).resolve().parents[2]
 BINDING = ROOT / "roles" / "tensorflow_gpu" / "files" / "_gpufleet_binding.py"
@@ -365,6 +366,8 @@ def test_the_binding_is_tried_at_once(bench: Bench) -> None:
     shared_library(bench.lib / SONAME, SONAME)
     assert bench.install(libraries=[SONAME], library_dir=bench.lib)["changed"]
     assert bench.receipt()["binding"] == [str(bench.lib / SONAME)]
+    # By this a toolkit is spared that somebody's copy of the environment is bound to.
+    assert bound_to(Host({}), str(bench.venv)) == str(bench.lib)
     listed = {Path(entry["path"]).name for entry in bench.receipt()["manifest"]}
     assert listed >= {"_gpufleet_binding.json", "_gpufleet_binding.pth", "_gpufleet_binding.py"}
     assert listed >= {"pyvenv.cfg", "python"}

@@ -460,7 +460,8 @@ def test_packages_are_read_without_importing_anything(root: Path) -> None:
     put(venv, site + "Keras_Preprocessing-1.1.2.dist-info/METADATA",
         "Metadata-Version: 2.1\nName: Keras_Preprocessing\nVersion: 1.1.2\n\nName: no\n")
     put(venv, site + "termcolor-1.1.0.egg-info/PKG-INFO", "Name: termcolor\nVersion: 1.1.0\n")
-    put(venv, site + "_gpufleet_binding.json", '{"toolkit": "/usr/local/cuda-8.0/lib64"}')
+    put(venv, site + "_gpufleet_binding.json",
+        '{"libraries": ["/usr/local/cuda-8.0/lib64/libcudart.so.8.0"]}')
     assert look(root)["stacks"]["stacks"] == [
         {"name": "relic", "venv": "/opt/gpufleet/stacks/relic", "python": "3.6.15",
          "packages": {"keras-preprocessing": "1.1.2", "termcolor": "1.1.0"}, "receipt": False,
