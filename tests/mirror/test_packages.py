@@ -125,6 +125,16 @@ def test_a_login_at_the_index_is_used_and_not_told(stack: Desk, site: Site) -> N
     assert "secret" not in (stack.mirror / "contents.json").read_text()
 
 
+def test_a_lock_that_cannot_be_resolved_tells_no_login(stack: Desk, site: Site) -> None:
+    (stack.inventory.parent / "stacks" / LOCK).unlink()
+    server = site.url.removeprefix("http://")
+    stack.variables["gpu_pip_index_url"] = f"http://me:secret@{server}/simple"
+    done = stack("fetch", "--json")
+    assert done.status == 1
+    assert "tensorflow==2.13.1" in done.err
+    assert "secret" not in done.out + done.err
+
+
 def test_a_lock_is_resolved_where_there_is_none(stack: Desk, site: Site) -> None:
     wheel(site.root / "simple" / "tensorflow", "tensorflow", "2.13.1")
     wheel(site.root / "simple" / "pip", "pip", "26.3")
