@@ -275,12 +275,17 @@ def install_packages(module, lock, damaged):
 
 
 def uninstall_packages(module, lock, names):
-    """Take away what an earlier lock listed and this one does not: it is nobody's then."""
+    """Take away what an earlier lock listed and this one does not: it is nobody's then.
+
+    Before anything is installed: `tensorflow` and `tensorflow-gpu` have the same files.
+    """
     params = module.params
     python = os.path.join(params["venv"], "bin", "python")
-    if names and params["installer"] == "uv":
+    if not names or not os.path.exists(python):
+        return
+    if params["installer"] == "uv":
         run(module, lock, [params["uv"], "pip", "uninstall", "--python", python, *names])
-    elif names:
+    else:
         run(module, lock, [python, "-m", "pip", "uninstall", "--yes", *names])
 
 
@@ -360,11 +365,14 @@ def install(module, installation, state, lock):
     if receipt["python"] and not same_python(receipt["python"], params["python"]):
         remove_tree(params["venv"])
     installation.begin(fresh=state == ABSENT)
-    install_packages(module, lock, damaged)
-    if differences(params["venv"], packages):
-        # The installer believed metadata that somebody had changed.
-        install_packages(module, lock, True)
     uninstall_packages(module, lock, sorted(set(receipt["packages"]) - set(packages)))
+    install_packages(module, lock, damaged)
+    if differences(params["venv"], packages) or altered_packages(
+        params["venv"], {"packages": packages}
+    ):
+        # The installer believed metadata that somebody had changed, or that of a package of which
+        # a file went with another one.
+        install_packages(module, lock, True)
     site = site_packages(module, lock)
     files, libraries = bind(module, lock, site)
     hook_activation(params["venv"], params["activation"])

@@ -29,7 +29,7 @@ for word; do last=$word; done
 case $1 in
 venv) {python} -m venv --without-pip "$last" ;;
 pip) site=$(echo {venv}/lib/python3*/site-packages)
-  if [ "$2" = uninstall ]; then rm -r "$site/$last"-*; exit; fi
+  if [ "$2" = uninstall ]; then rm -r "$site/$last"-* "$site/native.so"; exit; fi
   printf whole >"$site/native.so"
   grep '==' "$last" | sed 's/==/ /; s/ *\\\\$//' | while read -r name version; do
     rm -rf "$site/$name"-*
