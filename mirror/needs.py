@@ -84,7 +84,8 @@ def of(hosts: Iterable[Declared]) -> Needs:
             needs.sources.append(source)
         for row in plan["artifacts"]:
             _add_artifact(needs, row, host.name)
-        for stack in plan["stacks"]:
+        # What was refused may be of any shape.
+        for stack in plan["stacks"] if not plan["problems"] else ():
             _add_locks(needs, stack, host)
     return needs
 

@@ -125,6 +125,13 @@ def test_a_login_at_the_index_is_used_and_not_told(stack: Desk, site: Site) -> N
     assert "secret" not in (stack.mirror / "contents.json").read_text()
 
 
+def test_a_stack_that_is_no_mapping_is_refused_beside_one_that_is(stack: Desk) -> None:
+    stack.variables["gpu_stacks"].insert(0, "2.18.1")
+    done = stack("fetch", "--json")
+    assert done.status == 4
+    assert done.document["problems"][0]["where"] == "gpu01: gpu_stacks[0]"
+
+
 def test_a_lock_that_cannot_be_resolved_tells_no_login(stack: Desk, site: Site) -> None:
     (stack.inventory.parent / "stacks" / LOCK).unlink()
     server = site.url.removeprefix("http://")
