@@ -137,6 +137,21 @@ def is_cache(folder):
     )
 
 
+def added(installation, gone):
+    """What people added to a tree: none of `gone`, and no Python compiled beside that."""
+    if not installation.receipt and (installation.journal or {}).get("fresh"):
+        # A first installation that was killed: everything there is its own.
+        return []
+    root, folders = installation.path, {os.path.dirname(name) for name in gone}
+
+    def compiled(name):
+        cache = os.path.dirname(name)
+        return os.path.dirname(cache) in folders and is_cache(os.path.join(root, cache))
+
+    names = [name for name in walk(root) if name not in gone and not compiled(name)]
+    return [os.path.join(root, name) for name in names]
+
+
 def remove_unlisted(installation):
     """Remove what a first installation left that was killed before it had a receipt."""
     root = installation.path
@@ -173,6 +188,24 @@ def remove(installation):
     installation.finish_removal()
 
 
+def what_goes(params):
+    """The parts that are there; raises `StateError` while something needs one of them."""
+    there = [part for part in parts(params) if part.receipt or part.journal]
+    for part in there:
+        users = needed_by(part, params["without"], params["stack_root"])
+        if users:
+            same_run = ", or in the same run (--stack {})".format(users[0])
+            raise StateError(
+                "{} {} is needed by {}. Remove that first{}.".format(
+                    part.kind,
+                    part.ident,
+                    ", ".join(users),
+                    "" if os.path.isabs(users[0]) else same_run,
+                )
+            )
+    return there
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -186,34 +219,21 @@ def main():
     )
     params = module.params
     try:
-        going = parts(params)
-        path = going[-1].path
-        there = [part for part in going if part.receipt or part.journal]
+        there = what_goes(params)
+        path = there[-1].path if there else ""
         answer = {"changed": bool(there), "path": path, "left": []}
-        for part in there:
-            users = needed_by(part, params["without"], params["stack_root"])
-            if users:
-                same_run = ", or in the same run (--stack {})".format(users[0])
-                raise StateError(
-                    "{} {} is needed by {}. Remove that first{}.".format(
-                        part.kind,
-                        part.ident,
-                        ", ".join(users),
-                        "" if os.path.isabs(users[0]) else same_run,
-                    )
-                )
         answer["diff"] = {
             "before": "".join("{0.kind} {0.ident} in {0.path}\n".format(p) for p in there),
             "after": "",
         }
-        gone = {name for part in there for name in listed(part)}
+        if there and params["kind"] != "cudnn":  # that stands in a tree of others' files
+            gone = {name for part in there for name in listed(part)}
+            answer["left"] = added(there[-1], gone)
         if there and not module.check_mode:
             with host_lock(params["state_dir"]):
-                for part in there:
+                # Once more: another run may have been here while this one waited for the lock.
+                for part in what_goes(params):
                     remove(part)
-        if there and params["kind"] != "cudnn":  # that stands in a tree of others' files
-            names = [name for name in walk(path) if name not in gone]
-            answer["left"] = [os.path.join(path, name) for name in names]
         module.exit_json(**answer)
     except (StateError, OSError) as error:
         module.fail_json(msg=str(error))

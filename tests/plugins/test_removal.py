@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +110,27 @@ def test_compiled_python_goes_with_its_directory(host: Host) -> None:
     cache = host.stack / "bin" / "__pycache__"
     cache.mkdir()
     (cache / "x.pyc").write_text("")
-    host.remove("stack", "tf")
+    assert host.remove("stack", "tf", check=True)["left"] == []
+    assert host.remove("stack", "tf")["left"] == []
     assert not host.stack.exists()
+
+
+def test_a_stack_that_comes_while_the_lock_is_waited_for_is_heeded(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = host.state / "receipts" / "stack-tf.json"
+    text = stack.read_text()
+    stack.unlink()
+
+    @contextmanager
+    def lock(_: object) -> Iterator[None]:
+        stack.write_text(text)
+        yield
+
+    monkeypatch.setattr(host.module, "host_lock", lock)
+    before = tree(host.toolkit)
+    assert "is needed by tf" in host.remove("toolkit", "11.8")["msg"]
+    assert tree(host.toolkit) == before
 
 
 def test_removing_again_changes_nothing(host: Host) -> None:
@@ -188,6 +209,7 @@ def test_a_killed_removal_of_a_killed_first_installation_is_finished(host: Host)
     host.remove("stack", "tf")
     host.remove("cudnn", "11.8-8")
     begun(host, "toolkit-11.8", state="installing", fresh=True)
+    assert host.remove("toolkit", "11.8", check=True)["left"] == []
     installation = host.module.open_installation({"state_dir": host.state}, "toolkit", "11.8")
     installation.begin_removal()
     assert host.remove("toolkit", "11.8")["changed"]
