@@ -12,6 +12,7 @@ from .wishes import StackWish
 
 PYTHON_MIN = "3.6"  # the oldest that the binding and the smoke test run on
 UV_MIN = "3.8"  # the oldest that uv has builds of, and makes environments for
+BROUGHT = "/opt/gpufleet/python/"  # where uv's builds stand on a host
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Python:
 def choose(case: Case, wish: StackWish, build: Build) -> Python | None:
     """As wished, else the host's newest that has a wheel, else the newest that has one.
 
+    What uv brought counts last, since it came for one stack: another keeps what it was made with.
     None when none fits, which is a problem then.
     """
     have, wheels = case.host.pythons, usable(build)
@@ -53,7 +55,7 @@ def choose(case: Case, wish: StackWish, build: Build) -> Python | None:
         if found == version and (path == wish.python or not is_path(wish.python))
     ]
     if fitting:
-        return fitting[0]
+        return min(fitting, key=lambda each: str(each.path).startswith(BROUGHT))
     brought = [each for each in ([wanted] if wish.python else reversed(wheels)) if by_uv(each)]
     if case.wishes.python_install and brought and not is_path(wish.python):
         return Python(brought[0], source="uv")

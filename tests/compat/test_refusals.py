@@ -97,6 +97,19 @@ def test_the_newest_fitting_python_of_the_host_is_taken() -> None:
     assert (stack["python"], stack["interpreter"]) == ("3.10", "/usr/bin/python3.10")
 
 
+def test_what_uv_brought_for_one_stack_changes_no_other() -> None:
+    wished = wish("2.18.1", {"tensorflow": "2.17.1", "python": "3.12"}, gpu_python_install=True)
+    host = with_pythons("3.11")
+    before = resolve(wished, host)["stacks"]
+    assert [(row["python"], row["python_source"]) for row in before] == [
+        ("3.11", "host"), ("3.12", "uv"),
+    ]
+    path = "/opt/gpufleet/python/cpython-3.12.9-linux-x86_64-gnu/bin/python3.12"
+    host["sections"]["os"]["data"]["pythons"].append({"path": path, "version": "3.12.9"})
+    after = resolve(wished, host)["stacks"]
+    assert [row["python"] for row in after] == ["3.11", "3.12"]
+
+
 OWN = "/srv/py/bin/python3.6"
 
 
