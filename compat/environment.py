@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,6 +48,13 @@ def check(case: Case) -> None:
                 f"the stacks {other} and {wish.name} would both be the module {module(other)}",
                 f"{wish.where}.name",
                 "give one of them another name",
+            )
+        if not re.match(r"[a-z0-9]", module(wish.name).partition("/")[2]):
+            case.refuse(
+                Code.BAD_NAME,
+                f"{wish.name} would be the module {module(wish.name)}, which none can be",
+                f"{wish.where}.name",
+                "let a letter or digit follow after tensorflow-, or leave that out",
             )
         if case.wishes.jupyter_kernels and "+" in wish.name:
             case.refuse(

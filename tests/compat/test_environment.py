@@ -62,6 +62,12 @@ def test_a_stack_s_module_is_called_by_its_release_or_its_name() -> None:
     assert "module tensorflow/2.13.1" in problem["message"]
 
 
+@pytest.mark.parametrize("name", ["tensorflow-", "tensorflow-..", "tensorflow-.version"])
+def test_a_name_that_would_be_no_module_s_is_refused(name: str) -> None:
+    problem = refusal(wish({"tensorflow": "2.13.1", "name": name}))
+    assert (problem["code"], problem["where"]) == ("bad-name", "gpu_stacks[0].name")
+
+
 def test_the_profile_follows_the_link_and_never_sets_the_library_path() -> None:
     text = texts("2.13.1", gpu_profile=True)[PROFILE]
     assert "CUDA_HOME=/usr/local/cuda;" in text
