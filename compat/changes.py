@@ -112,11 +112,11 @@ def _toolkit(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | None:
     return (
         _altered(receipt, "toolkit", identity, row["version"])
         or _other_source(receipt, "toolkit", identity, row["artifact"])
-        or _other_patches(receipt, identity, row["patches"])
+        or other_patches(receipt, identity, row["patches"])
     )
 
 
-def _other_patches(
+def other_patches(
     receipt: Row, identity: str, planned: list[Mapping[str, Any]]
 ) -> Row | None:
     """A repair, when it was installed with other patches than the planned ones.

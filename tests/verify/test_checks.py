@@ -164,6 +164,11 @@ def toolkit_file_truncated(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "toolkit")["changed"] = [{"path": "bin/ptxas", "what": "size"}]
 
 
+@fault(toolkit__files=("cuda-11.8: no patch is applied, patch2.run is planned", PROVISION))
+def toolkit_without_its_patch(plan: Document, snapshot: Document) -> None:
+    plan["toolkits"][0]["patches"] = [{"file": "patch2.run", "checksum": "sha256:ab"}]
+
+
 @fault(toolkit__files=("toolkit 11.8 has no receipt", PROVISION))
 def toolkit_not_ours(plan: Document, snapshot: Document) -> None:
     receipts = data(snapshot, "receipts")

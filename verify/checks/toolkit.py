@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from compat.changes import other_patches
+
 from ..verdict import Verdict
 from .registry import (
     LOOK,
@@ -70,9 +72,14 @@ def _contradictions(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
 
 @check("toolkit.files", reads=("receipts",), excuse=no_toolkits)
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
-    """Every file of each toolkit is as it was installed."""
+    """Every file of each toolkit is as it was installed, with the planned patches."""
+    receipts = {r["id"]: r for r in seen["receipts"]["receipts"] if r["kind"] == "toolkit"}
     for toolkit in plan["toolkits"]:
-        yield from unchanged(plan, seen["receipts"], "toolkit", toolkit["short"], toolkit["path"])
+        short = toolkit["short"]
+        yield from unchanged(plan, seen["receipts"], "toolkit", short, toolkit["path"])
+        other = other_patches(receipts.get(short, {}), short, toolkit["patches"])
+        if short in receipts and other:
+            yield Finding(f"{toolkit['path']}: {other['because']}", provision(plan))
 
 
 @check("toolkit.readable", reads=("toolkits",), repair=LOOK, severity="major",
