@@ -214,7 +214,7 @@ def _artifacts(reader: Reader, value: Any) -> dict[str, dict[str, Any]]:
             "size_bytes": reader.count(
                 entry.get("size_bytes"), f"{where}.size_bytes", "a number of bytes"
             ),
-            "url": reader.text(entry.get("url"), f"{where}.url", "an address"),
+            "url": reader.url(entry.get("url"), f"{where}.url"),
             "file": _file(reader, entry.get("file"), f"{where}.file"),
         }
         result[str(file)] = {key: each for key, each in read.items() if each is not None}

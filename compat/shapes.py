@@ -15,6 +15,7 @@ from typing import Any
 from . import versions
 from .problems import Code, Problems
 
+_LOGIN = re.compile(r"//[^/\s]*@")
 MAX_SLIPS = 2  # more than that is not a typing error but another word
 
 
@@ -157,4 +158,12 @@ class Reader:
             return
         text = self.text(value, where, wanted)
         if text and not re.fullmatch(r"(~?/|https?://[^\s/@]+(/|$))[^\s@]*", text):
-            self.wrong(text, where, wanted)
+            self.wrong(_LOGIN.sub("//***@", text), where, wanted)
+
+    def url(self, value: Any, where: str) -> str | None:
+        """An address; a login in it would be told to everybody by plans and reports."""
+        text = self.text(value, where, "an address")
+        if text and _LOGIN.search(text):
+            self.wrong(_LOGIN.sub("//***@", text), where, "an address without a login")
+            return None
+        return text

@@ -66,6 +66,13 @@ def test_places_that_files_come_from(place: str) -> None:
     assert resolve({"gpu_artifacts_source": place, "gpu_wheelhouse": place})["problems"] == []
 
 
+@pytest.mark.parametrize("address", ["https://me:secret@mirror/x", "http://secret@mirror:80"])
+def test_a_login_in_an_address_is_refused_and_told_to_nobody(address: str) -> None:
+    plan = resolve({"gpu_wheelhouse": address, "gpu_artifacts": {"x.run": {"url": address}}})
+    assert codes(plan) == ["wrong-type"] * 2
+    assert "secret" not in str(plan)
+
+
 def test_a_wrong_key_in_a_stack() -> None:
     problem = refusal(wish({"tensorflow": "2.13.1", "cudn": "8.6"}))
     assert (problem["code"], problem["where"]) == ("unknown-key", "gpu_stacks[0].cudn")
@@ -105,6 +112,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"gpu_artifacts": {"x.run": {"sha256": "abc"}}}, "gpu_artifacts[x.run].sha256"),
     ({"gpu_artifacts": {"x.run": {"size_bytes": "1"}}}, "gpu_artifacts[x.run].size_bytes"),
     ({"gpu_artifacts": {"x.run": {"file": "../x.run"}}}, "gpu_artifacts[x.run].file"),
+    ({"gpu_artifacts": {"x.run": {"url": "https://me:secret@x/y"}}}, "gpu_artifacts[x.run].url"),
     ({"gpu_allow_md5": "yes"}, "gpu_allow_md5"),
     ({"gpu_accept_nvidia_eula": 1}, "gpu_accept_nvidia_eula"),
 ]
