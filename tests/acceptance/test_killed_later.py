@@ -176,5 +176,6 @@ def test_adopt(fleet: Fleet, moment: str) -> None:
 def test_switch(fleet: Fleet) -> None:
     wishes = {**BOTH, "gpu_cuda_default": "8.0"}
     condition = f"test /usr/local/cuda -ef {RELIC}"
-    finished(fleet, playbook(wishes), condition, wishes, f"{RELIC} {TOOLKIT} {STATE}/receipts")
+    kept = f"{RELIC} {TOOLKIT} {STATE}/receipts/toolkit-*"
+    finished(fleet, playbook(wishes), condition, wishes, kept)
     assert fleet.on("lab1", f"grep -m1 ^/ {CONF}") == f"{RELIC}/lib64\n"
