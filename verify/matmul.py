@@ -216,7 +216,8 @@ class Eager:
         return numbers
 
     def tower_sum(self, devices, operands, b):
-        @self.tf.function
+        # Nothing in it is for AutoGraph, which would take its time and write a temporary file.
+        @self.tf.function(autograph=False)
         def towers():
             parts = []
             for device, a in zip(devices, operands):
