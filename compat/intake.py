@@ -53,7 +53,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
         toolkits=[each for each in read_toolkits if each],
         cuda_default=reader.version(get("gpu_cuda_default"), "gpu_cuda_default"),
         adopt=reader.flag(get("gpu_cuda_adopt"), "gpu_cuda_adopt"),
-        prune=reader.flag(get("gpu_prune"), "gpu_prune"),
+        prune=_prune(reader, variables),
         driver=_driver(reader, get("gpu_driver")),
         expect=_expect(reader, get("gpu_expect")),
         gpus=[each for each in read_gpus if each],
@@ -79,6 +79,19 @@ def places(variables: Mapping[str, Any]) -> dict[str, Any]:
         "tmpdir": wishes.tmpdir,
         "pythons": [each.python for each in wishes.stacks if is_path(each.python)],
     }
+
+
+def _prune(reader: Reader, variables: Mapping[str, Any]) -> bool:
+    """Whether to remove what nothing declares; a host that was forgotten declares nothing."""
+    wanted = reader.flag(variables.get("gpu_prune"), "gpu_prune")
+    if wanted and variables.get("gpu_stacks") is None and variables.get("gpu_toolkits") is None:
+        reader.problems.add(
+            Code.PRUNE_UNDECLARED,
+            "gpu_prune would remove everything: neither gpu_stacks nor gpu_toolkits is set",
+            "gpu_prune",
+            "see whether the host is in the right groups; if all is to go, say gpu_stacks: []",
+        )
+    return wanted
 
 
 def _stack(reader: Reader, value: Any, where: str) -> StackWish | None:

@@ -63,6 +63,7 @@ class Code(Enum):
     NOEXEC_TMP = "noexec-tmp", "The installer's temporary directory forbids to execute files."
     FOREIGN_TREE = "foreign-tree", "Something that gpufleet did not install stands in the place."
     NOT_ADOPTABLE = "not-adoptable", "What is to be adopted is not what is planned, or not whole."
+    PRUNE_UNDECLARED = "prune-undeclared", "Everything would be removed, and nothing says so."
     BAD_NAME = "bad-name", "A stack's name cannot be used as a directory's name."
     VARIABLE_UNKNOWN = "variable-unknown", "The variable is not known, or not to that release."
     VARIABLE_FORBIDDEN = (

@@ -60,7 +60,7 @@ class Reader:
     def wrong(self, value: Any, where: str, wanted: str) -> None:
         """Note a value of the wrong shape, with the trap of unquoted versions explained."""
         remedy = f"write {where} as {wanted}"
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and '"' in wanted:
             remedy += "; versions stand in quotes, since YAML reads 11.10 as the number 11.1"
         message = f"{where} is {kind(value)} ({value!r}), not {wanted}"
         self.problems.add(Code.WRONG_TYPE, message, where, remedy)

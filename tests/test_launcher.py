@@ -86,11 +86,26 @@ def test_artifacts_hands_on_paths_of_the_person_s_own_directory(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [["fly", "mirror"], ["fetch"], ["serve", "/no/such/mirror"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fly", "mirror"],
+        ["fetch"],
+        ["serve", "/no/such/mirror"],
+        ["verify", "mirror", "--from", "."],
+    ],
+)
 def test_mistakes_in_a_call_of_artifacts_are_status_4(words: list[str]) -> None:
     done = type_in("artifacts", *words)
     assert (done.returncode, done.stdout) == (4, "")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("version", ["11.8.0", "cuda-11.8", "11"])
+def test_a_toolkit_that_none_could_be_is_not_looked_for(version: str) -> None:
+    done = type_in("remove", "--toolkit", version)
+    assert done.returncode == 4
+    assert "goes by its directory's X.Y, such as 11.8" in done.stderr
 
 
 def options(**given: object) -> argparse.Namespace:

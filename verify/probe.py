@@ -1078,8 +1078,10 @@ def section_stacks(host):
         # One that hangs may not use up the others' time.
         share_s = host.inner_s / max(1, -(-len(stacks) // workers))
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            runs = [pool.submit(framework_of, host, stack, share_s) for stack in stacks]
-            for stack, run in zip(stacks, runs):
+            # Newer releases take longer: begun last, they would be waited for alone.
+            runs = [(stack, pool.submit(framework_of, host, stack, share_s))
+                    for stack in reversed(stacks)]
+            for stack, run in runs:
                 stack["framework"] = run.result()
     return {"stacks": stacks,
             "occupied": sorted(host.glob(host["stack_root"] + "/*"), key=natural)}

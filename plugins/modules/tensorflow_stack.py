@@ -152,6 +152,7 @@ from ansible.module_utils.gpufleet_probe import (
     compare_manifest,
     compare_records,
     manifest_of,
+    natural,
     packages_of,
     recorded_files,
 )
@@ -193,7 +194,12 @@ def bring_interpreter(module, lock, python):
     command = [params["uv"], "python", "install", "--install-dir", params["python_dir"]]
     run(module, lock, [*command, "--no-bin", python], UV_CACHE_DIR=params["cache"])
     pattern = "cpython-{0}.*/bin/python{0}".format(python)
-    return sorted(glob.glob(os.path.join(params["python_dir"], pattern)))[-1]
+    found = sorted(glob.glob(os.path.join(params["python_dir"], pattern)), key=natural)
+    if not found:
+        raise StateError(
+            "uv brought Python {}, and it is not in {}.".format(python, params["python_dir"])
+        )
+    return found[-1]
 
 
 def interpreter(module, lock):

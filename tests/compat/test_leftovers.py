@@ -43,6 +43,13 @@ def removed(plan: Row, host: Row) -> list[tuple[str, str]]:
     return [(row["what"], row["id"]) for row in rows if row["action"] == "remove"]
 
 
+def test_a_host_that_declares_nothing_at_all_is_not_emptied() -> None:
+    (problem,) = resolve({"gpu_prune": True})["problems"]
+    assert (problem["code"], problem["where"]) == ("prune-undeclared", "gpu_prune")
+    assert "gpu_stacks: []" in problem["remedy"]
+    assert resolve({"gpu_prune": True, "gpu_stacks": []})["problems"] == []
+
+
 def test_without_the_wish_leftovers_are_only_named(host: Row) -> None:
     plan = planned(host)
     assert removed(plan, host) == []
@@ -125,6 +132,6 @@ def test_the_default_link_goes_with_the_last_toolkit(
     host: Row, link: Row, goes: bool
 ) -> None:
     section(host, "toolkits")["default"] = {"path": LINK, **link}
-    last = resolve({"gpu_prune": True}, host)
+    last = resolve({"gpu_prune": True, "gpu_stacks": []}, host)
     assert (("default_link", LINK) in removed(last, host)) is goes
     assert ("default_link", LINK) not in removed(resolve({}, host), host)

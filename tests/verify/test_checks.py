@@ -513,6 +513,12 @@ def test_a_device_of_another_name_is_no_gpu(
 # -- stacks ---------------------------------------------------------------------------------------
 
 
+@fault(stack__release=("bin/activate of tensorflow-2.13.1 does not read", PROVISION))
+def activation_of_before(plan: Document, snapshot: Document) -> None:
+    for receipt in data(snapshot, "receipts")["receipts"]:
+        receipt.pop("activation", None)
+
+
 @fault(stack__release=("has tensorflow 2.15.0, planned is 2.13.1", PROVISION))
 def upgraded_by_pip(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["packages"] = {**stack(snapshot)["packages"], "tensorflow": "2.15.0"}

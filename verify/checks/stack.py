@@ -104,6 +104,9 @@ def release(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             yield Finding(
                 f"Since {name} was installed, {len(differ)} of its packages changed:"
                 f" {shortened(differ)}", provision(plan), "\n".join(differ))
+        if receipt.get("activation") != stack["activation"]:
+            yield Finding(f"bin/activate of {name} does not read {stack['activation']}",
+                          provision(plan))
         lock = stack.get("lock_sha256")
         if lock and receipt.get("lock_sha256") != lock:
             yield Finding(f"{name} was installed from another lock than the inventory's"
