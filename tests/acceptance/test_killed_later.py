@@ -86,6 +86,12 @@ def finished(
     assert "changed=0 " in fleet.run(*playbook(wishes)).stdout
 
 
+def moments(every: dict[str, str], usual: int) -> list[Any]:
+    """The moments, of which so many are tried each time, and the others with the slow tests."""
+    names = list(every)
+    return names[:usual] + [pytest.param(name, marks=pytest.mark.slow) for name in names[usual:]]
+
+
 GOING = {
     "files are going": f"! test -e {RELIC}/many/00100",
     "it is gone, the linker's file still names it": f"! test -e {STATE}/receipts/toolkit-8.0.json",
@@ -93,7 +99,7 @@ GOING = {
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", GOING)
+@pytest.mark.parametrize("moment", moments(GOING, 2))
 def test_remove(fleet: Fleet, moment: str) -> None:
     command = playbook({}, "remove", gpu_remove_toolkits=["8.0"])
     finished(fleet, command, GOING[moment], ONE, TOOLKIT)
@@ -102,7 +108,7 @@ def test_remove(fleet: Fleet, moment: str) -> None:
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", GOING)
+@pytest.mark.parametrize("moment", moments(GOING, 1))
 def test_prune(fleet: Fleet, moment: str) -> None:
     wishes = {**ONE, "gpu_prune": True}
     finished(fleet, playbook(wishes), GOING[moment], wishes, TOOLKIT)
@@ -126,8 +132,8 @@ def test_a_killed_removal_of_what_is_declared_no_longer_is_finished_without_prun
 
 
 BRINGING = {
-    "the archive is being unpacked": f"test -d {TOOLKIT}/.gpufleet-cudnn-11.8-8",
     "new libraries stand beside the old": f"test -e {LIB}/libcudnn_adv_infer.so.8.7.0",
+    "the archive is being unpacked": f"test -d {TOOLKIT}/.gpufleet-cudnn-11.8-8",
     "the old ones are gone, the receipt is theirs": f"! test -e {LIB}/libcudnn.so.8.6.0",
 }
 
@@ -139,7 +145,7 @@ def cudnn(fleet: Fleet) -> set[str]:
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", BRINGING)
+@pytest.mark.parametrize("moment", moments(BRINGING, 1))
 def test_upgrade(fleet: Fleet, moment: str) -> None:
     wishes = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
     kept = f"{RELIC} {TOOLKIT}"
@@ -147,6 +153,7 @@ def test_upgrade(fleet: Fleet, moment: str) -> None:
     assert cudnn(fleet) == {"8.7.0"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("start")
 def test_an_upgrade_that_was_killed_and_is_wished_no_more(fleet: Fleet) -> None:
     wishes = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
@@ -163,7 +170,7 @@ ADOPTING = {
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", ADOPTING)
+@pytest.mark.parametrize("moment", moments(ADOPTING, 1))
 def test_adopt(fleet: Fleet, moment: str) -> None:
     fleet.on("lab1", f"rm -r {STATE}")
     command = playbook(BOTH, gpu_artifacts_source="/nowhere")
