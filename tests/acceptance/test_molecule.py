@@ -10,10 +10,15 @@ import pytest
 from tests.acceptance.conftest import ROOT
 
 SCENARIOS = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
+# What happens in them is also killed half-way, and compared, in test_killed_later.py.
+RARE = {"adopt", "remove", "switch"}
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in RARE)) for name in SCENARIOS],
+)
 def test_scenario(scenario: str) -> None:
     environment = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run(
