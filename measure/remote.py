@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from typing import Any, BinaryIO
 
-from .errors import MeasureError
 from .index import request
 
 LEAST, MOST = 1 << 16, 1 << 26  # bytes of one request: few for a look, many for a long read
@@ -56,8 +55,9 @@ class Ranges(io.RawIOBase):
         last = min(self._at + self._length, self.size) - 1
         with request(self.url, {"Range": f"bytes={self._at}-{last}"}) as answer:
             block = answer.read()
-        if len(block) != last - self._at + 1:
-            raise MeasureError(f"{self.url}: the answer ended too early")
+            if len(block) != last - self._at + 1:
+                # Told like any other failure of a request: without the url's password.
+                raise OSError("the answer ended too early")
         self._start, self._block = self._at, block
 
 
