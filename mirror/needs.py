@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compat import intake
+from compat.problems import Problems
 from verify.errors import ConfigurationError
 from verify.session import plan_of
 from verify.wishes import Declared
@@ -121,6 +123,5 @@ def _add_locks(needs: Needs, stack: dict[str, Any], host: Declared) -> None:
 
 
 def _python_is_wished(stack: dict[str, Any], host: Declared) -> bool:
-    return any(
-        wish.get("python") and wish.get("name", f"tensorflow-{wish['tensorflow']}") == stack["name"]
-        for wish in host.wishes.get("gpu_stacks") or ())
+    wished = intake.read(host.wishes, Problems()).stacks
+    return any(wish.python for wish in wished if wish.name == stack["name"])
