@@ -140,8 +140,7 @@ def needs(archive: Archive, cuda: str) -> list[Row]:
         rule
         for rule in facts.rules("cudnn_needs")
         if versions.begins(cuda, rule["cuda"])
-        and versions.key(rule["from"]) <= versions.key(archive.version)
-        and versions.key(archive.version) <= versions.key(rule["to"])
+        and versions.within(archive.version, rule)
     ]
 
 

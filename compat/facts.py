@@ -69,7 +69,7 @@ def _measured(row: Row) -> Row:
 def _compiled_with(version: str) -> str | None:
     """The cuDNN that a build was compiled with, where a rule knows it better than the docs."""
     for rule in rules("cudnn_compiled_with"):
-        if versions.key(rule["from"]) <= versions.key(version) <= versions.key(rule["to"]):
+        if versions.within(version, rule):
             return str(rule["cudnn"])
     return None
 
@@ -148,16 +148,13 @@ def rules(name: str) -> Any:
 
 def linked_to_driver(release: str) -> bool:
     """Whether a TensorFlow build cannot be imported where there is no driver's library."""
-    return any(
-        versions.key(rule["from"]) <= versions.key(release) <= versions.key(rule["to"])
-        for rule in rules("driver_library_linked")
-    )
+    return any(versions.within(release, rule) for rule in rules("driver_library_linked"))
 
 
 def toolkit_sonames(cuda: str) -> tuple[str, ...]:
     """What the libraries of toolkit X.Y call themselves; empty where no rule covers it."""
     for rule in rules("toolkit_sonames"):
-        if versions.key(rule["from"]) <= versions.key(cuda) <= versions.key(rule["to"]):
+        if versions.within(cuda, rule):
             return tuple(name.format(short=cuda) for name in rule["names"])
     return ()
 

@@ -112,14 +112,14 @@ class Host:
         return self._rows("receipts", key)
 
     def _entry(self, key: str, kind: str, identity: str) -> Row | None:
-        for row in self._rows("receipts", key):
+        for row in self.entries(key):
             if row.get("kind") == kind and row.get("id") == identity:
                 return row
         return None
 
     def foreign_text(self, path: str, sha256: str) -> bool:
         """Whether a small file's place is taken by somebody else's that says something else."""
-        known = [row for key in ("receipts", "journal") for row in self._rows("receipts", key)]
+        known = [*self.entries("receipts"), *self.entries("journal")]
         ours = any(path in mapping(row.get("texts")) for row in known)
         return not ours and mapping(self._value("receipts", "texts")).get(path, sha256) != sha256
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -53,6 +54,11 @@ def begins(version: str, prefix: str) -> bool:
     """
     whole, start = _parts(version), _parts(prefix)
     return whole[: len(start)] == start
+
+
+def within(version: str, rule: Mapping[str, Any]) -> bool:
+    """Whether the version lies between a rule's `from` and `to`, both included."""
+    return key(rule["from"]) <= key(version) <= key(rule["to"])
 
 
 def newest(versions: Iterable[str]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
+from compat import versions
+
 from ..verdict import Verdict
 from .registry import (
     Document,
@@ -14,7 +16,6 @@ from .registry import (
     Seen,
     check,
     closed,
-    is_version,
     no_cudnn,
     provision,
     unchanged,
@@ -57,7 +58,8 @@ def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Findin
     for found in opened:
         if found["error"]:
             yield Finding(f"{found['path']} cannot be opened: {found['error']}", provision(plan))
-        elif not is_version(found["version"], entry["short"]):
+        # The names of old archives say no more than 6.0, their libraries 6.0.21.
+        elif not versions.begins(str(found["version"]), entry["short"]):
             yield Finding(
                 f"{found['path']} says it is cuDNN {found['version']}, declared is"
                 f" {entry['short']}",
@@ -70,7 +72,7 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
     if not tree["headers"]:
         yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan))
     for header in tree["headers"]:
-        if not is_version(header["version"], entry["short"]):
+        if not versions.begins(str(header["version"]), entry["short"]):
             says = f"says {header['version']}" if header["version"] else "names no version"
             yield Finding(
                 f"{header['path']} {says}, declared is {entry['short']}: programs compiled here"

@@ -121,12 +121,6 @@ def numbers(version: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in (version or "").split(".") if part.isdigit())
 
 
-def is_version(found: str | None, declared: str) -> bool:
-    """Whether `6.0.21` is the declared `6.0`: the names of old archives say no more than that."""
-    wanted = numbers(declared)
-    return numbers(found)[: len(wanted)] == wanted
-
-
 def declared_none(plan: Document) -> str | None:
     """The excuse where the GPUs of a host are declared away, or nothing is said of them."""
     count = plan["expect"]["count"] if plan["expect"] else None
