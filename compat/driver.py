@@ -1,27 +1,19 @@
-"""The driver: how old it may be, and whether the declared or the loaded one will do."""
+"""The driver: how old it may be, whether the loaded one will do, and which is to be installed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from . import cudnn, facts, gpu, versions
+from . import choice, cudnn, facts, flavour, gpu, versions
 from .case import Case
 from .problems import Code
-from .records import Branch, Toolkit
+from .records import Need, Toolkit
 from .stacks import Stack
 from .toolkits import Chosen
+from .wishes import DriverWish
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Need:
-    """The oldest driver that will do, and why."""
-
-    version: str
-    because: str
 
 
 def highest(needs: Iterable[Need]) -> Need | None:
@@ -78,125 +70,77 @@ def of_stack(case: Case, stack: Stack, chosen: Chosen | None) -> Need:
     return max(needs, key=lambda need: versions.key(need.version))
 
 
-def describe(case: Case, need: Need | None) -> Row | None:
-    """The driver as the plan carries it; None where nothing is asked of it."""
-    declared = case.wishes.driver
-    if need is None and declared is None:
+def plan(case: Case, need: Need | None) -> Row | None:
+    """The driver as the plan carries it, with what is wrong noted; None where nothing is asked.
+
+    A host declared without a GPU needs no driver, but one that is declared is installed.
+    """
+    wish, layout = case.wishes.driver, case.wishes.mig
+    if wish is None and need is None and layout is None:
         return None
+    offer = choice.choose(case, wish, need) if wish else None
+    managed = wish is not None and wish.managed
+    if case.host.driver and need and not managed and not case.wishes.without_gpu:
+        _check_loaded(case, case.host.driver, need)
+    if managed:
+        _check_secure_boot(case)
+    _check_mig(case)
+    module, because = flavour.decide(case, offer) if offer and managed else (None, None)
+    branch = offer.branch.number if offer else None
     return {
         "minimum": need.version if need else None,
         "because": need.because if need else None,
-        "branch": (declared or {}).get("branch"),
-        "source": (declared or {}).get("source"),
+        "branch": wish.branch if wish and wish.branch else branch,
+        "version": wish.version if wish else None,
+        "source": wish.source if wish else None,
+        "managed": managed,
+        "module": module or (wish.module if wish else None),
+        "module_because": because,
+        "persistence": wish.persistence if wish else False,
+        "fabric_manager": bool(choice.fabric(case)),
+        "mig": layout,
+        "reboot": case.wishes.driver_reboot,
     }
-
-
-def check(case: Case, need: Need | None) -> None:
-    """Refuse a driver that is too old for what is asked, or does not know the GPUs.
-
-    A host declared without a GPU needs no driver.
-    """
-    if case.wishes.without_gpu:
-        return
-    declared = case.wishes.driver or {}
-    if "branch" in declared:
-        _check_branch(case, declared, need)
-    if case.host.driver and declared.get("source") in {None, "preinstalled"} and need:
-        _check_loaded(case, case.host.driver, need)
 
 
 def _check_loaded(case: Case, loaded: str, need: Need) -> None:
     if versions.key(loaded) < versions.key(need.version):
+        better = choice.suggestion(case, DriverWish(), need)
+        managed = f"have it managed (gpu_driver: {better}), " if better else ""
         case.refuse(
             Code.DRIVER_TOO_OLD,
             f"the host's driver is {loaded}; {need.because} needs {need.version} or newer",
             "gpu_driver",
-            f"install driver {need.version} or newer, have it managed "
-            f"(gpu_driver: {_fitting_branch(need)}), or ask for an older CUDA",
+            f"install driver {need.version} or newer, {managed}or ask for an older CUDA",
         )
 
 
-def _fitting_branch(need: Need) -> str:
-    fitting = [b.number for b in facts.branches().values() if _reaches(b.number, b, need)]
-    kept = [n for n in fitting if facts.branches()[n].row["status_2026_11_20"] == "supported"]
-    branch = (kept or fitting or [str(versions.major(need.version))])[0]
-    return f'{{branch: "{branch}", source: distro}}'
-
-
-def _reaches(declared: str, branch: Branch, need: Need) -> bool:
-    """Whether a driver of that branch (or that very version) can be as new as needed."""
-    if "." in declared:
-        return versions.key(declared) >= versions.key(need.version)
-    if branch.latest:
-        return versions.key(branch.latest) >= versions.key(need.version)
-    return int(branch.number) >= versions.major(need.version)
-
-
-def _check_branch(case: Case, declared: dict[str, str], need: Need | None) -> None:
-    wanted, where = declared["branch"], "gpu_driver.branch"
-    branch = facts.branches().get(wanted.split(".")[0])
-    if branch is None:
-        near = versions.nearest(wanted.split(".")[0], facts.branches())
-        case.refuse(
-            Code.DRIVER_UNKNOWN,
-            f"no driver branch {wanted} is known; nearest: {', '.join(near)}",
-            where,
-            f'ask for one of these, such as "{near[0]}"',
-        )
+def _check_secure_boot(case: Case) -> None:
+    """Refuse a host whose firmware would not let DKMS's modules be loaded."""
+    if not case.host.rejects_modules:
         return
-    if need and not _reaches(wanted, branch, need):
-        case.refuse(
-            Code.DRIVER_TOO_OLD,
-            f"driver {wanted} is too old: {need.because} needs {need.version} or newer",
-            where,
-            f"declare gpu_driver: {_fitting_branch(need)}, or ask for an older CUDA",
-        )
-    for card in case.gpus:
-        row = gpu.architecture(card)
-        if gpu.older_than_branch(card, branch) and row:
-            case.refuse(
-                Code.GPU_TOO_OLD,
-                f"{card.text} is no longer in driver branch {branch.number} ({row.name} ended with "
-                f"{row.last_branch})",
-                where,
-                f'use branch "{row.last_branch}" or older',
-            )
-        elif gpu.newer_than_branch(card, branch) and row:
-            first = row.first_branch or f"the branch of CUDA {row.first_cuda}"
-            case.refuse(
-                Code.GPU_TOO_NEW,
-                f"{card.text} is newer than driver branch {branch.number} ({row.name} began with "
-                f"{first})",
-                where,
-                "use a newer branch",
-            )
-    _check_module(case, declared, branch)
+    keys = "/var/lib/dkms/mok"
+    case.refuse(
+        Code.SECURE_BOOT,
+        "Secure Boot is on and DKMS's key is not enrolled: the kernel would not load the driver's "
+        "modules after they are built",
+        "gpu_driver",
+        f"on the host, as root: (1) unless {keys}.pub is there, openssl req -new -x509 -newkey "
+        f"rsa:2048 -nodes -days 36500 -subj /CN=DKMS/ -keyout {keys}.key -outform DER -out "
+        f"{keys}.pub; (2) mokutil --import {keys}.pub, and think of a password; (3) reboot, and at "
+        "the console choose Enroll MOK and type that password; (4) provision again. Or switch "
+        "Secure Boot off in the firmware",
+    )
 
 
-def _check_module(case: Case, declared: dict[str, str], branch: Branch) -> None:
-    """The open kernel modules know Turing and newer; Blackwell has no others."""
-    module, where = declared.get("module"), "gpu_driver.module"
-    if module == "open" and not branch.has_open_module:
-        case.refuse(
-            Code.DRIVER_UNKNOWN,
-            f"driver branch {branch.number} has no open kernel modules",
-            where,
-            "say module: proprietary, or use branch 515 or newer",
-        )
-    for card in case.gpus:
-        have = versions.key(card.capability)
-        if module == "open" and have < versions.key(gpu.OPEN_MODULE_MIN):
-            case.refuse(
-                Code.GPU_TOO_OLD,
-                f"{card.text} is older than the open kernel modules know (from Turing, "
-                f"{gpu.OPEN_MODULE_MIN})",
-                where,
-                "say module: proprietary",
-            )
-        if module == "proprietary" and have >= versions.key(gpu.OPEN_MODULE_ONLY):
-            case.refuse(
-                Code.GPU_TOO_NEW,
-                f"{card.text} is newer than the proprietary kernel modules know",
-                where,
-                "say module: open",
-            )
+def _check_mig(case: Case) -> None:
+    """Refuse a MIG layout where no GPU of the host can be split."""
+    layout = case.wishes.mig or {}
+    if not any(layout.values()) or not case.gpus or any(map(gpu.can_be_split, case.gpus)):
+        return
+    case.refuse(
+        Code.MIG_UNSUPPORTED,
+        f"{case.gpus[0].text} cannot be split into MIG instances",
+        "gpu_mig",
+        "take gpu_mig out, or say gpu_mig: []",
+    )

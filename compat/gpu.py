@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from . import facts, versions
+from . import facts, pci, versions
 from .records import Architecture, Branch, Build, Toolkit
 
 OPEN_MODULE_MIN = "7.5"  # Turing: drivers.yml, open_kernel_modules.min_arch
@@ -14,11 +14,15 @@ OPEN_MODULE_ONLY = "10.0"  # Blackwell: drivers.yml, open_kernel_modules.require
 
 @dataclass(frozen=True)
 class Gpu:
-    """One kind of GPU: compute capability (`8.9`), what it was called, where that stands."""
+    """One kind of GPU: compute capability (`8.9`), what it was called, where that stands.
+
+    `device` is its PCI device id (`2330`) where the host was looked at, else empty.
+    """
 
     capability: str
     label: str
     where: str
+    device: str = ""
 
     @property
     def text(self) -> str:
@@ -102,6 +106,13 @@ def architecture(gpu: Gpu) -> Architecture | None:
             if known.major == have.major and known <= have:
                 found = row
     return found
+
+
+def can_be_split(gpu: Gpu) -> bool:
+    """Whether the GPU knows MIG, as far as its device id, or else its architecture, tells."""
+    if gpu.device:
+        return pci.can_be_split(gpu.device)
+    return gpu.capability in {"8.0", "9.0", "10.0", "10.3", "12.0"}
 
 
 def older_than_branch(gpu: Gpu, branch: Branch) -> bool:

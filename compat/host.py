@@ -90,6 +90,30 @@ class Host:
         return {path: versions.short(own) for path, own in found.items() if versions.is_dotted(own)}
 
     @property
+    def os(self) -> Row | None:
+        """Id, version and codename of the distribution; None when they are not known."""
+        known = {key: self._value("os", key) for key in ("id", "version_id", "codename")}
+        texts = {key: None if value is None else str(value) for key, value in known.items()}
+        return texts if texts["id"] and versions.is_dotted(str(texts["version_id"])) else None
+
+    @property
+    def gpus(self) -> list[Row]:
+        """The GPUs on the PCI bus, as far as it could be looked at."""
+        return self._rows("gpus", "pci")
+
+    @property
+    def nvswitches(self) -> list[str]:
+        """The PCI addresses of NVSwitches."""
+        found = self._value("gpus", "nvswitches")
+        return [str(each) for each in found] if isinstance(found, list) else []
+
+    @property
+    def rejects_modules(self) -> bool:
+        """Whether Secure Boot keeps modules from loading that DKMS has built and signed."""
+        state = mapping(self._value("kernel", "secure_boot"))
+        return state.get("enabled") is True and state.get("enrolled") is not True
+
+    @property
     def driver(self) -> str | None:
         """The driver that is loaded."""
         value = str(self._value("driver", "loaded") or "")

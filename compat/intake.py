@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from . import versions
+from . import driver_intake
 from .problems import Code, Problems
 from .pythons import is_path
 from .shapes import MAX_SLIPS, Reader, slips
@@ -19,7 +19,6 @@ from .wishes import KEYS, PIP, StackWish, ToolkitWish, Wishes
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _STACK = ("tensorflow", "cuda", "cudnn", "python", "name", "environment")
 _ARTIFACT = ("sha256", "sha512", "md5", "size_bytes", "url", "file")
-_SOURCES = ("distro", "nvidia_repo", "runfile", "preinstalled")
 
 
 def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
@@ -54,7 +53,10 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
         cuda_default=reader.version(get("gpu_cuda_default"), "gpu_cuda_default"),
         adopt=reader.flag(get("gpu_cuda_adopt"), "gpu_cuda_adopt"),
         prune=_prune(reader, variables),
-        driver=_driver(reader, get("gpu_driver")),
+        driver=driver_intake.driver(reader, get("gpu_driver")),
+        driver_reboot=driver_intake.reboot(reader, get("gpu_driver_reboot")),
+        mig=driver_intake.mig(reader, get("gpu_mig")),
+        containers=driver_intake.containers(reader, get("gpu_containers")),
         expect=_expect(reader, get("gpu_expect")),
         gpus=[each for each in read_gpus if each],
         prefix=reader.path(get("gpu_prefix"), "gpu_prefix") or defaults.prefix,
@@ -174,28 +176,6 @@ def _toolkit(reader: Reader, value: Any, where: str) -> ToolkitWish | None:
     listed = [wanted] if isinstance(wanted, str) else reader.sequence(wanted, f"{where}.cudnn")
     read = [reader.version(each, f"{where}.cudnn[{at}]") for at, each in enumerate(listed)]
     return ToolkitWish(where, cuda, tuple(each for each in read if each)) if cuda else None
-
-
-def _driver(reader: Reader, value: Any) -> dict[str, str] | None:
-    if value is None:
-        return None
-    entry = reader.mapping(value, "gpu_driver", ("branch", "source", "module"))
-    branch = entry.get("branch")
-    if isinstance(branch, int) and not isinstance(branch, bool):
-        branch = str(branch)  # 580 without quotes loses nothing
-    text = reader.text(branch, "gpu_driver.branch", 'such as "580"')
-    text = text.removeprefix("R") if text else None
-    if text and not versions.is_dotted(text):
-        reader.wrong(branch, "gpu_driver.branch", 'a branch such as "580"')
-        text = None
-    read = {
-        "branch": text,
-        "source": reader.choice(entry.get("source"), "gpu_driver.source", _SOURCES),
-        "module": reader.choice(
-            entry.get("module"), "gpu_driver.module", ("open", "proprietary")
-        ),
-    }
-    return {key: part for key, part in read.items() if part is not None}
 
 
 def _expect(reader: Reader, value: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ The shape is documented in docs/documents.md (Plan). A plan with problems is nev
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from . import (
@@ -17,7 +18,9 @@ from . import (
     intake,
     leftovers,
     linker,
+    offers,
     ownership,
+    pci,
     pins,
     space,
     stacks,
@@ -82,15 +85,17 @@ def resolve(
         needs.append(need)
         rows.append(stacks.describe(case, stack, own, need.version))
     highest = driver.highest(needs)
-    driver.check(case, highest)
-    _check_eula(case, bool(cuda_wants))
+    own_driver = driver.plan(case, highest)
+    _check_eula(case, cuda=bool(cuda_wants))
 
     plan: Row = {
         "schema": SCHEMA,
         "host": name or case.host.name,
         "arch": case.host.arch or ARCH,
         "expect": {key: case.wishes.expect.get(key) for key in ("count", "model", "memory_mib")},
-        "driver": driver.describe(case, highest),
+        "os": offers.describe(case.host),
+        "driver": own_driver,
+        "containers": _containers(case),
         "driver_library": _driver_library(case, found),
         "toolkits": [toolkits.describe(case, each) for each in chosen.values()],
         "cudnn": [
@@ -139,41 +144,64 @@ def _look_at_host(case: Case) -> None:
 
 
 def _gpus(case: Case) -> list[gpu.Gpu]:
-    """The GPUs that are declared: gpu_gpus, or else gpu_expect.model; none when GPU-less.
+    """The GPUs that are declared: gpu_gpus, or else gpu_expect.model, or else those that were seen.
 
-    A model that is only expected and not known is no problem: its name is for the suite.
+    None when GPU-less. A model that is only expected and not known is no problem: its name is for
+    the suite.
     """
     if case.wishes.without_gpu:
         return []
     found: list[gpu.Gpu] = []
     named = [(label, f"gpu_gpus[{at}]") for at, label in enumerate(case.wishes.gpus)]
     model = case.wishes.expect.get("model")
-    if not named and model:
+    if not named and model and gpu.capabilities(model):
         named = [(model, "gpu_expect.model")]
     for label, where in named:
         known = gpu.capabilities(label)
         new = [each for each in known if each not in {card.capability for card in found}]
         found += [gpu.Gpu(capability, label, where) for capability in new]
-        if not known and where.startswith("gpu_gpus"):
+        if not known:
             case.refuse(
                 Code.GPU_UNKNOWN,
                 f"the compute capability of {label!r} is not known",
                 where,
                 'give it as a figure, such as "8.9" (nvidia-smi --query-gpu=compute_cap shows it)',
             )
-        elif not known:
-            case.note(f"the compute capability of {label!r} is not known: GPUs are not judged")
-    if not named and (case.wishes.stacks or case.wishes.toolkits):
-        case.note("no GPU is declared (gpu_gpus, gpu_expect.model): GPUs are not judged")
+    if named:
+        return found
+    if model:
+        case.note(f"the compute capability of {model!r} is not known")
+    found = _seen(case)
+    wanted = case.wishes.stacks or case.wishes.toolkits or case.wishes.driver
+    if wanted and not found:
+        case.note("no GPU is declared (gpu_gpus, gpu_expect.model) or seen: GPUs are not judged")
     return found
 
 
-def _check_eula(case: Case, wanted: bool) -> None:
-    if wanted and not case.wishes.eula_accepted:
+def _seen(case: Case) -> list[gpu.Gpu]:
+    """The GPUs on the host's PCI bus, each kind once; a note where not even the chip is known."""
+    found: dict[str, gpu.Gpu] = {}
+    for row in case.host.gpus:
+        number, place = pci.digits(str(row.get("device"))), str(row.get("address"))
+        card = pci.device(number)
+        if card is None:
+            case.note(f"the GPU at {place} (PCI id 10de:{number}) is not known: it is not judged")
+        elif number not in found:
+            found[number] = gpu.Gpu(card.capability, card.label, f"GPU {place}", number)
+            if card.name is None:
+                case.note(f"the GPU at {place} is not known by its PCI id, but it is {card.label}")
+    return list(found.values())
+
+
+def _check_eula(case: Case, *, cuda: bool) -> None:
+    """Refuse what NVIDIA's own installers would bring, until a person has accepted the licence."""
+    runfile = case.wishes.driver is not None and case.wishes.driver.source == "runfile"
+    if (cuda or runfile) and not case.wishes.eula_accepted:
+        what = "CUDA toolkits are" if cuda else "the driver's runfile is"
         case.refuse(
             Code.EULA_NOT_ACCEPTED,
-            "CUDA toolkits are asked for, and nobody has accepted NVIDIA's licence; the silent "
-            "installer would imply that somebody has",
+            f"{what} asked for, and nobody has accepted NVIDIA's licence; the silent installer "
+            "would imply that somebody has",
             "gpu_accept_nvidia_eula",
             "read https://docs.nvidia.com/cuda/eula/ and say gpu_accept_nvidia_eula: true",
         )
@@ -185,6 +213,11 @@ def _driver_library(case: Case, found: list[stacks.Stack]) -> Row | None:
     if not linked or not case.wishes.without_gpu:
         return None
     return {"soname": DRIVER_SONAME, "because": linked}
+
+
+def _containers(case: Case) -> Row | None:
+    wish = case.wishes.containers
+    return None if wish is None else {**asdict(wish), "gpus": case.wishes.expect.get("count")}
 
 
 def _default_link(case: Case, chosen: dict[str, Chosen]) -> Row | None:

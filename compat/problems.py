@@ -38,6 +38,21 @@ class Code(Enum):
         "The release has no wheel for that Python, or the host has no such Python.",
     )
     DRIVER_UNKNOWN = "driver-unknown", "No such driver branch is known."
+    DRIVER_NOT_OFFERED = (
+        "driver-not-offered",
+        "The source has no such driver branch for the host's distribution.",
+    )
+    MODULE_CLASH = (
+        "module-clash",
+        "One GPU needs the open kernel modules, and another is older than they know.",
+    )
+    FABRIC_MANAGER = (
+        "fabric-manager-unavailable",
+        "The GPUs are behind an NVSwitch, and the source has no fabric manager.",
+    )
+    SECURE_BOOT = "secure-boot", "Secure Boot would keep the driver's modules from loading."
+    MIG_UNSUPPORTED = "mig-unsupported", "No GPU of the host can be split into MIG instances."
+    OS_UNSUPPORTED = "os-unsupported", "What drivers there are for the distribution is not known."
     DRIVER_TOO_OLD = "driver-too-old", "The driver is older than the CUDA release needs."
     GPU_UNKNOWN = "gpu-unknown", "The GPU's name does not tell its compute capability."
     GPU_TOO_OLD = (

@@ -13,6 +13,14 @@ Row = dict[str, Any]
 DRIVER_SONAME = "libcuda.so.1"  # belongs to the driver, never to a toolkit
 
 
+@dataclass(frozen=True)
+class Need:
+    """The oldest driver that will do, and why."""
+
+    version: str
+    because: str
+
+
 @dataclass(frozen=True, eq=False)
 class Toolkit:
     """One CUDA toolkit release on one platform."""
@@ -207,6 +215,27 @@ class Branch:
         """The newest CUDA that it was released with."""
         figure: str | None = self.row["cuda_max_native"]
         return figure
+
+    @property
+    def supported(self) -> bool:
+        """Whether NVIDIA still maintains it."""
+        return bool(self.row["status_2026_11_20"] == "supported")
+
+    @property
+    def eol(self) -> str | None:
+        """When NVIDIA's maintenance ends or ended."""
+        figure: str | None = self.row["eol"]
+        return figure
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is a production or long-term branch, and not one for new features."""
+        return self.row["type"] in {"PB", "LTS"}
+
+    @property
+    def prefers_open(self) -> bool:
+        """Whether NVIDIA's installer takes the open kernel modules where both would do."""
+        return str(self.row["open_kernel_modules"]["default_flavor"]).startswith("open")
 
     @property
     def has_open_module(self) -> bool:

@@ -12,6 +12,9 @@ KEYS = (
     "gpu_cuda_adopt",
     "gpu_prune",
     "gpu_driver",
+    "gpu_driver_reboot",
+    "gpu_mig",
+    "gpu_containers",
     "gpu_expect",
     "gpu_gpus",
     "gpu_prefix",
@@ -27,6 +30,8 @@ KEYS = (
     "gpu_allow_md5",
     "gpu_accept_nvidia_eula",
 )
+MODULES = ("open", "proprietary")  # the two kinds of the driver's kernel modules
+ALL_GPUS = "all"  # in gpu_mig: every GPU of the host
 PIP = "pip"  # `cuda: pip` in a stack: CUDA from pip wheels, no toolkit
 
 
@@ -52,6 +57,38 @@ class ToolkitWish:
     cudnn: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class DriverWish:
+    """gpu_driver: `version` is exact, and then `branch` is its own; what is None is decided."""
+
+    branch: str | None = None
+    version: str | None = None
+    source: str = "distro"
+    module: str | None = None
+    persistence: bool = True
+
+    @property
+    def managed(self) -> bool:
+        """Whether it is ours to install; a preinstalled one is only checked."""
+        return self.source != "preinstalled"
+
+    @property
+    def asked(self) -> str | None:
+        """The branch or the exact version, as it was asked for."""
+        return self.version or self.branch
+
+
+@dataclass(frozen=True)
+class ContainersWish:
+    """gpu_containers; what is None is the engine's or the newest."""
+
+    engine: str = "docker"
+    source: str = "distro"
+    toolkit: str | None = None
+    image: str | None = None
+    data_root: str | None = None
+
+
 @dataclass
 class Wishes:
     """Everything a person asked for, in order. Directories are absolute and plain."""
@@ -61,7 +98,10 @@ class Wishes:
     cuda_default: str | None = None
     adopt: bool = False
     prune: bool = False
-    driver: dict[str, str] | None = None  # branch, source, module; each may be missing
+    driver: DriverWish | None = None  # None: not managed, not even looked after
+    driver_reboot: str = "auto"
+    mig: dict[str, list[str]] | None = None  # profiles by GPU's number, or of "all"; None: no word
+    containers: ContainersWish | None = None
     expect: dict[str, Any] = field(default_factory=dict)  # count, model, memory_mib
     gpus: list[str] = field(default_factory=list)
     prefix: str = "/usr/local"

@@ -49,8 +49,17 @@ def planned(host: Declared, outcome: Outcome | None) -> dict[str, Any]:
     if outcome and not snapshot:
         plan["notes"] = [*plan["notes"], f"The host was not reached: {outcome.cause}"]
     known = snapshot is not None and not plan["problems"]
-    return {**plan, "changes": changes(plan, snapshot) if known else None,
-            "containers": plan.get("containers")}
+    return {**plan, "changes": changes(plan, snapshot) if known else None}
+
+
+def _driver(row: dict[str, Any]) -> str:
+    """The driver in words: the planned one, or the least that will do."""
+    least = f"{row['minimum']} or newer ({row['because']})" if row["minimum"] else "any"
+    if not row["managed"]:
+        return f"{least}, {row['source'] or 'not managed'}"
+    module = f", {row['module']} modules ({row['module_because']})" if row["module"] else ""
+    chosen = row["version"] or row["branch"] or "chosen later"
+    return f"{chosen} from {row['source']}{module}; {least}"
 
 
 def _host(console: Console, name: str, plan: dict[str, Any]) -> None:
@@ -75,8 +84,7 @@ def _host(console: Console, name: str, plan: dict[str, Any]) -> None:
             f"CUDA {clash['loser']} is left out of the linker's cache: {clash['winner']} offers"
             f" {shortened(clash['sonames'])} as well. Stacks have their own toolkit all the same"))
     if plan["driver"]:
-        table.add_row("  driver", Text(f"{plan['driver']['minimum']} or newer"
-                                       f" ({plan['driver']['because']})"))
+        table.add_row("  driver", Text(_driver(plan["driver"])))
     for note in plan["notes"]:
         table.add_row("  note", Text(note, style="dim"))
     for problem in plan["problems"]:

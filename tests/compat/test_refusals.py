@@ -198,20 +198,21 @@ def test_the_declared_driver(version: str, branch: str, code: str | None) -> Non
     assert codes(plan) == ([code] if code else [])
     if code:
         assert plan["problems"][0]["where"] == "gpu_driver.branch"
-    assert plan["driver"]["branch"] == branch
+    assert plan["driver"]["branch"] == branch.split(".", maxsplit=1)[0]
+    assert plan["driver"]["version"] == (branch if "." in branch else None)
 
 
 def test_the_loaded_driver_counts_where_ours_is_not_managed() -> None:
     old = snapshot(driver={"loaded": "470.256.02"})
     assert refusal(wish("2.17.1"), old)["code"] == "driver-too-old"
     assert resolve(wish("2.13.1"), old)["problems"] == []
-    managed = {"branch": "580", "source": "distro"}
+    managed = {"branch": "580", "source": "nvidia_repo"}
     assert resolve(wish("2.17.1", gpu_driver=managed), old)["problems"] == []
 
 
 def test_a_host_declared_without_a_gpu_needs_no_driver() -> None:
     old = snapshot(driver={"loaded": "390.157"})
-    wishes = wish("2.17.1", gpu_expect={"count": 0}, gpu_driver={"branch": "390"}, gpu_gpus=["K80"])
+    wishes = wish("2.17.1", gpu_expect={"count": 0}, gpu_driver={"branch": "470"}, gpu_gpus=["K80"])
     plan = resolve(wishes, old)
     assert plan["problems"] == []
     assert plan["driver"]["minimum"] == "525.60.13"

@@ -104,7 +104,15 @@ def test_the_documented_example() -> None:
         "minimum": "450.80.02",
         "because": "CUDA 11.8, minor-version compatibility",
         "branch": None,
+        "version": None,
         "source": None,
+        "managed": False,
+        "module": None,
+        "module_because": None,
+        "persistence": False,
+        "fabric_manager": False,
+        "mig": None,
+        "reboot": "auto",
     }
     (toolkit,) = plan["toolkits"]
     assert toolkit["path"] == "/usr/local/cuda-11.8"

@@ -18,7 +18,7 @@ FULL = wish(
     {"tensorflow": "2.21.0", "cuda": "pip"},
     gpu_toolkits=["12.4.1", {"cuda": "8.0", "cudnn": ["6.0", "5.1"]}],
     gpu_cuda_default="11.8",
-    gpu_driver={"branch": "580", "source": "distro"},
+    gpu_driver={"branch": "580", "source": "nvidia_repo"},
     gpu_expect={"count": 8, "model": "NVIDIA A100-SXM4-80GB", "memory_mib": 81_920},
     gpu_gpus=["A100", "8.0"],
     gpu_prefix="/usr/local",

@@ -1,0 +1,260 @@
+"""Choice: which driver branch a host gets, or why the wished one cannot be.
+
+One list of objections serves both: the branch that is wished is refused for each of its own, and
+where none is wished, the best of those without any is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from . import facts, flavour, gpu, offers, pci, versions
+from .case import Case
+from .offers import Offer
+from .problems import Code
+from .records import Branch, Need
+from .wishes import DriverWish
+
+BRANCH, MODULE, SOURCE = "gpu_driver.branch", "gpu_driver.module", "gpu_driver.source"
+
+
+@dataclass(frozen=True)
+class Objection:
+    """Why a branch will not do, and where in the wishes that can be mended."""
+
+    code: Code
+    message: str
+    where: str
+    remedy: str
+
+
+def choose(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
+    """The branch to install, with what is wrong noted; None where none can be named.
+
+    A host declared without a GPU is given a branch all the same, whatever its stacks need.
+    """
+    if flavour.clashes(case):
+        return None
+    system = offers.of(case.host)
+    everywhere = wish.source not in {"distro", "nvidia_repo"}
+    if case.host.os and system is None and not everywhere:
+        about = case.host.os
+        case.refuse(
+            Code.OS_UNSUPPORTED,
+            f"what {wish.source} offers for {about['id']} {about['version_id']} is not known; "
+            f"known are {offers.known()}",
+            SOURCE,
+            "say source: preinstalled and install the driver yourself, or source: runfile",
+        )
+        return None
+    if wish.branch:
+        return _wished(case, wish, need)
+    if system is None and not everywhere:
+        case.note("the driver's branch is chosen when the host is looked at")
+        return None
+    return _best(case, wish, need) if wish.managed else None
+
+
+def listed(case: Case, source: str) -> list[Offer]:
+    """What a source offers to this host, oldest first; every branch where that is not known."""
+    system = offers.of(case.host)
+    if source == "runfile":
+        return offers.runfiles()
+    return system.offers(source) if system and source in offers.SOURCES else offers.anywhere()
+
+
+def suggestion(case: Case, wish: DriverWish, need: Need | None) -> str | None:
+    """A gpu_driver of the nearest source that has a fitting branch, as a person would write it.
+
+    The wished branch is kept where a source has it and it fits.
+    """
+    found = [
+        (source, offer)
+        for source in offers.SOURCES
+        for offer in _good(case, listed(case, source), wish, need)
+    ]
+    if not found:
+        return None
+    kept = [each for each in found if each[1].branch.number == wish.branch]
+    lasting = [each for each in found if each[1].branch.supported]
+    source = (kept or lasting or found)[0][0]
+    offer = max((each for at, each in kept or lasting or found if at == source), key=_rank)
+    return f'{{branch: "{offer.branch.number}", source: {source}}}'
+
+
+def _good(
+    case: Case, offered: list[Offer], wish: DriverWish, need: Need | None
+) -> list[Offer]:
+    return [each for each in offered if not any(_objections(case, each, wish, need))]
+
+
+def _rank(offer: Offer) -> tuple[bool, bool, int]:
+    """Branches that NVIDIA maintains first, then those that are made to last, then the newest."""
+    return offer.branch.supported, offer.branch.lasting, int(offer.branch.number)
+
+
+def _best(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
+    """The best branch of the wished source; where none fits, what is wrong with the nearest."""
+    offered = listed(case, wish.source)
+    if good := _good(case, offered, wish, need):
+        return _taken(case, max(good, key=_rank))
+    system = offers.of(case.host)
+    place = system.told(wish.source) if system else wish.source
+    other = suggestion(case, wish, need)
+    if not offered:
+        case.refuse(
+            Code.DRIVER_NOT_OFFERED,
+            f"{place} has no driver of NVIDIA's",
+            SOURCE,
+            f"say gpu_driver: {other}" if other else "say source: preinstalled",
+        )
+        return None
+    nearest = max(
+        offered, key=lambda each: (-len(list(_objections(case, each, wish, need))), _rank(each))
+    )
+    for objection in _objections(case, nearest, wish, need):
+        case.refuse(
+            objection.code,
+            f"no driver branch of {place} will do; nearest is {nearest.branch.number}: "
+            f"{objection.message}",
+            objection.where if objection.where != BRANCH else "gpu_driver",
+            f"say gpu_driver: {other}" if other else f"no source has one: {_parted(case)}",
+        )
+    return None
+
+
+def _parted(case: Case) -> str:
+    """What to do where no branch at all will do."""
+    if len(case.gpus) > 1:
+        return "one driver must know all GPUs of a host; move some to another host"
+    return "ask for an older CUDA"
+
+
+def _wished(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
+    branch = facts.branches().get(wish.branch or "")
+    if branch is None:
+        near = versions.nearest(str(wish.branch), facts.branches())
+        case.refuse(
+            Code.DRIVER_UNKNOWN,
+            f"no driver branch {wish.asked} is known; nearest: {', '.join(near)}",
+            BRANCH,
+            f'ask for one of these, such as "{near[0]}"',
+        )
+        return None
+    offered = listed(case, wish.source)
+    offer = next((each for each in offered if each.branch is branch), None)
+    if offer is None:
+        _not_offered(case, wish, need, offered)
+        return None
+    other = suggestion(case, replace(wish, branch=None, version=None), need)
+    for objection in _objections(case, offer, wish, need):
+        remedy = objection.remedy
+        if other and objection.where != MODULE:
+            remedy += f", such as gpu_driver: {other}"
+        case.refuse(objection.code, objection.message, objection.where, remedy)
+    if wish.version and offer.version and wish.source == "distro" and wish.version != offer.version:
+        case.note(
+            f"driver {wish.version} is wished; branch {branch.number} was seen there as "
+            f"{offer.version}: whether it is still to be had shows when it is installed"
+        )
+    return _taken(case, offer) if wish.managed else offer
+
+
+def _not_offered(
+    case: Case, wish: DriverWish, need: Need | None, offered: list[Offer]
+) -> None:
+    system = offers.of(case.host)
+    place = system.told(wish.source) if system else wish.source
+    have = ", ".join(each.branch.number for each in offered)
+    other = suggestion(case, wish, need)
+    remedy = f"say gpu_driver: {other}" if other else "use another branch"
+    if fitting := _good(case, offered, replace(wish, branch=None, version=None), need):
+        remedy += f', or branch "{max(fitting, key=_rank).branch.number}"'
+    case.refuse(
+        Code.DRIVER_NOT_OFFERED,
+        f"{place} has no driver branch {wish.branch}; it has {have or 'none'}",
+        BRANCH,
+        remedy,
+    )
+
+
+def _objections(
+    case: Case, offer: Offer, wish: DriverWish, need: Need | None
+) -> Iterator[Objection]:
+    branch, number = offer.branch, offer.branch.number
+    asked = (wish.asked if wish.branch == number else None) or number
+    if need and not case.wishes.without_gpu and not _reaches(asked, offer, need):
+        yield Objection(
+            Code.DRIVER_TOO_OLD,
+            f"driver {asked} is too old: {need.because} needs {need.version} or newer",
+            BRANCH,
+            "use a newer branch, or ask for an older CUDA",
+        )
+    for card in case.gpus:
+        yield from _of_gpu(card, branch)
+    for code, message, remedy in flavour.objections(case, offer, wish.module):
+        yield Objection(code, message, MODULE, remedy)
+    if fabric(case) and not offer.fabric_manager:
+        yield Objection(
+            Code.FABRIC_MANAGER,
+            f"the host's GPUs are behind an NVSwitch ({fabric(case)}), and there is no fabric "
+            f"manager for branch {number} in source {wish.source}",
+            SOURCE,
+            "use a source that has one",
+        )
+
+
+def _of_gpu(card: gpu.Gpu, branch: Branch) -> Iterator[Objection]:
+    row = gpu.architecture(card)
+    if row and gpu.older_than_branch(card, branch):
+        yield Objection(
+            Code.GPU_TOO_OLD,
+            f"{card.text} is no longer in driver branch {branch.number} ({row.name} ended with "
+            f"{row.last_branch})",
+            BRANCH,
+            f'use branch "{row.last_branch}" or older',
+        )
+    elif row and gpu.newer_than_branch(card, branch):
+        first = row.first_branch or f"the branch of CUDA {row.first_cuda}"
+        yield Objection(
+            Code.GPU_TOO_NEW,
+            f"{card.text} is newer than driver branch {branch.number} ({row.name} began with "
+            f"{first})",
+            BRANCH,
+            "use a newer branch",
+        )
+
+
+def _reaches(asked: str, offer: Offer, need: Need) -> bool:
+    """Whether a branch (or that very version) can be as new as needed."""
+    if "." in asked:
+        return versions.key(asked) >= versions.key(need.version)
+    newest = offer.version or offer.branch.latest
+    if newest:
+        return versions.key(newest) >= versions.key(need.version)
+    return int(offer.branch.number) >= versions.major(need.version)
+
+
+def fabric(case: Case) -> str:
+    """Where the host's NVSwitches are, in words; empty where there is none."""
+    if case.host.nvswitches:
+        return ", ".join(case.host.nvswitches)
+    hidden = [card for card in case.gpus if card.device and pci.behind_nvswitch(card.device)]
+    return hidden[0].label if hidden else ""
+
+
+def _taken(case: Case, offer: Offer) -> Offer:
+    """The chosen offer, with notes on what a person should know of it."""
+    branch = offer.branch
+    if not branch.supported:
+        until = f" (until {branch.eol})" if branch.eol else ""
+        case.note(f"NVIDIA no longer maintains driver branch {branch.number}{until}")
+    for card in case.gpus:
+        first = pci.listed_from(card.device) if card.device else None
+        if first and int(branch.number) < int(first):
+            case.note(
+                f"driver branch {branch.number} does not list {card.label}; the first that was "
+                f"seen to is {first}"
+            )
+    return offer
