@@ -1,4 +1,6 @@
-"""A shared library small enough to write by hand, which the dynamic linker still accepts."""
+"""ELF files small enough to write by hand: a shared library that the dynamic linker accepts, and
+a kernel module's word about itself.
+"""
 
 from __future__ import annotations
 
@@ -30,4 +32,20 @@ def shared_library(path: Path, soname: str | None, needed: tuple[str, ...] = ())
     pointer = struct.pack("<IIQQQQQQ", 2, 4, dynamic, dynamic, dynamic, len(tail), len(tail), 8)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(header + load + pointer + symbols + table + strings + tail)
+    return path
+
+
+def kernel_module(path: Path, **fields: str) -> Path:
+    """Write an ELF64 file whose .modinfo says ``fields``, as modinfo reads it; returns it."""
+    told = b"".join(f"{key}={value}".encode() + b"\0" for key, value in fields.items())
+    names = b"\0.modinfo\0.shstrtab\0"
+    # After the header: what it says, the sections' names, the table of sections.
+    table = 64 + len(told) + len(names)
+    sections = [(0, 0, 0, 0), (1, 1, 64, len(told)), (10, 3, 64 + len(told), len(names))]
+    rows = b"".join(struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, start, size, 0, 0, 1, 0)
+                    for name, kind, start, size in sections)
+    ident = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 1, 62, 1, 0, 0, table, 0, 64, 0, 0, 64, 3, 2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(header + told + names + rows)
     return path

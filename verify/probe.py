@@ -15,6 +15,7 @@ import concurrent.futures
 import csv
 import ctypes
 import errno
+import fnmatch
 import glob
 import hashlib
 import json
@@ -46,6 +47,21 @@ CUDA_FILE = re.compile(
     r"^lib(cudart|cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cudnn\w*|nvrtc"
     r"|nvrtc-builtins|nvJitLink|cupti|nccl|npp\w+|nvjpeg|nvblas|cufile)\.so(\.|$)")
 DRIVER_FILE = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so(\.|$)")
+# The driver's packages of all distributions; CUDA's, cuDNN's and the container toolkit's are none.
+DRIVER_PACKAGE = re.compile(
+    r"^(libcuda(debugger)?1|cuda-drivers(-.+)?|kmod-nvidia.*|firmware-nvidia.*"
+    r"|linux-(modules|objects|signatures)-nvidia.*|xserver-xorg-video-nvidia.*"
+    r"|lib(egl|gles|glx|gl)\d?-nvidia.*"
+    r"|libnvidia-(?!container|egl-|ml-dev).+"
+    r"|nvidia-(?!cuda-(?!mps)|cudnn|container|docker|cg-|openjdk|opencl-dev|profiler|visual|fs-"
+    r"|vaapi|prime|primus|gds|settings|xconfig).+)$")
+# Kernel modules of the driver, by the names that distributions give them (nvidia-current-uvm.ko).
+DRIVER_MODULE = re.compile(r"^(nvidia(?![-_](?:wmi|fs)\b)(?:[-_][\w-]+)?)\.ko(?:\.(?:xz|zst|gz))?$")
+BESIDE_MODULE = re.compile(r"[-_](uvm|drm|modeset|peermem)$")
+# Where in /lib/modules/VERSION they are put; to walk through all of it takes ten times as long.
+MODULE_PLACES = ("updates", "extra", "weak-updates", "misc", "kernel/nvidia*", "kernel/extra",
+                 "kernel/drivers/video", "kernel/drivers/char")
+MODPROBE_PLACES = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
 # Where interpreters usually stand, in the order of preference.
 PYTHON_PLACES = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/gpufleet/python/*/bin")
 STEERING_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
@@ -349,6 +365,31 @@ def _file_offset(segments, address):
     raise ValueError("damaged: its string table is in no segment")
 
 
+def elf_modinfo(path):
+    """{key: value} of what a kernel module says of itself; ValueError where it says nothing."""
+    with open(path, "rb") as stream:
+        head = stream.read(64)
+        if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
+            raise ValueError("not a kernel module of this machine")
+        start, = struct.unpack_from("<Q", head, 40)
+        size, count, names = struct.unpack_from("<HHH", head, 58)
+        stream.seek(start)
+        table = stream.read(size * count)
+        if not count or len(table) < size * count:
+            raise ValueError("truncated: its section table is not there")
+        # Of each: name, type, flags, address, offset, length.
+        rows = [struct.unpack_from("<IIQQQQ", table, at * size) for at in range(count)]
+        stream.seek(rows[names][4])
+        strings = stream.read(rows[names][5])
+        for row in rows:
+            if strings[row[0]:].startswith(b".modinfo\0"):
+                stream.seek(row[4])
+                pairs = [item.partition(b"=") for item in stream.read(row[5]).split(b"\0")]
+                return {key.decode(): value.decode("utf-8", "replace")
+                        for key, mark, value in reversed(pairs) if mark}
+    raise ValueError("it has no .modinfo")
+
+
 # -- manifests and receipts ----------------------------------------------------------------------
 
 def sha256_of(path):
@@ -624,11 +665,227 @@ def ask_python(host, name):
 
 def section_kernel(host):
     uptime = host.text_or_none("/proc/uptime")
-    running = host.text_or_none("/proc/sys/kernel/osrelease")
     boot_id = host.text_or_none("/proc/sys/kernel/random/boot_id")
-    return {"running": running.strip() if running else os.uname().release,
-            "boot_id": boot_id.strip() if boot_id else None,
-            "uptime_s": int(float(uptime.split()[0])) if uptime else None}
+    container = container_of(host)
+    installed = installed_kernels(host)
+    version, source = next_boot(host, [k["version"] for k in installed if k["image"]])
+    return {"running": running_kernel(host), "boot_id": boot_id.strip() if boot_id else None,
+            "uptime_s": int(float(uptime.split()[0])) if uptime else None, "container": container,
+            "next_boot": version, "next_boot_source": source, "installed": installed,
+            "secure_boot": secure_boot(host, container)}
+
+
+def running_kernel(host):
+    running = host.text_or_none("/proc/sys/kernel/osrelease")
+    return running.strip() if running else os.uname().release
+
+
+def container_of(host):
+    """What systemd-detect-virt --container says; None on a machine of its own."""
+    text = host.text_or_none("/run/systemd/container")
+    if text is None:
+        try:
+            text = first_match(r"(?:^|\0)container=([^\0]+)", host.text_or_none("/proc/1/environ"))
+        except PermissionError:
+            pass
+    for name, kind in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
+        text = text or (kind if host.exists(name) else None)
+    return text.strip() if text else None
+
+
+def installed_kernels(host):
+    """Every kernel that has modules or an image, by version."""
+    images = [os.path.basename(name)[len("vmlinuz-"):] for name in host.glob("/boot/vmlinuz-*")]
+    modules = [os.path.basename(name) for name in host.glob("/lib/modules/*")]
+    kernels = []
+    for version in sorted(set(images + modules), key=natural):
+        initramfs = [name for name in ("/boot/initrd.img-" + version,
+                                       "/boot/initramfs-%s.img" % version) if host.exists(name)]
+        headers = host.realpath("/lib/modules/%s/build" % version) + "/Makefile"
+        kernels.append({
+            "version": version, "image": version in images, "headers": host.exists(headers),
+            "modules": driver_modules(host, version),
+            "initramfs": initramfs[0] if initramfs else None, "initramfs_nouveau": None})
+    for kernel, inside in zip(kernels, await_all([
+            Child(nouveau_in_initramfs, (host, kernel), host.inner_s) for kernel in kernels])):
+        kernel["initramfs_nouveau"] = inside[1]
+    return kernels
+
+
+def driver_modules(host, kernel):
+    """NVIDIA's modules for a kernel; of several drivers the one first that would be loaded."""
+    found = []
+    for place in MODULE_PLACES:
+        for top in host.glob("/lib/modules/%s/%s" % (glob.escape(kernel), place)):
+            for directory, _, files in os.walk(host.path(top)):
+                found += [host.name(os.path.join(directory, f)) for f in files
+                          if DRIVER_MODULE.match(f)]
+    chosen, modules = loaded_by_name(host), []
+    for path in found:
+        stem = DRIVER_MODULE.match(os.path.basename(path)).group(1)
+        beside = BESIDE_MODULE.search(stem)
+        told = module_told(host, path, bool(beside))
+        driver = stem[:beside.start()] if beside else stem
+        name = "nvidia-" + beside.group(1) if beside else "nvidia"
+        modules.append((driver != chosen, name, path, {
+            "name": name, "path": path, "version": told.get("version"),
+            "license": told.get("license")}))
+    return [entry[-1] for entry in sorted(modules, key=lambda entry: entry[:3])]
+
+
+def loaded_by_name(host):
+    """The file's name of what `modprobe nvidia` loads: nvidia-current, where Debian says so."""
+    for _, text in modprobe_files(host):
+        named = first_match(r"^\s*(?:install\s+nvidia\s.*?|alias\s+nvidia\s+)(nvidia-[\w-]+)", text)
+        if named:
+            return named
+    return "nvidia"
+
+
+def modprobe_files(host):
+    """[(path, text)] of modprobe's configuration, links followed as the host would."""
+    found = {}
+    for place in MODPROBE_PLACES:
+        for name in host.glob(place + "/*.conf"):
+            # The first directory that has a file of that name wins.
+            if os.path.basename(name) not in found:
+                found[os.path.basename(name)] = (name, host.text_or_none(host.realpath(name)) or "")
+    return list(found.values())
+
+
+def module_told(host, path, beside):
+    """`version` and `license` of a module file; nothing where they cannot be read.
+
+    To unpack one takes a good part of a second, so of packed ones only the driver itself is.
+    """
+    try:
+        if path.endswith(".ko"):
+            return elf_modinfo(host.path(host.realpath(path)))
+    except (OSError, ValueError, struct.error):
+        return {}
+    if beside or not host.real:
+        return {}
+    status, out, _ = run_command([tool("modinfo"), path], host.inner_s / 4)
+    told = [line.partition(":") for line in out.splitlines()] if status == 0 else []
+    return {key.strip(): value.strip() for key, mark, value in told if mark}
+
+
+def tool(name):
+    """A system administrator's command, also where the path leads to a user's only."""
+    return shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/bin") or name
+
+
+def nouveau_in_initramfs(host, kernel):
+    """Whether an initramfs would load nouveau; None where nobody looked.
+
+    Its contents are looked at in mode full (a second each), and where it is older than what
+    forbids nouveau, which it then may not have.
+    """
+    forbidding = [path for path, text in modprobe_files(host) if forbids_nouveau(text)]
+    if not kernel["initramfs"] or not kernel["image"] or not host.real:
+        return None
+    made = os.stat(kernel["initramfs"]).st_mtime
+    if host["mode"] != "full" and all(os.lstat(p).st_mtime <= made for p in forbidding):
+        return None
+    lister = "lsinitramfs" if shutil.which("lsinitramfs") else "lsinitrd"
+    status, out, _ = run_command([tool(lister), kernel["initramfs"]], host.inner_s * 0.8)
+    return nouveau_listed(out, forbidding) if status == 0 else None
+
+
+def nouveau_listed(listing, forbidding):
+    """Whether the contents of an initramfs have nouveau, and no file that forbids it."""
+    if not re.search(r"/nouveau\.ko", listing):
+        return False
+    return not any(path.lstrip("/") in listing for path in forbidding)
+
+
+def forbids_nouveau(text):
+    return bool(re.search(r"^\s*(blacklist\s+nouveau\s*$|install\s+nouveau\s+\S*/(true|false)\b)",
+                          text, re.MULTILINE))
+
+
+def next_boot(host, images):
+    """(the kernel of the next boot, what says so)."""
+    for name, environment in (("/boot/grub/grub.cfg", "/boot/grub/grubenv"),
+                              ("/boot/grub2/grub.cfg", "/boot/grub2/grubenv")):
+        text = host.text_or_none(name)
+        if text is None:
+            continue
+        lines = (host.text_or_none(environment) or "").splitlines()
+        kept = dict(line.split("=", 1) for line in lines if "=" in line and line[:1] != "#")
+        entries = loader_entries(host)
+        version = entries.get(kept.get("next_entry") or kept.get("saved_entry")) if entries else \
+            grub_choice(text, kept)
+        if version:
+            return version, "/boot/loader/entries" if entries else name
+    for name in ("/vmlinuz", "/boot/vmlinuz"):
+        if os.path.islink(host.path(name)):
+            version = first_match(r"/vmlinuz-(.+)$", host.realpath(name))
+            if version in images:
+                return version, name
+    plain = [version for version in images if "rescue" not in version]
+    return (max(plain, key=natural), "the newest in /boot") if plain else (None, None)
+
+
+def loader_entries(host):
+    """{entry: kernel} of the boot loader specification's files, as the RHEL family has them."""
+    found = {}
+    for name in host.glob("/boot/loader/entries/*.conf"):
+        version = first_match(r"^linux\s+\S*/vmlinuz-(\S+)", host.text(name))
+        if version:
+            found[os.path.basename(name)[:-len(".conf")]] = version
+    return found
+
+
+def grub_choice(text, kept):
+    """The kernel that GRUB's own configuration leads to, None where that cannot be told."""
+    wanted = [value for value in re.findall(r'^\s*set default="?([^"\n]*)"?', text, re.MULTILINE)
+              if value != "${next_entry}"]
+    choice = wanted[-1] if wanted else "0"
+    if choice == "${saved_entry}":
+        choice = kept.get("saved_entry") or "0"
+    choice = kept.get("next_entry") or choice
+    # Entries and submenus as they stand: [title, id, kernel, what is inside].
+    menu, open_ = [], []
+    for line in text.splitlines():
+        head = re.match(r"\s*(menuentry|submenu) (['\"])(.*?)\2(.*)\{\s*$", line)
+        if head:
+            entry = [head.group(3), first_match(r"menuentry_id_option '([^']+)'", head.group(4)),
+                     None, []]
+            (open_[-1][3] if open_ else menu).append(entry)
+            open_.append(entry)
+        elif open_ and line.strip() == "}":
+            open_.pop()
+        elif open_ and re.match(r"\s*linux\S*\s", line):
+            open_[-1][2] = first_match(r"/vmlinuz-(\S+)", line)
+    entry = [None, None, None, menu]
+    for step in choice.split(">"):
+        named = [each for at, each in enumerate(entry[3]) if step in (str(at), each[0], each[1])]
+        if not named:
+            return None
+        entry = named[0]
+    return entry[2]
+
+
+def secure_boot(host, container):
+    """{"enabled", "enrolled"}: whether unsigned modules are refused, and whether our key is known.
+
+    In a container both are the machine's, and not known.
+    """
+    found = {"enabled": None, "enrolled": None}
+    if container:
+        return found
+    if not host.exists("/sys/firmware/efi"):
+        return dict(found, enabled=False)
+    for name in host.glob("/sys/firmware/efi/efivars/SecureBoot-8be4df61-*"):
+        with open(host.path(name), "rb") as stream:
+            found["enabled"] = stream.read(5)[4:] == b"\1"
+    keys = [name for name in ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
+            if host.exists(name)]
+    if found["enabled"] and keys and host.real and shutil.which("mokutil"):
+        outputs = [run_command(["mokutil", "--test-key", key], host.inner_s / 4) for key in keys]
+        found["enrolled"] = any("already enrolled" in out for _, out, _ in outputs)
+    return found
 
 
 def section_disks(host):
@@ -650,18 +907,57 @@ def section_disks(host):
 
 
 def section_gpus(host):
-    cards = []
+    cards, switches = [], []
     for directory in host.glob("/sys/bus/pci/devices/*"):
         values = {}
         for key in ("vendor", "device", "class"):
             values[key] = (host.text_or_none(directory + "/" + key) or "").strip()
-        if values["vendor"] != NVIDIA_VENDOR or not values["class"].startswith("0x03"):
+        if values["vendor"] != NVIDIA_VENDOR:
+            continue
+        values["address"] = os.path.basename(directory)
+        if values["class"].startswith("0x0680"):
+            switches.append(values["address"])
+        if not values["class"].startswith("0x03"):
             continue
         driver = host.path(directory + "/driver")
         values["driver"] = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None
-        values["address"] = os.path.basename(directory)
         cards.append(values)
-    return {"pci": cards, "nodes": sorted(host.glob("/dev/nvidia*"), key=natural)}
+    return {"pci": cards, "nvswitches": switches, "mig": mig_of(host),
+            "nodes": sorted(host.glob("/dev/nvidia*"), key=natural)}
+
+
+def mig_of(host):
+    """[{"gpu", "mode", "instances"}] by index; None where no loaded driver could be asked."""
+    if not host.real or not host.exists("/proc/driver/nvidia/version") \
+            or not shutil.which("nvidia-smi"):
+        return None
+    status, modes, _ = run_command(
+        ["nvidia-smi", "--query-gpu=index,mig.mode.current", "--format=csv,noheader"],
+        host.inner_s / 2)
+    if status != 0:
+        return None
+    listing = ""
+    if "Enabled" in modes:
+        status, listing, _ = run_command(["nvidia-smi", "-L"], host.inner_s / 3)
+        if status != 0:
+            return None
+    return parse_mig(modes, listing)
+
+
+def parse_mig(modes, listing):
+    """From `0, Enabled` and the lines `MIG 3g.40gb Device 0:` under each `GPU 0:`."""
+    cards = {}
+    for line in modes.splitlines():
+        index, _, mode = [part.strip() for part in line.partition(",")]
+        cards[index] = {"gpu": int(index), "mode": {"Enabled": "on", "Disabled": "off"}.get(mode),
+                        "instances": []}
+    index = None
+    for line in listing.splitlines():
+        index = first_match(r"^GPU (\d+):", line) or index
+        name = first_match(r"^\s+MIG (\S+)\s+Device", line)
+        if name and index in cards:
+            cards[index]["instances"].append(name)
+    return list(cards.values())
 
 
 def section_driver(host):
@@ -680,8 +976,103 @@ def section_driver(host):
         if state == "hung":
             raise NoAnswerError("libcuda.so.1 gave no answer: %s" % error)
         version, status = answer if state == "ok" else (None, None)
+    own = [row["version"] for row in driver_modules(host, running_kernel(host))
+           if row["name"] == "nvidia"]
+    texts = [text for _, text in modprobe_files(host)] + [host.text_or_none("/proc/cmdline") or ""]
+    fabric = unit_of(host, "nvidia-fabricmanager.service")
+    fabric["version"] = None
+    if fabric["unit"] and host.real:
+        _, out, _ = run_command(["nv-fabricmanager", "--version"], host.inner_s / 8)
+        fabric["version"] = first_match(r"(\d+\.\d+(?:\.\d+)?)", out)
     return {"loaded": loaded, "library": library, "cuda_version": version, "cuinit": status,
-            "modules": [m for m in modules if m == "nouveau" or m.startswith("nvidia")]}
+            "modules": [m for m in modules if m == "nouveau" or m.startswith("nvidia")],
+            "on_disk": own[0] if own else None, "dkms": dkms_of(host),
+            "nouveau": {"loaded": "nouveau" in modules, "blacklisted": any(
+                forbids_nouveau(text) or re.search(r"modprobe\.blacklist=\S*\bnouveau\b", text)
+                for text in texts)},
+            "persistence": unit_of(host, "nvidia-persistenced.service"), "fabric": fabric,
+            "holders": holders_of(host), "reboot_pending": pending_reboot(host)}
+
+
+def unit_of(host, name):
+    """{"unit", "enabled", "active"} of a service; whether it is active only systemd can say."""
+    there = [place for place in ("/etc/systemd/system/", "/usr/lib/systemd/system/",
+                                 "/lib/systemd/system/") if host.exists(place + name)]
+    if not there:
+        return {"unit": None, "enabled": None, "active": None}
+    found = {"unit": name, "active": None,
+             "enabled": bool(host.glob("/etc/systemd/system/*/" + name))}
+    if host.real:
+        status, out, _ = run_command(["systemctl", "show", "-p", "UnitFileState,ActiveState", name],
+                                     host.inner_s / 8)
+        if status == 0:
+            told = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+            # A static one is started by others, such as the rules for devices.
+            found["enabled"] = told.get("UnitFileState") in ("enabled", "enabled-runtime", "static")
+            found["active"] = told.get("ActiveState") == "active"
+    return found
+
+
+def dkms_of(host):
+    """[{"module", "version", "kernel", "state"}], from the files that dkms itself goes by."""
+    found = []
+    for source in host.glob("/var/lib/dkms/nvidia*/*/source"):
+        tree = os.path.dirname(source)
+        entry = {"module": tree.split("/")[-2], "version": tree.split("/")[-1]}
+        built = [place for place in host.glob(tree + "/*/*/module") if "/build/" not in place]
+        if not built:
+            found.append(dict(entry, kernel=None, state="added"))
+        for place in built:
+            kernel, arch = place.split("/")[-3:-1]
+            link = host.path("%s/kernel-%s-%s" % (os.path.dirname(tree), kernel, arch))
+            installed = os.path.islink(link) and os.path.normpath(os.readlink(link)).endswith(
+                "%s/%s/%s" % (entry["version"], kernel, arch))
+            found.append(dict(entry, kernel=kernel, state="installed" if installed else "built"))
+    return found
+
+
+def holders_of(host):
+    """[{"pid", "user", "command", "nodes"}] of processes with a device file of the driver open.
+
+    None for anybody but root, who cannot see what others have open.
+    """
+    if not host.glob("/dev/nvidia*"):
+        return []
+    if host.real and os.geteuid() != 0:
+        return None
+    held = {}
+    for name in host.glob("/proc/[0-9]*/fd/*"):
+        try:
+            target = os.readlink(host.path(name))
+        except OSError:
+            continue
+        if target.startswith("/dev/nvidia"):
+            held.setdefault(name.split("/")[2], set()).add(target)
+    found = []
+    for pid in sorted(held, key=int):
+        try:
+            owner = os.stat(host.path("/proc/" + pid)).st_uid
+            command = host.text("/proc/%s/comm" % pid).strip()
+        except OSError:
+            continue
+        # A directory service that gives no answer must not hide who it is.
+        state, user, _ = in_child(account_name, (owner,), 2)
+        found.append({"pid": int(pid), "user": user if state == "ok" else str(owner),
+                      "command": command, "nodes": sorted(held[pid], key=natural)})
+    return found
+
+
+def account_name(number):
+    import pwd
+    return pwd.getpwuid(number).pw_name
+
+
+def pending_reboot(host):
+    """What a run left to say that the host is to be rebooted; None where none did."""
+    try:
+        return json.loads(host.text_or_none(host["state_dir"] + "/reboot-pending.json") or "null")
+    except ValueError:
+        return {"because": "its marker cannot be read"}
 
 
 def ask_driver():
@@ -689,6 +1080,143 @@ def ask_driver():
     known = cuda.cuDriverGetVersion(ctypes.byref(version)) == 0
     text = "%d.%d" % (version.value // 1000, version.value % 1000 // 10) if known else None
     return text, cuda.cuInit(0)
+
+
+# -- packages ------------------------------------------------------------------------------------
+
+# Not (or no longer) there, as dpkg says it.
+GONE = ("not-installed", "config-files")
+
+
+def section_packages(host):
+    if host.exists("/var/lib/dpkg/status"):
+        packages, manager = dpkg_packages(host), "dpkg"
+    elif host.exists("/usr/lib/sysimage/rpm") or host.exists("/var/lib/rpm"):
+        packages, manager = rpm_packages(host), "rpm"
+    else:
+        packages, manager = [], None
+    driver = [row for row in packages if DRIVER_PACKAGE.match(row["name"].partition(":")[0])]
+    return {"manager": manager, "driver": driver,
+            "broken": [{"name": row["name"], "status": row["status"]} for row in packages
+                       if row["status"] != "installed"],
+            "pins": driver_pins(host, driver), "sources": package_sources(host),
+            "unattended": unattended(host, manager, packages, driver)}
+
+
+def dpkg_packages(host):
+    """[{"name", "version", "status", "held"}] of what is there, from dpkg's own database."""
+    found, native = [], None
+    for stanza in host.text("/var/lib/dpkg/status").split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Status|Version|Architecture): (.*)$", stanza,
+                                 re.MULTILINE))
+        if len(fields) < 3:
+            continue
+        wanted, error, status = fields["Status"].split()
+        if status in GONE:
+            continue
+        name, arch = fields["Package"], fields.get("Architecture")
+        native = arch if name == "dpkg" else native
+        found.append((arch, {"name": name, "version": fields.get("Version"),
+                             "status": status if error == "ok" else error,
+                             "held": wanted == "hold"}))
+    for arch, row in found:
+        if arch not in ("all", native, None) and native:
+            row["name"] += ":" + arch
+    return sorted((row for _, row in found), key=lambda row: row["name"])
+
+
+def rpm_packages(host):
+    """The same from rpm, which knows nothing half-installed; held by dnf's versionlock."""
+    if not host.real:
+        return []
+    status, out, error = run_command(["rpm", "-qa", "--qf", "%{NAME}\t%{VERSION}-%{RELEASE}\n"],
+                                     host.inner_s * 0.8)
+    if status != 0:
+        raise RuntimeError("rpm -qa: " + (error.strip() or "status %s" % status))
+    locks = [line.strip() for line in
+             (host.text_or_none("/etc/dnf/plugins/versionlock.list") or "").splitlines()]
+    return parse_rpm(out, locks)
+
+
+def parse_rpm(out, locks):
+    """From `NAME<tab>VERSION` lines, and patterns such as nvidia-driver-3:535.261.03-1.el9.*."""
+    names = [re.sub(r"-(\d+:)?[\d*][^-]*-[^-]+$", "", lock) for lock in locks]
+    rows = [line.split("\t") for line in sorted(set(out.splitlines())) if "\t" in line]
+    return [{"name": name, "version": version, "status": "installed",
+             "held": any(fnmatch.fnmatch(name, pattern) for pattern in names
+                         if pattern[:1] not in ("#", "!", ""))} for name, version in rows]
+
+
+def driver_pins(host, driver):
+    """[{"path", "packages", "pin", "priority"}] of apt's preferences that name driver packages."""
+    found, names = [], [row["name"] for row in driver]
+    for path in ["/etc/apt/preferences", *host.glob("/etc/apt/preferences.d/*")]:
+        # apt reads files without a suffix, or with .pref.
+        if "." in os.path.basename(path) and not path.endswith(".pref"):
+            continue
+        for stanza in re.split(r"\n\s*\n", host.text_or_none(path) or ""):
+            fields = dict(re.findall(r"^(Package|Pin|Pin-Priority):\s*(.*)$", stanza, re.MULTILINE))
+            words = fields.get("Package", "").split()
+            named = [word for word in words if DRIVER_PACKAGE.match(word) or "nvidia" in word
+                     or (word != "*" and any(fnmatch.fnmatch(name, word) for name in names))]
+            if named or (words and "nvidia" in fields.get("Pin", "").lower()):
+                found.append({"path": path, "packages": named or words,
+                              "pin": fields.get("Pin", ""),
+                              "priority": first_match(r"^(-?\d+)", fields.get("Pin-Priority"))})
+    return [dict(row, priority=int(row["priority"]) if row["priority"] else None) for row in found]
+
+
+def unattended(host, manager, packages, driver):
+    """Whether upgrades happen by themselves, and whether they leave the driver alone."""
+    names = {row["name"] for row in packages}
+    if manager != "dpkg":
+        # A version lock binds dnf-automatic as well.
+        return {"installed": "dnf-automatic" in names,
+                "excluded": bool(driver) and all(row["held"] for row in driver)}
+    listed = []
+    for path in host.glob("/etc/apt/apt.conf.d/*"):
+        text = re.sub(r"^\s*(//|#).*$", "", host.text_or_none(path) or "", flags=re.MULTILINE)
+        for block in re.findall(r"Package-Blacklist\s*\{([^}]*)\}", text):
+            listed += re.findall(r'"([^"]+)"', block)
+        listed += re.findall(r'Package-Blacklist::\s*"([^"]+)"', text)
+    wanted = [row["name"].partition(":")[0] for row in driver] or ["nvidia-driver"]
+    return {"installed": "unattended-upgrades" in names,
+            "excluded": all(any(begins(pattern, name) for pattern in listed) for name in wanted)}
+
+
+def begins(pattern, name):
+    """As unattended-upgrades compares: a regular expression from the name's beginning on."""
+    try:
+        return bool(re.match(pattern, name))
+    except re.error:
+        return False
+
+
+def package_sources(host):
+    """[{"path", "uris", "suites", "signed_by", "format"}] of NVIDIA's and Docker's repositories."""
+    found = []
+    for path in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d/*.list")]:
+        for line in (host.text_or_none(path) or "").splitlines():
+            match = re.match(r"deb\s+(?:\[(.*?)\]\s+)?(\S+)\s+(\S+)", line)
+            if match:
+                signed = first_match(r"signed-by=(\S+)", match.group(1))
+                found.append((path, [match.group(2)], [match.group(3)], signed, "list"))
+    for path in host.glob("/etc/apt/sources.list.d/*.sources"):
+        for stanza in re.split(r"\n\s*\n", host.text_or_none(path) or ""):
+            # A key that stands in the file itself begins on the line after.
+            fields = {key.lower(): " ".join(value.split()) for key, value in re.findall(
+                r"^([\w-]+):((?:.*\n?)(?:[ \t].*\n?)*)", stanza, re.MULTILINE)}
+            if "uris" in fields and fields.get("enabled", "yes").lower() != "no":
+                found.append((path, fields["uris"].split(), fields.get("suites", "").split(),
+                              fields.get("signed-by", "")[:200] or None, "deb822"))
+    for path in host.glob("/etc/yum.repos.d/*.repo"):
+        for stanza in re.split(r"^\[", host.text_or_none(path) or "", flags=re.MULTILINE)[1:]:
+            fields = dict(re.findall(r"^(\w+)\s*=\s*(.*)$", stanza, re.MULTILINE))
+            if fields.get("enabled", "1").strip() == "1":
+                found.append((path, fields.get("baseurl", "").split(), [stanza.partition("]")[0]],
+                              fields.get("gpgkey"), "repo"))
+    return [dict(zip(("path", "uris", "suites", "signed_by", "format"), row)) for row in found
+            if re.search("nvidia|docker", " ".join([row[0], *row[1]]), re.IGNORECASE)]
 
 
 def section_receipts(host):
@@ -1179,9 +1707,9 @@ def framework_of(host, stack, deadline_s):
 
 SECTIONS = {
     "os": section_os, "kernel": section_kernel, "disks": section_disks, "gpus": section_gpus,
-    "driver": section_driver, "receipts": section_receipts, "toolkits": section_toolkits,
-    "cudnn": section_cudnn, "linker": section_linker, "environment": section_environment,
-    "stacks": section_stacks,
+    "driver": section_driver, "packages": section_packages, "receipts": section_receipts,
+    "toolkits": section_toolkits, "cudnn": section_cudnn, "linker": section_linker,
+    "environment": section_environment, "stacks": section_stacks,
 }
 
 

@@ -424,7 +424,7 @@ def test_the_linkers_configuration_follows_includes(root: Path) -> None:
 
 def test_cards_and_driver_from_planted_kernel_trees(root: Path) -> None:
     for number, (vendor, kind) in enumerate([("0x10de", "0x030200"), ("0x10de", "0x040300"),
-                                             ("0x8086", "0x030000")]):
+                                             ("0x8086", "0x030000"), ("0x10de", "0x068000")]):
         card = root / f"sys/bus/pci/devices/0000:0{number}:00.0"
         for key, value in (("vendor", vendor), ("device", "0x2330"), ("class", kind)):
             put(card, key, value + "\n")
@@ -435,12 +435,16 @@ def test_cards_and_driver_from_planted_kernel_trees(root: Path) -> None:
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build\n")
     put(root, "usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03")
     found = look(root)
-    assert found["gpus"] == {"nodes": ["/dev/nvidia0"], "pci": [
+    assert found["gpus"] == {"nodes": ["/dev/nvidia0"], "nvswitches": ["0000:03:00.0"],
+                             "mig": None, "pci": [
         {"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "driver": "nvidia",
          "address": "0000:00:00.0"}]}
+    absent = {"unit": None, "enabled": None, "active": None}
     assert found["driver"] == {
         "loaded": "550.163.01", "library": "535.261.03", "cuda_version": None, "cuinit": None,
-        "modules": ["nvidia_uvm", "nvidia", "nouveau"]}
+        "modules": ["nvidia_uvm", "nvidia", "nouveau"], "on_disk": None, "dkms": [],
+        "nouveau": {"loaded": True, "blacklisted": False}, "persistence": absent,
+        "fabric": {**absent, "version": None}, "holders": [], "reboot_pending": None}
 
 
 def test_a_login_is_a_real_shell_that_may_be_noisy(root: Path) -> None:

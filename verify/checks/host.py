@@ -16,6 +16,7 @@ SECTIONS = (
     "disks",
     "gpus",
     "driver",
+    "packages",
     "receipts",
     "toolkits",
     "cudnn",
