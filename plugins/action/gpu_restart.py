@@ -1,0 +1,67 @@
+# Apache-2.0, see LICENSE
+"""Bring an installed driver to run as far as that goes without a reboot, and say what remains."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from compat import restart
+from compat.host import Host
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class ActionModule(ActionBase):
+    """Looks at the host and decides (``compat.restart``); reloads the modules where that suffices.
+
+    Takes the plan; returns what then still is to be done as ``action``, ``because``, ``remedy``.
+    The marker of a pending restart is noted before a reboot, and goes when nothing is pending.
+    """
+
+    TRANSFERS_FILES = False
+    _VALID_ARGS = frozenset(["plan"])
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        self.task_vars, plan = task_vars, self._task.args["plan"]
+        decision, on_disk = self.look(plan)
+        reloaded = None
+        if decision["action"] == "reload":
+            reloaded = self.module("driver_reload", version=on_disk)
+            if not self._task.check_mode:
+                decision, on_disk = self.look(plan)
+                if reloaded.get("failed") and decision["action"] == "none":
+                    return dict(result, **reloaded)
+        if decision["action"] in ("none", "reboot"):
+            state = "tried" if decision["action"] == "reboot" else "absent"
+            marked = self.module("reboot_pending", state=state, because=decision["because"])
+            if marked.get("failed"):
+                return dict(result, **marked)
+        result.update(decision, changed=bool(reloaded and reloaded.get("changed")))
+        if reloaded:
+            result.update({key: reloaded[key] for key in ("diff", "msg") if key in reloaded})
+        return result
+
+    def look(self, plan):
+        """The decision, and the version of the modules on the host's disk."""
+        looked = self.module("gpu_facts")
+        if looked.get("failed") or "snapshot" not in looked:
+            raise AnsibleError("The host could not be looked at: {}".format(looked.get("msg")))
+        host = Host(looked["snapshot"])
+        here = self._connection.transport == "local" or (
+            (host.section("kernel") or {}).get("boot_id") == BOOT_ID.read_text().strip()
+        )
+        decision = restart.decide(plan, host, control_node=here)
+        return decision, (host.section("driver") or {}).get("on_disk")
+
+    def module(self, name, **arguments):
+        """A module's answer."""
+        return self._execute_module(name, module_args=arguments, task_vars=self.task_vars)

@@ -1,0 +1,222 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Exchange the NVIDIA kernel modules for those on disk while the host runs."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: driver_reload
+short_description: Reload the NVIDIA kernel modules
+description:
+  - Unloads the NVIDIA kernel modules, those that depend on others first, loads those on disk, and
+    looks whether they are of the wanted version. Does nothing where that version is loaded.
+  - The driver's own daemons (O(services)) are stopped for it and started again. Whatever else holds
+    a GPU is left alone, and named with its pid and user; nothing was changed then.
+  - Where the modules themselves cannot be exchanged, what was said is kept in the marker of a
+    pending restart.
+options:
+  version:
+    description: The version of the modules on disk.
+    type: str
+    required: true
+  services:
+    description: Units of the driver's own that may be stopped, in the order in which they start.
+    type: list
+    elements: str
+    default: [nvidia-fabricmanager, nvidia-persistenced, nvidia-dcgm, dcgm]
+  state_dir:
+    description: Where the marker is kept.
+    type: path
+    default: /var/lib/gpufleet
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Load the modules that were installed
+  driver_reload:
+    version: 550.163.01
+"""
+
+RETURN = r"""
+loaded:
+  description: The version that was loaded before; null where none was.
+  type: str
+  returned: always
+"""
+
+import os
+import pwd
+import re
+
+from ansible.module_utils import gpufleet_pending as pending
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufleet_receipts import StateError, host_lock
+
+PROC = "/proc"
+
+
+class HeldError(StateError):
+    """Somebody holds a GPU: no fault of the modules, and over when it ends."""
+
+
+def text(path):
+    """A small file of /proc; nothing where there is none."""
+    try:
+        with open(os.path.join(PROC, path), errors="replace") as stream:
+            return stream.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def loaded():
+    """The version of the loaded module; None where none is."""
+    found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text("driver/nvidia/version"))
+    return found.group(1) if found else None
+
+
+def modules():
+    """The loaded NVIDIA modules in the order in which they can go, those that use others first.
+
+    Raises ``StateError`` for a module of somebody else's that uses them.
+    """
+    users = {}
+    for line in text("modules").splitlines():
+        name, _, _, used_by = line.split()[:4]
+        users[name] = {each for each in used_by.split(",") if each not in ("", "-")}
+    ours = {name for name in users if name == "nvidia" or name.startswith("nvidia_")}
+    foreign = sorted({user for name in ours for user in users[name]} - ours)
+    if foreign:
+        raise StateError("other kernel modules use them: {}".format(", ".join(foreign)))
+    order = []
+    while len(order) < len(ours):
+        order += [name for name in sorted(ours - set(order)) if users[name] <= set(order)]
+    return order
+
+
+def holders():
+    """{pid: (user, command, its unit)} of the processes that have a GPU's node open."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir(PROC)):
+        folder = os.path.join(PROC, pid, "fd")
+        try:
+            opened = [os.readlink(os.path.join(folder, name)) for name in os.listdir(folder)]
+            owner = os.stat(os.path.join(PROC, pid)).st_uid
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        if any(path.startswith("/dev/nvidia") for path in opened):
+            unit = re.search(r"/([^/]+)\.service", text(os.path.join(pid, "cgroup")))
+            command = text(os.path.join(pid, "cmdline")).replace("\0", " ").strip()
+            found[int(pid)] = (user_of(owner), command or "?", unit.group(1) if unit else None)
+    return found
+
+
+def user_of(number):
+    """An account's name, or its number where it has none."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def refuse_holders(services):
+    """Raise ``HeldError`` that names who holds a GPU, the units that may be stopped left out."""
+    named = [
+        "{} (pid {} of {})".format(command[:60], pid, user)
+        for pid, (user, command, unit) in sorted(holders().items())
+        if unit not in services
+    ]
+    if named:
+        raise HeldError("the GPU is held by {}".format(", ".join(named)))
+
+
+class Reload:
+    """One exchange of the modules."""
+
+    def __init__(self, module):
+        self.module, self.version = module, module.params["version"]
+
+    def run(self, *words):
+        """Run a command; raises ``StateError`` with what it said."""
+        status, out, err = self.module.run_command(list(words))
+        if status:
+            raise StateError("{}: {}".format(" ".join(words), (err or out).strip() or status))
+
+    def units(self):
+        """The units to stop and to start again: those that run, or would after a boot."""
+        found = []
+        for unit in self.module.params["services"]:
+            for word in ("is-active", "is-enabled"):
+                if not self.module.run_command(["systemctl", "--quiet", word, unit])[0]:
+                    found.append(unit)
+                    break
+        return found
+
+    def carry_out(self):
+        """Exchange the modules; whatever comes of it, the daemons run afterwards."""
+        units, before = self.units(), modules()
+        try:
+            for unit in reversed(units):
+                self.run("systemctl", "stop", unit)
+            # Somebody may have come meanwhile.
+            refuse_holders([])
+            for name in before:
+                self.run("rmmod", name)
+            for name in ["nvidia", "nvidia_uvm", *reversed(before)]:
+                self.run("modprobe", name)
+            if loaded() != self.version:
+                raise StateError(
+                    "modprobe loaded {}, wanted is {}: another module of that name comes first in "
+                    "/lib/modules".format(loaded() or "nothing", self.version)
+                )
+        except StateError:
+            for unit in units:
+                self.module.run_command(["systemctl", "start", unit])
+            raise
+        for unit in units:
+            self.run("systemctl", "start", unit)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "version": {"type": "str", "required": True},
+            "services": {
+                "type": "list",
+                "elements": "str",
+                "default": ["nvidia-fabricmanager", "nvidia-persistenced", "nvidia-dcgm", "dcgm"],
+            },
+            "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
+        },
+        supports_check_mode=True,
+    )
+    version, before = module.params["version"], loaded()
+    told = "kernel module nvidia {}\n"
+    answer = {
+        "loaded": before,
+        "changed": before != version,
+        "diff": {"before": told.format(before or "not loaded"), "after": told.format(version)},
+    }
+    if before == version:
+        module.exit_json(**answer)
+    folder = module.params["state_dir"]
+    try:
+        refuse_holders(module.params["services"])
+        modules()
+        if not module.check_mode:
+            with host_lock(folder):
+                Reload(module).carry_out()
+    except StateError as error:
+        if not module.check_mode and not isinstance(error, HeldError):
+            because = "driver {} is installed".format(version)
+            pending.write(pending.failed(pending.read(folder), because, str(error)), folder)
+        module.fail_json(
+            msg="The kernel modules were not reloaded: {}".format(error), loaded=before
+        )
+    module.exit_json(**answer)
+
+
+if __name__ == "__main__":
+    main()
