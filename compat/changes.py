@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import adoption, environment, leftovers, ownership, versions
+from . import adoption, environment, leftovers, ownership, restart, versions
 from .host import Host, mapping, mappings
 from .linker import FILE as LINKER_FILE
 
@@ -21,13 +21,14 @@ UNSEEN = "could not be looked at"
 def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list[Row]:
     """What to do on a host, in the order of the roles: `what`, `id`, `action`, `because`.
 
-    `what` is toolkit, cudnn, driver_library, stack, environment, linker or default_link; `id` is
-    the receipt's id, the library's name, the linker file's or the link's path; `action` is install,
-    repair, finish, adopt, remove or refuse. An empty list means that the host is what the plan
-    says, as far as documents can tell.
+    `what` is driver, toolkit, cudnn, driver_library, stack, environment, linker or default_link;
+    `id` is the receipt's id, the library's name, the linker file's or the link's path; `action` is
+    install, repair, finish, restart, adopt, remove or refuse. An empty list means that the host is
+    what the plan says, as far as documents can tell.
     """
     host, adopt = Host(snapshot), bool(plan.get("adopt"))
-    rows = [_toolkit(host, row, adopt) for row in plan["toolkits"]]
+    rows = [_restart(plan, host)]
+    rows += [_toolkit(host, row, adopt) for row in plan["toolkits"]]
     rows += [_cudnn(host, row, adopt) for row in plan["cudnn"]]
     rows.append(_driver_library(host, plan["driver_library"]))
     rows += [_stack(host, row) for row in plan["stacks"]]
@@ -93,6 +94,17 @@ def _foreign(
         return _change(kind, identity, "adopt", because)
     because = "; ".join([f"{there} was not installed by gpufleet", *reasons])
     return _change(kind, identity, "refuse", because)
+
+
+def _restart(plan: Mapping[str, Any], host: Host) -> Row | None:
+    """A driver that is installed and does not run yet, or does and its marker still stands."""
+    decision = restart.decide(plan, host)
+    marker = mapping(plan["driver"]).get("managed") and host.reboot_pending
+    if decision["action"] not in {"reload", "reboot"} and not (
+        decision["action"] == "none" and marker
+    ):
+        return None
+    return _change("driver", "driver", "restart", decision["because"])
 
 
 def _toolkit(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | None:

@@ -125,6 +125,11 @@ class Host:
         value = self._value("driver", "library")
         return str(value) if value else None
 
+    @property
+    def reboot_pending(self) -> Row:
+        """The marker of a pending restart, empty where none stands."""
+        return mapping(self._value("driver", "reboot_pending"))
+
     def receipt(self, kind: str, identity: str) -> Row | None:
         return self._entry("receipts", kind, identity)
 

@@ -102,7 +102,7 @@ class _State:
 
     @property
     def marker(self) -> Row:
-        return mapping(self.driver.get("reboot_pending"))
+        return self.host.reboot_pending
 
     @property
     def idle(self) -> str | None:

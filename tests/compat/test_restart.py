@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from compat import changes, resolve
 from compat.host import Host
 from compat.restart import decide
 
@@ -137,3 +138,26 @@ def test_the_host_that_ansible_runs_on_is_reloaded_and_never_rebooted() -> None:
         decision = decide(plan(reboot=policy), host(OLD, holders=HELD), control_node=True)
         assert decision["action"] == "wait"
         assert "Ansible itself runs on this host" in decision["because"]
+
+
+@pytest.mark.parametrize(
+    ("case", "row"),
+    [
+        ("right", False),
+        ("right, a marker stands", True),
+        ("not managed", False),
+        ("upgraded, nothing holds", True),
+        ("somebody holds", True),
+        ("never, somebody holds", False),
+        ("rebooted, cannot be loaded", False),
+        ("no kernel has it", False),
+    ],
+)
+def test_a_host_that_needs_a_restart_is_not_left_alone(case: str, row: bool) -> None:
+    given, seen, _, because = CASES[case]
+    whole = {**resolve({}), **given}
+    rows = [each for each in changes(whole, seen.snapshot) if each["action"] == "restart"]
+    assert len(rows) == row
+    for each in rows:
+        assert (each["what"], each["id"]) == ("driver", "driver")
+        assert because in each["because"]

@@ -453,7 +453,9 @@ def card_that_is_not_declared(plan: Document, snapshot: Document) -> None:
 
 def test_a_host_with_gpus_can_be_healthy(plan: Document, snapshot: Document) -> None:
     with_gpus(plan, snapshot)
-    assert set(verdicts(plan, snapshot).values()) == {"PASS"}
+    found = verdicts(plan, snapshot)
+    assert found.pop("driver.pending") == "NOT-DECLARED"
+    assert set(found.values()) == {"PASS"}
 
 
 @pytest.mark.parametrize(
@@ -474,7 +476,7 @@ def test_a_driver_that_is_not_right(
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert words in found[check_id]["cause"]
     assert found[check_id]["remedy"]
-    assert {name for name, check in found.items() if check["verdict"] != "PASS"} == {check_id}
+    assert {name for name, check in found.items() if check["verdict"] == "FAIL"} == {check_id}
 
 
 def test_nouveau_is_named(plan: Document, snapshot: Document) -> None:
@@ -498,7 +500,7 @@ def test_a_result_from_the_cpu_is_no_proof_of_a_gpu(plan: Document, snapshot: Do
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert "on /GPU:1 was computed on" in found["stack.matmul"]["cause"]
     assert "no proof of GPU 1 of 2" in found["stack.gpu"]["cause"]
-    assert {n for n, c in found.items() if c["verdict"] != "PASS"} == {"stack.matmul", "stack.gpu"}
+    assert {n for n, c in found.items() if c["verdict"] == "FAIL"} == {"stack.matmul", "stack.gpu"}
 
 
 @pytest.mark.parametrize("device", ["/device:XLA_GPU:0", "/device:GPU:01x", "", None])
@@ -700,6 +702,6 @@ def test_a_library_mapped_under_another_name_is_a_stranger(
 
 
 def test_every_check_is_proven_by_a_fault() -> None:
-    # These two apply only to hosts with GPUs, and are broken above.
-    assert {name for row in FAULTS for name in row[2]} | {"driver.loaded", "stack.gpu"} == set(
-        CHECKS)
+    # These apply only to hosts with GPUs; they are broken above and in test_restart.py.
+    elsewhere = {"driver.loaded", "driver.pending", "stack.gpu"}
+    assert {name for row in FAULTS for name in row[2]} | elsewhere == set(CHECKS)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import FIXTURES, Document, data
+from verify.checks import CHECKS
+
+from .conftest import EXCUSED, FIXTURES, Document, data
 
 ROOT = Path(__file__).parents[2]
 SNAPSHOT, PLAN = str(FIXTURES / "snapshot.json"), str(FIXTURES / "plan.json")
@@ -44,7 +46,8 @@ def test_junit_is_pytests_own(tmp_path: Path, broken: str) -> None:
     ended = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path))
     assert ended.returncode == 1
     suite = ET.parse(tmp_path / "latest" / "junit.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("25", "1", "2")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (
+        str(len(CHECKS)), "1", str(len(EXCUSED)))
     failed = [case for case in suite if case.find("failure") is not None]
     assert [case.get("name") for case in failed] == ["test_check[ssh://gpu01-cudnn.present]"]
     message = failed[0].find("failure")
@@ -115,7 +118,7 @@ def test_pytest_alone_judges_saved_documents(broken: str) -> None:
     assert ended.returncode == 1
     assert "test_check[ssh://gpu01-cudnn.links] PASSED" in ended.stdout
     assert "test_check[ssh://gpu01-cudnn.present] FAILED" in ended.stdout
-    assert "1 failed, 22 passed, 2 skipped" in ended.stdout
+    assert f"1 failed, 22 passed, {len(EXCUSED)} skipped" in ended.stdout
     assert "remedy: ./gpufleet provision --limit gpu01" in ended.stdout
     assert "not declared: gpu_expect: {count: 0}" in ended.stdout
     assert "test_host.py:1" not in ended.stdout.split("FAILURES")[1].split("short test")[0]

@@ -61,7 +61,8 @@ def test_the_plain_words(session: Session) -> None:
         in proven
     gaps = summary.unproven(session)
     assert [(gap.declaration, gap.check_ids, gap.hosts) for gap in gaps] == [
-        ("gpu_expect: {count: 0}", ("driver.loaded", "stack.gpu"), ("gpu01", "gpu02"))]
+        ("gpu_expect: {count: 0}", ("driver.loaded", "stack.gpu"), ("gpu01", "gpu02")),
+        ("gpu_driver: not set", ("driver.pending",), ("gpu01", "gpu02"))]
     assert [(host.name, check["id"]) for host, check in summary.wrong(session)] == [
         ("gpu02", "environment.login"), ("gpu03", "host.reachable")]
 

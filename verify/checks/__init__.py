@@ -1,6 +1,6 @@
 """All checks, in the order in which a person wants to read them."""
 
-from . import host, toolkit, cudnn, linker, environment, gpu, stack  # noqa: I001 (their order)
+from . import host, toolkit, cudnn, linker, environment, gpu, restart, stack  # noqa: I001 (their order)
 from .registry import CHECKS, Check, Finding, Sections, Seen
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "gpu",
     "host",
     "linker",
+    "restart",
     "stack",
     "toolkit",
 ]
