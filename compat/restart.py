@@ -114,13 +114,24 @@ class _State:
             return "no NVIDIA GPU is on the PCI bus, and none is declared"
         return None
 
+    @cached_property
+    def nouveau(self) -> list[str]:
+        """The addresses of the cards that nouveau holds."""
+        return [str(row["address"]) for row in self.cards if row.get("driver") == "nouveau"]
+
+    @property
+    def nouveau_stays(self) -> bool:
+        """Whether it would take them again after a reboot."""
+        forbidden = mapping(self.driver.get("nouveau")).get("blacklisted")
+        return bool(self.nouveau) and forbidden is False
+
     @property
     def off(self) -> str | None:
         """How the running driver is not the installed one, in words."""
         if self.idle:
             return None
-        if held := [str(row["address"]) for row in self.cards if row.get("driver") == "nouveau"]:
-            return f"nouveau holds {', '.join(held)}"
+        if self.nouveau:
+            return f"nouveau holds {', '.join(self.nouveau)}"
         on_disk, library = self.driver.get("on_disk"), self.driver.get("library")
         if self.loaded is None:
             return "the kernel module is not loaded"
@@ -134,13 +145,11 @@ class _State:
     @property
     def reload_mends(self) -> bool:
         on_disk = self.driver.get("on_disk")
-        nouveau = any(row.get("driver") == "nouveau" for row in self.cards)
-        return not nouveau and on_disk not in {None, self.loaded} and self._fits(on_disk)
+        return not self.nouveau and on_disk not in {None, self.loaded} and self._fits(on_disk)
 
     @property
     def reboot_mends(self) -> bool:
-        nouveau = mapping(self.driver.get("nouveau"))
-        return self._fits(self.after_reboot) and nouveau.get("blacklisted") is not False
+        return self._fits(self.after_reboot) and not self.nouveau_stays
 
     def _fits(self, module: Any) -> bool:
         return module is not None and module == self.driver.get("library")
@@ -163,7 +172,7 @@ class _State:
     @property
     def next(self) -> str:
         """Why a reboot would not help, in words."""
-        if mapping(self.driver.get("nouveau")).get("blacklisted") is False:
+        if self.nouveau_stays:
             return "nouveau is not blacklisted"
         return (
             f"the next boot's kernel {self.next_boot} has module {self.after_reboot or 'none'},"
@@ -186,9 +195,9 @@ class _State:
         """Who holds a GPU, but for the driver's own daemons."""
         found = []
         for row in mappings(self.driver.get("holders")):
-            program = (str(row.get("command") or "").split() or ["?"])[0].rpartition("/")[2]
-            if not program.startswith(SERVICES):
-                found.append(f"{program} (pid {row.get('pid')} of {row.get('user')})")
+            command = str(row.get("command"))
+            if not command.startswith(SERVICES):
+                found.append(f"{command} (pid {row.get('pid')} of {row.get('user')})")
         return found
 
     @property

@@ -47,34 +47,24 @@ loaded:
   returned: always
 """
 
-import os
-import pwd
 import re
 
 from ansible.module_utils import gpufleet_pending as pending
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.gpufleet_probe import Host, first_match, holders_of
 from ansible.module_utils.gpufleet_receipts import StateError, host_lock
 
-PROC = "/proc"
+HOST = Host({})
+VERSION = r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s"
 
 
 class HeldError(StateError):
     """Somebody holds a GPU: no fault of the modules, and over when it ends."""
 
 
-def text(path):
-    """A small file of /proc; nothing where there is none."""
-    try:
-        with open(os.path.join(PROC, path), errors="replace") as stream:
-            return stream.read()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
 def loaded():
     """The version of the loaded module; None where none is."""
-    found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text("driver/nvidia/version"))
-    return found.group(1) if found else None
+    return first_match(VERSION, HOST.text_or_none("/proc/driver/nvidia/version"))
 
 
 def modules():
@@ -83,7 +73,7 @@ def modules():
     Raises ``StateError`` for a module of somebody else's that uses them.
     """
     users = {}
-    for line in text("modules").splitlines():
+    for line in (HOST.text_or_none("/proc/modules") or "").splitlines():
         name, _, _, used_by = line.split()[:4]
         users[name] = {each for each in used_by.split(",") if each not in ("", "-")}
     ours = {name for name in users if name == "nvidia" or name.startswith("nvidia_")}
@@ -96,38 +86,13 @@ def modules():
     return order
 
 
-def holders():
-    """{pid: (user, command, its unit)} of the processes that have a GPU's node open."""
-    found = {}
-    for pid in filter(str.isdigit, os.listdir(PROC)):
-        folder = os.path.join(PROC, pid, "fd")
-        try:
-            opened = [os.readlink(os.path.join(folder, name)) for name in os.listdir(folder)]
-            owner = os.stat(os.path.join(PROC, pid)).st_uid
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-        if any(path.startswith("/dev/nvidia") for path in opened):
-            unit = re.search(r"/([^/]+)\.service", text(os.path.join(pid, "cgroup")))
-            command = text(os.path.join(pid, "cmdline")).replace("\0", " ").strip()
-            found[int(pid)] = (user_of(owner), command or "?", unit.group(1) if unit else None)
-    return found
-
-
-def user_of(number):
-    """An account's name, or its number where it has none."""
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
 def refuse_holders(services):
     """Raise ``HeldError`` that names who holds a GPU, the units that may be stopped left out."""
-    named = [
-        "{} (pid {} of {})".format(command[:60], pid, user)
-        for pid, (user, command, unit) in sorted(holders().items())
-        if unit not in services
-    ]
+    named = []
+    for row in holders_of(HOST):
+        groups = HOST.text_or_none("/proc/{pid}/cgroup".format(**row)) or ""
+        if not set(re.findall(r"/([^/\n]+)\.service", groups)) & set(services):
+            named.append("{command} (pid {pid} of {user})".format(**row))
     if named:
         raise HeldError("the GPU is held by {}".format(", ".join(named)))
 

@@ -17,8 +17,8 @@ Row = dict[str, Any]
 OLD, NEW = "535.261.03", "550.163.01"
 BEFORE, NOW = "boot-1", "boot-2"
 CARD = {"address": "0000:01:00.0", "vendor": "0x10de", "device": "0x2330", "driver": None}
-HELD = [{"pid": 77, "user": "ada", "command": "/opt/venv/bin/python train.py", "nodes": ["0"]}]
-OURS = [{"pid": 5, "user": "root", "command": "/usr/bin/nvidia-persistenced -V", "nodes": ["ctl"]}]
+HELD = [{"pid": 77, "user": "ada", "command": "python", "nodes": ["0"]}]
+OURS = [{"pid": 5, "user": "root", "command": "nvidia-persiste", "nodes": ["ctl"]}]
 
 
 def plan(count: int | None = 1, reboot: str = "auto", managed: bool = True) -> Row:
@@ -81,6 +81,8 @@ CASES: dict[str, tuple[Row, Host, str, str]] = {
     "nouveau is not kept away": (
         plan(), host(None, cards=("nouveau",), nouveau={"blacklisted": False}), "stuck",
         "nouveau is not blacklisted"),
+    "nouveau is not kept away, and not there": (
+        plan(), host(None, nouveau={"blacklisted": False}, holders=HELD), "reboot", "not loaded"),
     "only the next kernel has it": (
         plan(), host(None, None, next_boot="6.2"), "reboot", "not loaded"),
     "no kernel has it": (

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.plugins.conftest import Run, load, tree
+from verify.probe import Host
 
 OLD, NEW = "535.261.03", "550.163.01"
 VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Jan 1 00:00:00 UTC 2026\n"
@@ -26,6 +27,8 @@ class Machine:
         self.root, self.module, self.answer = root, module, run
         self.proc, self.state = root / "proc", root / "state"
         (self.proc / "driver/nvidia").mkdir(parents=True)
+        (root / "dev").mkdir()
+        (root / "dev/nvidia0").touch()
         self.used: dict[str, str] = {}
         self.active = {"nvidia-persistenced"}
         self.on_disk, self.said = NEW, ""
@@ -44,7 +47,7 @@ class Machine:
         home = self.proc / str(pid)
         (home / "fd").mkdir(parents=True)
         (home / "fd/3").symlink_to("/dev/nvidia0")
-        (home / "cmdline").write_text(command.replace(" ", "\0"))
+        (home / "comm").write_text(f"{command}\n")
         (home / "cgroup").write_text(f"0::/system.slice/{unit}\n")
 
     def command(self, words: list[str]) -> tuple[int, str, str]:
@@ -81,7 +84,7 @@ class Machine:
 def machine(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Machine:
     module = load("driver_reload")
     made = Machine(tmp_path, module, run)
-    monkeypatch.setattr(module, "PROC", str(made.proc))
+    monkeypatch.setattr(module, "HOST", Host({"root": str(tmp_path)}))
     monkeypatch.setattr(
         module.AnsibleModule, "run_command", lambda _self, words: made.command(words)
     )
@@ -115,7 +118,7 @@ def test_a_host_without_modules_gets_them(machine: Machine) -> None:
 
 
 def test_the_driver_s_own_daemons_are_stopped_and_started(machine: Machine) -> None:
-    machine.hold(5, "/usr/bin/nvidia-persistenced", "nvidia-persistenced.service")
+    machine.hold(5, "nvidia-persiste", "nvidia-persistenced.service")
     assert machine.reload()["changed"]
     assert machine.ran[0] == "systemctl stop nvidia-persistenced"
     assert machine.ran[-1] == "systemctl start nvidia-persistenced"
@@ -123,12 +126,12 @@ def test_the_driver_s_own_daemons_are_stopped_and_started(machine: Machine) -> N
 
 @pytest.mark.parametrize("check", [False, True])
 def test_a_holder_is_named_and_nothing_is_touched(machine: Machine, check: bool) -> None:
-    machine.hold(5, "/usr/bin/nvidia-persistenced", "nvidia-persistenced.service")
-    machine.hold(77, "python train.py")
+    machine.hold(5, "nvidia-persiste", "nvidia-persistenced.service")
+    machine.hold(77, "python")
     answer = machine.reload(check)
     assert answer["failed"]
-    assert "held by python train.py (pid 77 of " in answer["msg"]
-    assert "persistenced" not in answer["msg"]
+    assert "held by python (pid 77 of " in answer["msg"]
+    assert "persiste" not in answer["msg"]
     assert machine.ran == []
     assert machine.marker is None
 
@@ -142,7 +145,7 @@ def test_another_module_that_uses_them_is_named(machine: Machine) -> None:
 
 def test_what_loading_said_is_kept_and_the_daemons_run_again(machine: Machine) -> None:
     machine.said = "could not insert 'nvidia': No such device"
-    machine.hold(5, "/usr/bin/nvidia-persistenced", "nvidia-persistenced.service")
+    machine.hold(5, "nvidia-persiste", "nvidia-persistenced.service")
     answer = machine.reload()
     assert "No such device" in answer["msg"]
     assert machine.ran == ["systemctl stop nvidia-persistenced",

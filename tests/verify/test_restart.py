@@ -10,7 +10,7 @@ from .conftest import Document, data
 from .test_checks import with_gpus
 
 OLD, NEW = "535.261.03", "550.163.01"
-HELD = {"pid": 77, "user": "ada", "command": "python train.py", "nodes": ["/dev/nvidia0"]}
+HELD = {"pid": 77, "user": "ada", "command": "python", "nodes": ["/dev/nvidia0"]}
 MARKER = {"schema": 1, "boot_id": "boot-1", "because": f"driver {NEW} is being installed",
           "since": "2026-11-20T12:00:00Z", "tried": False, "failed": None}  # fmt: skip
 TRIED = {**MARKER, "tried": True}
@@ -54,7 +54,7 @@ def test_a_driver_that_runs_as_installed_passes(
         ),
         (
             "auto", "boot-2", {"loaded": None, "reboot_pending": {**TRIED, "failed": REFUSED}},
-            "Rebooting did not help, and is not repeated, since 2026-11-20T12:00:00Z",
+            "No restart makes the installed driver run, and none is tried again, since 2026-11-20T12:00:00Z",
             "mend that, and reboot gpu01 yourself",
         ),
         (

@@ -13,7 +13,7 @@ PENDING = {
     "reload": "The driver's kernel modules have to be loaded anew",
     "reboot": "A reboot for the driver is pending",
     "wait": "A reboot for the driver is pending, and not done by provisioning",
-    "stuck": "Rebooting did not help, and is not repeated",
+    "stuck": "No restart makes the installed driver run, and none is tried again",
 }
 
 
@@ -30,7 +30,7 @@ def pending(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """No restart of the driver is pending: what is installed is what runs."""
     decision = restart.decide(plan, Host(seen.snapshot))
     marker = seen["driver"].get("reboot_pending")
-    since = f", since {marker['since']}: {marker['because']}" if marker else ""
+    since = f", since {marker.get('since')}: {marker.get('because')}" if marker else ""
     # What no restart mends, and none was tried for, is for the checks of packages and modules.
     if decision["action"] in PENDING and (marker or decision["action"] != "stuck"):
         yield Finding(
