@@ -54,7 +54,7 @@ def test_a_driver_that_runs_as_installed_passes(
         ),
         (
             "auto", "boot-2", {"loaded": None, "reboot_pending": {**TRIED, "failed": REFUSED}},
-            "No restart makes the installed driver run, and none is tried again, since 2026-11-20T12:00:00Z",
+            "driver run, and none is tried again, since 2026-11-20T12:00:00Z",
             "mend that, and reboot gpu01 yourself",
         ),
         (

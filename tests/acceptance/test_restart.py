@@ -1,0 +1,180 @@
+"""The driver's reboot on a host that really restarts: once, taken up after a kill, never in a loop.
+
+The host is a container, and its reboot a restart of the container, with a boot id of its own. A
+kernel module cannot be loaded there, as for a card that is broken or a key that is not enrolled;
+the stand-in for it and for the driver's library are files that carry a version, and nothing else.
+A driver that comes back is in test_vm.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import ROOT, Done, Fleet
+
+pytestmark = pytest.mark.lab
+
+UP = ("--hosts", "lab1")
+MARKER = "/var/lib/gpufleet/reboot-pending.json"
+VERSION = "535.261.03"
+
+# On the host, once: stand-ins of an installed driver, and a note of each boot.
+PREPARE = f"""
+set -e
+modules=/lib/modules/$(uname -r)/updates/dkms libraries=/usr/lib/x86_64-linux-gnu
+mkdir -p $modules
+echo 'const char told[] __attribute__((section(".modinfo"), used)) = "version={VERSION}";' |
+    gcc -x c -c - -o $modules/nvidia.ko
+depmod
+echo | gcc -x c -shared -Wl,-soname,libcuda.so.1 - -o $libraries/libcuda.so.{VERSION}
+ln -s libcuda.so.{VERSION} $libraries/libcuda.so.1
+cat >/etc/systemd/system/boots.service <<'E'
+[Service]
+Type=oneshot
+ExecStart=sh -c 'cat /proc/sys/kernel/random/boot_id >>/root/boots'
+[Install]
+WantedBy=multi-user.target
+E
+systemctl enable --quiet --now boots
+"""
+
+
+@pytest.fixture(scope="module")
+def host(fleet: Fleet) -> Fleet:
+    fleet.on("lab1", PREPARE)
+    return fleet
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Path:
+    """A playbook that does no more than the role's last step."""
+    tasks = [{"ansible.builtin.include_role": {"name": "nvidia_driver", "tasks_from": "restart"}}]
+    path = tmp_path / "restart.yml"
+    path.write_text(
+        json.dumps([{"hosts": "lab1", "become": True, "gather_facts": False, "tasks": tasks}])
+    )
+    return path
+
+
+def plan(reboot: str = "auto", count: int = 1) -> dict[str, Any]:
+    """What of a plan decides on a restart."""
+    driver = {"managed": True, "source": "distro", "reboot": reboot}
+    return {"host": "lab1", "expect": {"count": count}, "driver": driver}
+
+
+def words(play: Path, **wishes: Any) -> list[str | Path]:
+    program = ROOT / ".venv" / "bin" / "ansible-playbook"
+    extra = json.dumps({"gpu_plan": plan(**wishes)})
+    return [program, play, "-i", str(ROOT / "inventory" / "lab"), "-e", extra]
+
+
+def restart(fleet: Fleet, play: Path, **wishes: Any) -> tuple[Done, str]:
+    """The run, and what it said on one line."""
+    done = fleet.run(*words(play, **wishes), status=None)
+    return done, " ".join(done.stdout.split())
+
+
+def boots(fleet: Fleet) -> list[str]:
+    """The id of each boot, the last one being the present."""
+    found = fleet.on("lab1", "systemctl start boots; cat /root/boots").split()
+    return list(dict.fromkeys(found))
+
+
+def marker(fleet: Fleet) -> Any:
+    return json.loads(fleet.on("lab1", f"cat {MARKER}"))
+
+
+def fresh(fleet: Fleet) -> int:
+    """No marker; the number of boots so far."""
+    fleet.on("lab1", f"rm -f {MARKER}")
+    return len(boots(fleet))
+
+
+def test_check_mode_says_that_it_would_reload_and_does_nothing(host: Fleet, play: Path) -> None:
+    before = fresh(host)
+    said = host.run(*words(play), "--check", "--diff").stdout
+    assert f"+kernel module nvidia {VERSION}" in said
+    assert len(boots(host)) == before
+    assert host.on("lab1", f"ls {MARKER} 2>/dev/null || :") == ""
+
+
+def test_one_reboot_and_none_after_it_when_the_driver_still_does_not_load(
+    host: Fleet, play: Path
+) -> None:
+    before = fresh(host)
+    done, said = restart(host, play)
+    assert done.returncode
+    assert "The driver does not run: the kernel module is not loaded, after the reboot that" in said
+    assert "modprobe nvidia" in said, "what loading it said is the cause"
+    assert "Remedy: on lab1: modprobe nvidia; journalctl -k" in said
+    ids = boots(host)
+    assert len(ids) == before + 1
+    told = marker(host)
+    assert (told["boot_id"], told["tried"]) == (ids[-2], True)
+    assert told["failed"]["boot_id"] == ids[-1]
+
+    for _ in range(2):
+        done, said = restart(host, play)
+        assert done.returncode
+        assert "after the reboot that was to mend it" in said
+    assert boots(host) == ids
+
+    # Told to have no GPU, it needs no driver that runs.
+    done, _ = restart(host, play, count=0)
+    assert done.returncode == 0
+    assert host.on("lab1", f"ls {MARKER} 2>/dev/null || :") == ""
+    assert boots(host) == ids
+
+
+def test_a_run_that_was_killed_before_the_reboot_is_taken_up_once(host: Fleet, play: Path) -> None:
+    before = fresh(host)
+    host.killed(f"""grep -qs '"tried": true' {MARKER}""", *words(play))
+    assert len(boots(host)) == before, "the kill came too late to prove anything"
+    noted = marker(host)
+
+    done, said = restart(host, play)
+    assert done.returncode
+    assert "after the reboot that was to mend it" in said
+    assert len(boots(host)) == before + 1
+    told = marker(host)
+    assert (told["since"], told["boot_id"]) == (noted["since"], noted["boot_id"])
+
+
+def test_never_means_never_and_the_verification_names_what_is_pending(
+    host: Fleet, play: Path, tmp_path: Path
+) -> None:
+    before = fresh(host)
+    done, said = restart(host, play, reboot="never")
+    assert done.returncode == 0
+    assert "A reboot is pending: the kernel module is not loaded; loading it says: modprobe" in said
+    assert "gpu_driver_reboot: never" in said
+    assert len(boots(host)) == before
+
+    nothing = json.dumps({"gpu_stacks": [], "gpu_toolkits": []})
+    host.gpufleet("verify", "--save", str(tmp_path), "-e", nothing, status=None)
+    snapshot, written = tmp_path / "snapshots" / "lab1.json", tmp_path / "plans" / "lab1.json"
+    written.write_text(json.dumps({**json.loads(written.read_text()), **plan("never")}))
+    judged = ("verify", "--json", "--snapshot", str(snapshot), "--plan", str(written))
+    document = json.loads(host.gpufleet(*judged, status=None).stdout)
+    checks = {check["id"]: check for check in document["hosts"]["lab1"]["checks"]}
+    found = checks["driver.pending"]
+    assert found["verdict"] == "FAIL"
+    assert f"not done by provisioning, since {marker(host)['since']}" in found["cause"]
+    assert found["remedy"] == "reboot lab1 when it suits"
+
+
+def test_the_machine_that_ansible_runs_on_is_not_rebooted(host: Fleet, play: Path) -> None:
+    before = fresh(host)
+    # With the machine's own boot id, the host looks like the control node that it shares it with.
+    host.on("lab1", "umount /proc/sys/kernel/random/boot_id")
+    try:
+        done, said = restart(host, play)
+        assert done.returncode == 0
+        assert "Ansible itself runs on this host, so it is not rebooted" in said
+    finally:
+        host.on("lab1", "mount --bind /dev/.boot_id /proc/sys/kernel/random/boot_id")
+    assert len(boots(host)) == before
