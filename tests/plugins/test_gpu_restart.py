@@ -1,0 +1,89 @@
+"""The action plugin that brings a driver to run: what it asks of the host, and in which order."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.compat.test_restart import HELD, NEW, OLD, host, marker, plan
+from tests.plugins.conftest import PLUGINS
+
+SPECIFICATION = importlib.util.spec_from_file_location(
+    "gpu_restart", PLUGINS / "action" / "gpu_restart.py"
+)
+assert SPECIFICATION is not None
+assert SPECIFICATION.loader is not None
+PLUGIN: Any = importlib.util.module_from_spec(SPECIFICATION)
+SPECIFICATION.loader.exec_module(PLUGIN)
+
+FAILED = {"failed": True, "msg": "The kernel modules were not reloaded: No such device"}
+
+
+class Played:
+    """A run of the plugin against a host that looks like this, and then like that."""
+
+    def __init__(
+        self, *looks: Any, given: Any = None, reload: Any = None, check: bool = False,
+        transport: str = "ssh",
+    ) -> None:  # fmt: skip
+        self.looks, self.asked = list(looks), []  # type: ignore[var-annotated]
+        self.reload = reload or {"changed": True}
+        task = SimpleNamespace(
+            args={"plan": given or plan()}, check_mode=check, async_val=0, environment=None,
+            _parent=None, diff=False,
+        )  # fmt: skip
+        connection = SimpleNamespace(transport=transport, _shell=SimpleNamespace(tmpdir="/tmp"))
+        self.plugin = PLUGIN.ActionModule(task, connection, None, None, None, None)
+        self.plugin._execute_module = self.answer
+
+    def answer(self, name: str, module_args: Any, task_vars: Any) -> Any:
+        """What the modules say."""
+        if name == "gpu_facts":
+            return {"snapshot": self.looks.pop(0).snapshot}
+        self.asked.append((name, module_args.get("version") or module_args.get("state")))
+        return self.reload if name == "driver_reload" else {"changed": True}
+
+    def run(self) -> Any:
+        """The plugin's answer."""
+        return self.plugin.run(task_vars={})
+
+
+def test_a_reload_that_suffices_leaves_nothing_pending() -> None:
+    played = Played(host(OLD), host())
+    answer = played.run()
+    assert (answer["action"], answer["changed"]) == ("none", True)
+    assert played.asked == [("driver_reload", NEW), ("reboot_pending", "absent")]
+
+
+def test_a_reload_that_fails_leads_to_a_reboot_that_is_noted_first() -> None:
+    refused = {"boot_id": "boot-2", "said": "No such device"}
+    played = Played(host(None), host(None, reboot_pending=marker(failed=refused)), reload=FAILED)
+    answer = played.run()
+    assert answer["action"] == "reboot"
+    assert not answer.get("failed")
+    assert not answer["changed"]
+    assert played.asked == [("driver_reload", NEW), ("reboot_pending", "tried")]
+
+
+def test_a_reload_that_fails_and_leaves_a_driver_that_runs_is_a_failure() -> None:
+    answer = Played(host(OLD), host(), reload=FAILED).run()
+    assert answer["failed"]
+    assert "No such device" in answer["msg"]
+
+
+def test_check_mode_looks_once_and_promises_the_reload() -> None:
+    played = Played(host(OLD), check=True)
+    answer = played.run()
+    assert (answer["action"], answer["changed"]) == ("reload", True)
+    assert played.asked == [("driver_reload", NEW)]
+
+
+@pytest.mark.parametrize("reboot", ["auto", "always"])
+def test_this_machine_itself_is_not_rebooted(reboot: str) -> None:
+    held = host(OLD, holders=HELD)
+    played = Played(held, given=plan(reboot=reboot), transport="local")
+    assert played.run()["action"] == "wait"
+    assert played.asked == []
