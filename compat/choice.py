@@ -83,9 +83,7 @@ def suggestion(case: Case, wish: DriverWish, need: Need | None) -> str | None:
     return f'{{branch: "{offer.branch.number}", source: {source}}}'
 
 
-def _good(
-    case: Case, offered: list[Offer], wish: DriverWish, need: Need | None
-) -> list[Offer]:
+def _good(case: Case, offered: list[Offer], wish: DriverWish, need: Need | None) -> list[Offer]:
     return [each for each in offered if not any(_objections(case, each, wish, need))]
 
 
@@ -119,16 +117,17 @@ def _best(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
             f"no driver branch of {place} will do; nearest is {nearest.branch.number}: "
             f"{objection.message}",
             objection.where if objection.where != BRANCH else "gpu_driver",
-            f"say gpu_driver: {other}" if other else f"no source has one: {_parted(case)}",
+            f"say gpu_driver: {other}" if other else _without(case, objection, system),
         )
     return None
 
 
-def _parted(case: Case) -> str:
-    """What to do where no branch at all will do."""
+def _without(case: Case, objection: Objection, system: offers.System | None) -> str:
+    """What to do where no branch of any source will do."""
     if len(case.gpus) > 1:
-        return "one driver must know all GPUs of a host; move some to another host"
-    return "ask for an older CUDA"
+        return "one driver must know all GPUs of a host: move some of them to another host"
+    where = f" for {system.name}" if system else ""
+    return f"{objection.remedy}; no source has a fitting branch{where}"
 
 
 def _wished(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
@@ -161,9 +160,7 @@ def _wished(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
     return _taken(case, offer) if wish.managed else offer
 
 
-def _not_offered(
-    case: Case, wish: DriverWish, need: Need | None, offered: list[Offer]
-) -> None:
+def _not_offered(case: Case, wish: DriverWish, need: Need | None, offered: list[Offer]) -> None:
     system = offers.of(case.host)
     place = system.told(wish.source) if system else wish.source
     have = ", ".join(each.branch.number for each in offered)
@@ -238,10 +235,13 @@ def _reaches(asked: str, offer: Offer, need: Need) -> bool:
 
 def fabric(case: Case) -> str:
     """Where the host's NVSwitches are, in words; empty where there is none."""
-    if case.host.nvswitches:
-        return ", ".join(case.host.nvswitches)
-    hidden = [card for card in case.gpus if card.device and pci.behind_nvswitch(card.device)]
-    return hidden[0].label if hidden else ""
+    if case.wishes.without_gpu:
+        return ""
+    seen = [pci.digits(str(row.get("device"))) for row in case.host.gpus]
+    hidden = [
+        found.label for each in seen if pci.behind_nvswitch(each) and (found := pci.device(each))
+    ]
+    return ", ".join(case.host.nvswitches or hidden[:1])
 
 
 def _taken(case: Case, offer: Offer) -> Offer:

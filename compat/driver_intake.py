@@ -33,8 +33,7 @@ def driver(reader: Reader, value: Any) -> DriverWish | None:
     return DriverWish(
         branch=text.split(".")[0] if text else None,
         version=text if text and "." in text else None,
-        source=reader.choice(entry.get("source"), "gpu_driver.source", SOURCES)
-        or default.source,
+        source=reader.choice(entry.get("source"), "gpu_driver.source", SOURCES) or default.source,
         module=reader.choice(entry.get("module"), "gpu_driver.module", MODULES),
         persistence=entry.get("persistence") is None
         or reader.flag(entry["persistence"], "gpu_driver.persistence"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from compat import environment, resolve
 
@@ -18,6 +21,7 @@ DEBIAN_12 = {
     "hostname": "lab1",
     "pythons": [{"path": "/usr/bin/python3.11", "version": "3.11.2"}],
 }
+SYSTEMS: Row = yaml.safe_load((Path(__file__).parent / "os_facts.yml").read_text(encoding="utf-8"))
 ROOMY = {
     "free_mib": {"/": 500_000, "/tmp": 500_000, "/usr/local": 500_000, "/opt": 500_000},
     "filesystem": {"/": "1", "/tmp": "1", "/usr/local": "1", "/opt": "1"},
@@ -49,7 +53,7 @@ def snapshot(**sections: Any) -> Row:
         "stacks": {"stacks": []},
     }
     for name, given in sections.items():
-        data[name] = {**data[name], **given} if isinstance(given, dict) else given
+        data[name] = {**data.get(name, {}), **given} if isinstance(given, dict) else given
     return {
         "schema": 1,
         "host": "lab1",
@@ -60,6 +64,18 @@ def snapshot(**sections: Any) -> Row:
             for name, part in data.items()
         },
     }
+
+
+def gpu_host(system: str, *devices: str, **sections: Any) -> Row:
+    """A host of one of the systems in os_facts.yml, with GPUs of these PCI device ids."""
+    pythons = deepcopy(DEBIAN_12["pythons"])
+    cards = [
+        {"address": f"0000:{at:02x}:00.0", "vendor": "0x10de", "device": f"0x{each}"}
+        for at, each in enumerate(devices, 1)
+    ]
+    own = {"os": {**SYSTEMS[system], "pythons": pythons}}
+    gpus = {"pci": cards, "nodes": [], "nvswitches": [], **sections.pop("gpus", {})}
+    return snapshot(**own, gpus=gpus, **sections)
 
 
 def with_pythons(*versions: str) -> Row:

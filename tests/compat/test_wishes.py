@@ -19,6 +19,9 @@ FULL = wish(
     gpu_toolkits=["12.4.1", {"cuda": "8.0", "cudnn": ["6.0", "5.1"]}],
     gpu_cuda_default="11.8",
     gpu_driver={"branch": "580", "source": "nvidia_repo"},
+    gpu_driver_reboot="never",
+    gpu_mig={"0": ["3g.40gb"]},
+    gpu_containers={"engine": "podman", "toolkit": "1.17.8", "image": "tensorflow/tensorflow:2.17.1"},
     gpu_expect={"count": 8, "model": "NVIDIA A100-SXM4-80GB", "memory_mib": 81_920},
     gpu_gpus=["A100", "8.0"],
     gpu_prefix="/usr/local",
@@ -95,6 +98,23 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"gpu_driver": "580"}, "gpu_driver"),
     ({"gpu_driver": {"branch": "new"}}, "gpu_driver.branch"),
     ({"gpu_driver": {"source": "apt"}}, "gpu_driver.source"),
+    ({"gpu_driver": {"module": "closed"}}, "gpu_driver.module"),
+    ({"gpu_driver": {"persistence": "yes"}}, "gpu_driver.persistence"),
+    ({"gpu_driver_reboot": True}, "gpu_driver_reboot"),
+    ({"gpu_driver_reboot": "sometimes"}, "gpu_driver_reboot"),
+    ({"gpu_mig": "3g.40gb"}, "gpu_mig"),
+    ({"gpu_mig": {"all": "3g.40gb"}}, "gpu_mig[all]"),
+    ({"gpu_mig": {"all": ["3g"]}}, "gpu_mig[all][0]"),
+    ({"gpu_mig": {"first": []}}, "gpu_mig[first]"),
+    ({"gpu_mig": {"all": [], "0": []}}, "gpu_mig"),
+    ({"gpu_containers": "docker"}, "gpu_containers"),
+    ({"gpu_containers": {"engine": "lxc"}}, "gpu_containers.engine"),
+    ({"gpu_containers": {"source": "nvidia"}}, "gpu_containers.source"),
+    ({"gpu_containers": {"engine": "podman", "source": "docker_repo"}}, "gpu_containers.source"),
+    ({"gpu_containers": {"toolkit": 1.17}}, "gpu_containers.toolkit"),
+    ({"gpu_containers": {"toolkit": "latest"}}, "gpu_containers.toolkit"),
+    ({"gpu_containers": {"image": "x; rm"}}, "gpu_containers.image"),
+    ({"gpu_containers": {"data_root": "docker"}}, "gpu_containers.data_root"),
     ({"gpu_expect": {"count": "8"}}, "gpu_expect.count"),
     ({"gpu_expect": {"count": -1}}, "gpu_expect.count"),
     ({"gpu_expect": {"count": True}}, "gpu_expect.count"),
@@ -134,6 +154,22 @@ def test_a_branch_without_quotes_loses_nothing() -> None:
     plan = resolve({"gpu_driver": {"branch": 580, "source": "distro"}})
     assert plan["problems"] == []
     assert plan["driver"]["branch"] == "580"
+
+
+def test_mig_layouts_as_they_may_be_written() -> None:
+    for written, read in [
+        ([], {"all": []}),
+        (["7g.80gb"], {"all": ["7g.80gb"]}),
+        ({"all": ["1g.10gb+me"]}, {"all": ["1g.10gb+me"]}),
+        ({0: ["3g.40gb"], "1": []}, {"0": ["3g.40gb"], "1": []}),
+    ]:
+        plan = resolve({"gpu_mig": written})
+        assert (plan["problems"], plan["driver"]["mig"]) == ([], read)
+
+
+def test_a_wrong_key_in_the_driver() -> None:
+    problem = refusal({"gpu_driver": {"brnach": "580"}})
+    assert (problem["code"], problem["where"]) == ("unknown-key", "gpu_driver.brnach")
 
 
 def test_nothing_that_is_written_raises() -> None:
