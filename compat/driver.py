@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from . import choice, cudnn, facts, flavour, gpu, versions
+from . import choice, cudnn, facts, flavour, gpu, objections, versions
 from .case import Case
 from .problems import Code
 from .records import Need, Toolkit
@@ -97,7 +97,7 @@ def plan(case: Case, need: Need | None) -> Row | None:
         "module": module or (wish.module if wish else None),
         "module_because": because,
         "persistence": wish.persistence if wish else False,
-        "fabric_manager": bool(choice.fabric(case)),
+        "fabric_manager": bool(objections.fabric(case)),
         "mig": layout,
         "reboot": case.wishes.driver_reboot,
     }

@@ -168,6 +168,7 @@ def _gpus(case: Case) -> list[gpu.Gpu]:
                 'give it as a figure, such as "8.9" (nvidia-smi --query-gpu=compute_cap shows it)',
             )
     if named:
+        _note_undeclared(case, found)
         return found
     if model:
         case.note(f"the compute capability of {model!r} is not known")
@@ -176,6 +177,14 @@ def _gpus(case: Case) -> list[gpu.Gpu]:
     if wanted and not found:
         case.note("no GPU is declared (gpu_gpus, gpu_expect.model) or seen: GPUs are not judged")
     return found
+
+
+def _note_undeclared(case: Case, declared: list[gpu.Gpu]) -> None:
+    """Say which GPUs were seen and are of none of the declared kinds: they are not judged."""
+    kinds = {card.capability for card in declared}
+    for card in _seen(case):
+        if kinds and card.capability not in kinds:
+            case.note(f"{card.text} was seen too ({card.where}), and is not declared: not judged")
 
 
 def _seen(case: Case) -> list[gpu.Gpu]:

@@ -132,7 +132,10 @@ def test_why_the_modules_are_what_they_are() -> None:
 def test_the_host_s_gpus_go_after_those_that_are_declared() -> None:
     host = gpu_host("ubuntu-24.04", "1db4")
     told = {"gpu_driver": {}, "gpu_expect": {"count": 1, "model": "NVIDIA H100 80GB HBM3"}}
-    assert resolve(told, host)["driver"]["module"] == "open"
+    declared = resolve(told, host)
+    assert declared["driver"]["module"] == "open"
+    assert any("Tesla V100 PCIe 16GB" in note and "not judged" in note
+               for note in declared["notes"])
     unheard = {"gpu_driver": {}, "gpu_expect": {"count": 1, "model": "NVIDIA Something"}}
     assert resolve(unheard, host)["driver"]["module"] == "proprietary"
 
