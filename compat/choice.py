@@ -60,7 +60,7 @@ def suggestion(case: Case, wish: DriverWish, need: Need | None) -> str | None:
     found = [
         (source, offer)
         for source in offers.SOURCES
-        for offer in _good(case, listed(case, source), wish, need)
+        for offer in _good(case, listed(case, source), replace(wish, source=source), need)
     ]
     if not found:
         return None
@@ -81,10 +81,22 @@ def _rank(offer: Offer) -> tuple[bool, bool, int]:
 
 
 def _best(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
-    """The best branch of the wished source; where none fits, what is wrong with the nearest."""
+    """The best branch of the wished source; where none fits, what is wrong with the nearest.
+
+    A branch that we installed is kept while it fits: no host changes its driver because the world
+    has a newer one.
+    """
     offered = listed(case, wish.source)
     if good := _good(case, offered, wish, need):
-        return _taken(case, max(good, key=_rank))
+        best = max(good, key=_rank)
+        installed = (case.host.receipt("driver", "driver") or {}).get("branch")
+        kept = next((each for each in good if each.branch.number == installed), best)
+        if kept is not best:
+            case.note(
+                f"driver branch {installed} is installed and kept, and {best.branch.number} would "
+                "do as well: gpu_driver.branch changes it"
+            )
+        return _taken(case, kept)
     system = offers.of(case.host)
     place = system.told(wish.source) if system else wish.source
     other = suggestion(case, wish, need)

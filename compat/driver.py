@@ -87,11 +87,12 @@ def plan(case: Case, need: Need | None) -> Row | None:
     _check_mig(case)
     module, because = flavour.decide(case, offer) if offer and managed else (None, None)
     branch = offer.branch.number if offer else None
+    exact = offer.version if offer and wish and wish.source == "runfile" else None
     return {
         "minimum": need.version if need else None,
         "because": need.because if need else None,
         "branch": wish.branch if wish and wish.branch else branch,
-        "version": wish.version if wish else None,
+        "version": (wish.version if wish else None) or exact,
         "source": wish.source if wish else None,
         "managed": managed,
         "module": module or (wish.module if wish else None),

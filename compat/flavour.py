@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from . import gpu, pci, versions
+from .case import Case
+from .offers import Offer
 from .problems import Code
-
-if TYPE_CHECKING:
-    from .case import Case
-    from .offers import Offer
 
 OPEN, PROPRIETARY = "open", "proprietary"
 

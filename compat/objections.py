@@ -29,6 +29,14 @@ def of(case: Case, offer: Offer, wish: DriverWish, need: Need | None) -> Iterato
     """Why an offer will not do for the host's GPUs, and for what it is to run."""
     branch, number = offer.branch, offer.branch.number
     asked = (wish.asked if wish.branch == number else None) or number
+    if wish.source == "runfile" and not (offer.version or wish.version):
+        yield Objection(
+            Code.DRIVER_NOT_OFFERED,
+            f"which driver of branch {number} is the newest is not known, and a runfile is of one "
+            "exact version",
+            BRANCH,
+            f'name the version, such as branch: "{number}.00.00"',
+        )
     if need and not case.wishes.without_gpu and not _reaches(asked, offer, need):
         yield Objection(
             Code.DRIVER_TOO_OLD,

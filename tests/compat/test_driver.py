@@ -68,7 +68,31 @@ def test_the_runfile_is_offered_everywhere(system: str) -> None:
     assert codes(plan(system, "20b0", **wished)) == ["eula-not-accepted"]
     found = plan(system, "20b0", **wished, gpu_accept_nvidia_eula=True)
     assert found["problems"] == []
-    assert found["driver"]["branch"] == "580"
+    assert (found["driver"]["branch"], found["driver"]["version"]) == ("580", "580.178.04")
+
+
+def test_a_runfile_is_of_one_exact_version() -> None:
+    wished = {"gpu_accept_nvidia_eula": True}
+    (problem,) = plan("debian-12", "20b0", **wished,
+                      gpu_driver={"source": "runfile", "branch": "616"})["problems"]
+    assert (problem["code"], problem["where"]) == ("driver-not-offered", "gpu_driver.branch")
+    exact = plan("debian-12", "20b0", **wished,
+                 gpu_driver={"source": "runfile", "branch": "616.10"})
+    assert (exact["problems"], exact["driver"]["version"]) == ([], "616.10")
+
+
+def test_a_branch_that_is_installed_is_kept_while_it_fits() -> None:
+    def with_receipt(branch: str, device: str) -> dict[str, Any]:
+        receipt = {"kind": "driver", "id": "driver", "version": f"{branch}.1", "branch": branch}
+        return plan("ubuntu-24.04", device, sections={"receipts": {"receipts": [receipt]}})
+
+    kept = with_receipt("580", "20b0")
+    assert (kept["problems"], kept["driver"]["branch"]) == ([], "580")
+    assert any("580 is installed and kept, and 595" in note for note in kept["notes"])
+    assert not any("is kept" in note for note in with_receipt("595", "20b0")["notes"])
+    # V100 is no longer in 595, and 535 is no longer offered.
+    assert with_receipt("595", "1db4")["driver"]["branch"] == "580"
+    assert with_receipt("535", "20b0")["driver"]["branch"] == "595"
 
 
 def test_the_system_stands_in_the_plan() -> None:
