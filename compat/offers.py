@@ -46,9 +46,10 @@ class System:
             return runfiles()
         if source == "distro":
             return [_measured(row) for row in self.row["distro"]]
-        first, last = self.row["nvidia_repo"]["from"], self.row["nvidia_repo"]["to"]
+        rule = self.row["nvidia_repo"]
+        first, last = rule["from"], rule["to"]
         return [
-            Offer(each, None, modules(each), fabric_manager=True)
+            Offer(each, None, modules(each), rule.get("fabric_manager", True))
             for each in facts.branches().values()
             if int(first) <= int(each.number) <= int(last or each.number)
         ]
