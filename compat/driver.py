@@ -128,7 +128,8 @@ def _check_secure_boot(case: Case) -> None:
         "gpu_driver",
         f"on the host, as root: (1) unless {keys}.pub is there, openssl req -new -x509 -newkey "
         f"rsa:2048 -nodes -days 36500 -subj /CN=DKMS/ -keyout {keys}.key -outform DER -out "
-        f"{keys}.pub; (2) mokutil --import {keys}.pub, and think of a password; (3) reboot, and at "
+        f"{keys}.pub; (2) mokutil --import {keys}.pub (the package mokutil has it), and think of a "
+        "password; (3) reboot, and at "
         "the console choose Enroll MOK and type that password; (4) provision again. Or switch "
         "Secure Boot off in the firmware",
     )
