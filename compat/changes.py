@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import adoption, environment, leftovers, ownership, restart, versions
+from . import (
+    adoption,
+    driver_state,
+    environment,
+    leftovers,
+    ownership,
+    restart,
+    versions,
+)
 from .host import Host, mapping, mappings
 from .linker import FILE as LINKER_FILE
 
@@ -23,14 +31,14 @@ def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list
 
     `what` is driver, toolkit, cudnn, driver_library, stack, environment, linker or default_link;
     `id` is the receipt's id, the library's name, the linker file's or the link's path; `action` is
-    install, repair, finish, restart, adopt, remove or refuse. An empty list means that the host is
-    what the plan says, as far as documents can tell.
+    install, upgrade, repair, finish, restart, adopt, remove or refuse. An empty list means that the
+    host is what the plan says, as far as documents can tell.
     """
     host, adopt = Host(snapshot), bool(plan.get("adopt"))
-    rows = [_restart(plan, host)]
+    rows = [_driver(host, plan) or _restart(plan, host)]
     rows += [_toolkit(host, row, adopt) for row in plan["toolkits"]]
     rows += [_cudnn(host, row, adopt) for row in plan["cudnn"]]
-    rows.append(_driver_library(host, plan["driver_library"]))
+    rows.append(_driver_library(host, plan))
     rows += [_stack(host, row) for row in plan["stacks"]]
     rows.append(_environment(host, plan["environment"]))
     rows += leftovers.removals(plan, host)
@@ -94,6 +102,28 @@ def _foreign(
         return _change(kind, identity, "adopt", because)
     because = "; ".join([f"{there} was not installed by gpufleet", *reasons])
     return _change(kind, identity, "refuse", because)
+
+
+def _driver(host: Host, plan: Mapping[str, Any]) -> Row | None:
+    """The driver where it is managed: from its receipt, then from what it lacks."""
+    driver, (kind, identity) = driver_state.managed(plan), driver_state.RECEIPT
+    if driver is None:
+        return None
+    if found := _unseen(host, kind, identity, *driver_state.SECTIONS, "receipts"):
+        return found
+    if found := _unfinished(host, kind, identity):
+        return found
+    receipt, faults = host.receipt(kind, identity), driver_state.faults(plan, host)
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    if faults and (receipt or faults[0].action == "refuse"):
+        return _change(kind, identity, faults[0].action, faults[0].cause + more)
+    if receipt is None:
+        because = faults[0].cause + more if faults else "the one that is there has no receipt"
+        return _change(kind, identity, "install", because)
+    if receipt.get("source") != driver["source"]:
+        because = f"it was installed from {receipt.get('source')}, planned is {driver['source']}"
+        return _change(kind, identity, "upgrade", because)
+    return _altered(receipt, kind, identity, str(receipt.get("version")))
 
 
 def _restart(plan: Mapping[str, Any], host: Host) -> Row | None:
@@ -169,8 +199,10 @@ def _cudnn(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | None:
     )
 
 
-def _driver_library(host: Host, row: Mapping[str, Any] | None) -> Row | None:
-    if row is None:
+def _driver_library(host: Host, plan: Mapping[str, Any]) -> Row | None:
+    """The library alone; a driver that is managed brings its own."""
+    row = plan["driver_library"]
+    if row is None or driver_state.managed(plan):
         return None
     if found := _unseen(host, "driver_library", row["soname"], "driver"):
         return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from . import driver_state
 from .host import Host
 
 Row = dict[str, Any]
@@ -97,6 +98,12 @@ def _default_link(host: Host, gone: list[str]) -> list[Row]:
 
 def notes(plan: Mapping[str, Any], host: Host) -> Iterator[str]:
     """What stays though nothing declares it, and what would take it away."""
+    driver = host.receipt(*driver_state.RECEIPT)
+    if driver and not driver_state.managed(plan):
+        yield (
+            f"driver {driver.get('version')}, which gpufleet installed, is managed no longer "
+            "(gpu_driver): it stays as it is, held, and gpu_prune does not touch it"
+        )
     for each in found(plan, host):
         if each.begun:
             continue

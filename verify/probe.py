@@ -54,7 +54,7 @@ DRIVER_PACKAGE = re.compile(
     r"|lib(egl|gles|glx|gl)\d?-nvidia.*"
     r"|libnvidia-(?!container|egl-|ml-dev).+"
     r"|nvidia-(?!cuda-(?!mps)|cudnn|container|docker|cg-|openjdk|opencl-dev|profiler|visual|fs-"
-    r"|vaapi|prime|primus|gds|settings|xconfig).+)$")
+    r"|vaapi|prime|primus|gds).+)$")
 # Kernel modules of the driver, by the names that distributions give them (nvidia-current-uvm.ko).
 DRIVER_MODULE = re.compile(r"^(nvidia(?![-_](?:wmi|fs)\b)(?:[-_][\w-]+)?)\.ko(?:\.(?:xz|zst|gz))?$")
 BESIDE_MODULE = re.compile(r"[-_](uvm|drm|modeset|peermem)$")
@@ -724,7 +724,7 @@ def driver_modules(host, kernel):
     for path in found:
         stem = DRIVER_MODULE.match(os.path.basename(path)).group(1)
         beside = BESIDE_MODULE.search(stem)
-        told = module_told(host, path, bool(beside))
+        told = module_told(host, path, "" if beside else stem)
         driver = stem[:beside.start()] if beside else stem
         name = "nvidia-" + beside.group(1) if beside else "nvidia"
         modules.append((driver != chosen, name, path, {
@@ -753,19 +753,22 @@ def modprobe_files(host):
     return list(found.values())
 
 
-def module_told(host, path, beside):
+def module_told(host, path, stem):
     """`version` and `license` of a module file; nothing where they cannot be read.
 
-    To unpack one takes a good part of a second, so of packed ones only the driver itself is.
+    To unpack the driver itself, `stem`, takes a second. Of packed ones it alone is told, and from
+    the small module beside it, which the same build made.
     """
     try:
         if path.endswith(".ko"):
             return elf_modinfo(host.path(host.realpath(path)))
     except (OSError, ValueError, struct.error):
         return {}
-    if beside or not host.real:
+    if not stem or not host.real:
         return {}
-    status, out, _ = run_command([tool("modinfo"), path], host.inner_s / 4)
+    small = path.replace(stem + ".ko", stem + "-modeset.ko")
+    status, out, _ = run_command([tool("modinfo"), small if host.exists(small) else path],
+                                 host.inner_s / 4)
     told = [line.partition(":") for line in out.splitlines()] if status == 0 else []
     return {key.strip(): value.strip() for key, mark, value in told if mark}
 
@@ -1167,7 +1170,7 @@ def driver_pins(host, driver):
 
 
 def unattended(host, manager, packages, driver):
-    """Whether upgrades happen by themselves, and whether they leave the driver alone."""
+    """Whether upgrades happen by themselves, and whether they leave alone what is held of it."""
     names = {row["name"] for row in packages}
     if manager != "dpkg":
         # A version lock binds dnf-automatic as well.
@@ -1179,7 +1182,8 @@ def unattended(host, manager, packages, driver):
         for block in re.findall(r"Package-Blacklist\s*\{([^}]*)\}", text):
             listed += re.findall(r'"([^"]+)"', block)
         listed += re.findall(r'Package-Blacklist::\s*"([^"]+)"', text)
-    wanted = [row["name"].partition(":")[0] for row in driver] or ["nvidia-driver"]
+    held = [row for row in driver if row["held"]] or driver
+    wanted = [row["name"].partition(":")[0] for row in held] or ["nvidia-driver"]
     return {"installed": "unattended-upgrades" in names,
             "excluded": all(any(begins(pattern, name) for pattern in listed) for name in wanted)}
 

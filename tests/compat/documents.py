@@ -22,6 +22,7 @@ DEBIAN_12 = {
     "pythons": [{"path": "/usr/bin/python3.11", "version": "3.11.2"}],
 }
 SYSTEMS: Row = yaml.safe_load((Path(__file__).parent / "os_facts.yml").read_text(encoding="utf-8"))
+KERNEL = "6.1.0-50-amd64"
 ROOMY = {
     "free_mib": {"/": 500_000, "/tmp": 500_000, "/usr/local": 500_000, "/opt": 500_000},
     "filesystem": {"/": "1", "/tmp": "1", "/usr/local": "1", "/opt": "1"},
@@ -42,7 +43,11 @@ def snapshot(**sections: Any) -> Row:
     data: Row = {
         "os": deepcopy(DEBIAN_12),
         "disks": deepcopy(ROOMY),
+        "kernel": {"running": KERNEL, "container": None, "next_boot": KERNEL, "installed": []},
+        "gpus": {"pci": [], "nodes": [], "nvswitches": [], "mig": None},
         "driver": {"loaded": None, "library": None, "modules": []},
+        "packages": {"manager": "dpkg", "driver": [], "broken": [], "pins": [], "sources": [],
+                     "unattended": {"installed": False, "excluded": False}},
         "receipts": {"receipts": [], "journal": [], "unreadable": []},
         "toolkits": {
             "trees": [],
@@ -124,8 +129,12 @@ def converged(plan: Row) -> Row:
     target = link["target"] if link else None
     linked = [{"path": plan["linker"]["file"], "directories": plan["linker"]["directories"]}]
     library = "535.261.03" if plan["driver_library"] else None
+    driver: Row = {"driver": {"library": library}}
+    if (plan["driver"] or {}).get("managed"):
+        driver = _driven(plan["driver"])
+        receipts.append(driver.pop("receipt"))
     return snapshot(
-        driver={"library": library},
+        **driver,
         receipts={"receipts": receipts},
         toolkits={
             "trees": trees,
@@ -159,6 +168,32 @@ def refusal(wishes: Row, host: Row | None = None) -> Row:
     problems: list[Row] = resolve(wishes, host)["problems"]
     assert len(problems) == 1, problems
     return problems[0]
+
+
+def _driven(driver: Row) -> Row:
+    """The sections of a host whose driver is as planned, and its receipt; it has no card."""
+    version = driver["version"] or f"{driver['branch']}.261.03"
+    package = f"{version}-1"
+    names = ("libcuda1", "nvidia-kernel-dkms")
+    licence = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}[driver["module"]]
+    module = {"name": "nvidia", "path": "nvidia.ko", "version": version, "license": licence}
+    kernel = {"version": KERNEL, "image": True, "headers": True, "modules": [module]}
+    held = {"version": package, "status": "installed", "held": True}
+    pin = {"path": "/etc/apt/preferences.d/gpufleet-driver", "packages": list(names)}
+    return {
+        "kernel": {"installed": [kernel]},
+        "driver": {
+            "library": version,
+            "on_disk": version,
+            "nouveau": {"loaded": False, "blacklisted": True},
+        },
+        "packages": {"driver": [{"name": name, **held} for name in names], "pins": [pin]},
+        "receipt": {
+            **_receipt("driver", "driver", version, {"sha256": None}),
+            "source": driver["source"],
+            "packages": dict.fromkeys(names, package),
+        },
+    }
 
 
 def _receipt(kind: str, identity: str, version: str, artifact: Row) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from compat import changes, resolve
 from compat.host import Host
 from compat.restart import decide
 
-from .documents import snapshot
+from .documents import section, snapshot
 
 Row = dict[str, Any]
 
@@ -157,8 +158,15 @@ def test_the_host_that_ansible_runs_on_is_reloaded_and_never_rebooted() -> None:
 )
 def test_a_host_that_needs_a_restart_is_not_left_alone(case: str, row: bool) -> None:
     given, seen, _, because = CASES[case]
-    whole = {**resolve({}), **given}
-    rows = [each for each in changes(whole, seen.snapshot) if each["action"] == "restart"]
+    whole = {**resolve({}), **given, "driver": {**given["driver"], "source": "runfile"}}
+    # All else of the driver is as it should be.
+    document = deepcopy(dict(seen.snapshot or {}))
+    section(document, "kernel")["container"] = "podman"
+    section(document, "driver")["nouveau"] = {"blacklisted": True}
+    section(document, "receipts")["receipts"] = [
+        {"kind": "driver", "id": "driver", "version": NEW, "source": "runfile"}]  # fmt: skip
+    rows = changes(whole, document)
+    assert all(each["action"] == "restart" for each in rows)
     assert len(rows) == row
     for each in rows:
         assert (each["what"], each["id"]) == ("driver", "driver")

@@ -16,9 +16,12 @@ Document = dict[str, Any]
 
 # What the healthy host's declarations excuse.
 EXCUSED = {
-    "driver.loaded": "gpu_expect: {count: 0}",
-    "driver.pending": "gpu_driver: not set",
-    "stack.gpu": "gpu_expect: {count: 0}",
+    **dict.fromkeys(
+        ("driver.loaded", "driver.nodes", "driver.fabric", "stack.gpu"), "gpu_expect: {count: 0}"),
+    **dict.fromkeys(
+        ("driver.packages", "driver.held", "driver.modules", "driver.nouveau", "driver.pending",
+         "driver.persistence", "driver.secure-boot"), "gpu_driver: not set"),
+    "gpu.mig": "gpu_mig: not set",
 }
 
 
@@ -48,3 +51,49 @@ def verdicts(plan: Document, snapshot: Document) -> dict[str, str]:
 def data(snapshot: Document, section: str) -> Any:
     """The data of a section, to be changed."""
     return snapshot["sections"][section]["data"]
+
+
+DRIVER = "535.261.03"
+PIN = "/etc/apt/preferences.d/gpufleet-driver"
+CORE = ("libcuda1", "nvidia-kernel-dkms", "nvidia-smi")
+
+
+def with_driver(plan: Document, snapshot: Document) -> None:
+    """Have gpufleet manage the driver of the healthy pair, with everything as it should be."""
+    plan["driver"].update(branch="535", source="distro", managed=True, module="proprietary",
+                          module_because="declared")
+    kernel = data(snapshot, "kernel")
+    for row in kernel["installed"]:
+        row.update(headers=True, modules=[
+            {"name": "nvidia", "path": f"/lib/modules/{row['version']}/updates/dkms/nvidia.ko",
+             "version": DRIVER, "license": "NVIDIA"}])
+    data(snapshot, "driver").update(
+        library=DRIVER, on_disk=DRIVER, cuinit=100, nouveau={"loaded": False, "blacklisted": True},
+        persistence={"unit": "nvidia-persistenced.service", "enabled": True, "active": False},
+        dkms=[{"module": "nvidia", "version": DRIVER, "kernel": kernel["running"],
+               "state": "installed"}])
+    data(snapshot, "packages").update(
+        driver=[{"name": name, "version": f"{DRIVER}-1", "status": "installed", "held": True}
+                for name in CORE],
+        pins=[{"path": PIN, "packages": ["libcuda1"], "pin": f"version {DRIVER}-1",
+               "priority": 1001}],
+        unattended={"installed": True, "excluded": True})
+    data(snapshot, "receipts")["receipts"].append(
+        {"schema": 1, "kind": "driver", "id": "driver", "path": "/", "version": DRIVER,
+         "source": "distro", "module": "proprietary", "branch": "535", "previous": None,
+         "packages": dict.fromkeys(CORE, f"{DRIVER}-1"), "repository": None,
+         "installed": "now", "files": 3, "changed": []})
+
+
+def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
+    """Put cards into the host, and have its driver run them, whole."""
+    with_driver(plan, snapshot)
+    plan["expect"]["count"], plan["driver"]["mig"] = count, {"all": []}
+    data(snapshot, "gpus").update(
+        pci=[{"address": f"0000:0{n}:00.0", "vendor": "0x10de", "device": "0x2330",
+              "class": "0x030200", "driver": "nvidia"} for n in range(count)],
+        nodes=["/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{n}" for n in range(count))],
+        mig=[{"gpu": n, "mode": "off", "instances": []} for n in range(count)])
+    driver = data(snapshot, "driver")
+    driver.update(loaded=DRIVER, cuinit=0, cuda_version="12.2", modules=["nvidia", "nvidia_uvm"])
+    driver["persistence"]["active"] = True

@@ -13,7 +13,7 @@ from verify import catalogue, judge, report, summary
 from verify.checks import CHECKS
 from verify.session import HostRun, Session
 
-from .conftest import Document, data
+from .conftest import EXCUSED, Document, data
 
 EVIL = "<script>alert('x')</script>\"&"
 
@@ -60,9 +60,8 @@ def test_the_plain_words(session: Session) -> None:
     assert "tensorflow-2.13.1 multiplies matrices exactly on the CPU, not on a GPU (gpu01, gpu02)" \
         in proven
     gaps = summary.unproven(session)
-    assert [(gap.declaration, gap.check_ids, gap.hosts) for gap in gaps] == [
-        ("gpu_expect: {count: 0}", ("driver.loaded", "stack.gpu"), ("gpu01", "gpu02")),
-        ("gpu_driver: not set", ("driver.pending",), ("gpu01", "gpu02"))]
+    assert {check: gap.declaration for gap in gaps for check in gap.check_ids} == EXCUSED
+    assert {gap.hosts for gap in gaps} == {("gpu01", "gpu02")}
     assert [(host.name, check["id"]) for host, check in summary.wrong(session)] == [
         ("gpu02", "environment.login"), ("gpu03", "host.reachable")]
 

@@ -1,6 +1,6 @@
 """All checks, in the order in which a person wants to read them."""
 
-from . import host, toolkit, cudnn, linker, environment, gpu, restart, stack  # noqa: I001 (their order)
+from . import host, toolkit, cudnn, linker, environment, gpu, driver, restart, stack  # noqa: I001 (their order)
 from .registry import CHECKS, Check, Finding, Sections, Seen
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Sections",
     "Seen",
     "cudnn",
+    "driver",
     "environment",
     "gpu",
     "host",

@@ -1,19 +1,21 @@
-"""Cards and driver, on hosts that are declared to have them."""
+"""Cards: as many as are declared, split as declared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compat import driver_state
+
+from ..verdict import Verdict
 from .registry import (
     HARDWARE,
-    REBOOT,
     Document,
     Finding,
     Sections,
     Seen,
     check,
     declared_none,
-    numbers,
+    findings,
 )
 
 
@@ -46,39 +48,25 @@ def count(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     yield Seen(listed or "no NVIDIA GPU on the PCI bus")
 
 
-def _driver_not_asked(plan: Document) -> str | None:
+def _no_layout(plan: Document) -> str | None:
+    if not (plan["driver"] or {}).get("mig"):
+        return "gpu_mig: not set"
+    return _without_card(plan)
+
+
+def _without_card(plan: Document) -> str | None:
     excuse = declared_none(plan)
-    if excuse and "count: 0" in excuse:
-        return excuse
-    return None if plan["driver"] or not excuse else "gpu_driver: not set"
+    return excuse if excuse and "count: 0" in excuse else None
 
 
-@check("driver.loaded", reads=("driver", "gpus"), repair=REBOOT, excuse=_driver_not_asked)
-def driver(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
-    """A driver is loaded, equal to its user-space libraries, and new enough for every toolkit."""
-    there = seen["driver"]
-    loaded, library = there["loaded"], there["library"]
-    held = [card["address"] for card in seen["gpus"]["pci"] if card["driver"] == "nouveau"]
-    reboot = f"reboot {plan['host']}; if it stays so, install the driver again"
-    if held:
-        yield Finding(f"nouveau holds {', '.join(held)}: CUDA cannot use a card that it holds",
-                      "blacklist nouveau, rebuild the initramfs, reboot")
-    if loaded is None:
-        yield Finding("The NVIDIA kernel module is not loaded",
-                      "on the host: modprobe nvidia, and read what it says; look at dkms status",
-                      f"modules: {', '.join(there['modules']) or 'none'}")
-    if library is None:
-        yield Finding("The driver's user-space library, libcuda.so, is not installed",
-                      "install the driver's libraries (libcuda1 on Debian)")
-    if loaded and library and loaded != library:
+@check("gpu.mig", reads=("gpus", "driver"), excuse=_no_layout)
+def mig(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Each GPU is split into the MIG instances that are declared for it, and no others."""
+    if seen["gpus"]["mig"] is None:
         yield Finding(
-            f"The loaded driver is {loaded}, its libraries are {library}: they were upgraded"
-            " under it", reboot)
-    minimum = plan["driver"]["minimum"] if plan["driver"] else None
-    if loaded and minimum and numbers(loaded) < numbers(minimum):
-        yield Finding(
-            f"The driver is {loaded}; {plan['driver']['because']} needs {minimum} or newer",
-            "install a newer driver branch, or declare an older TensorFlow")
-    if loaded and loaded == library and there["cuinit"]:
-        yield Finding(f"The driver refuses to start (cuInit returned {there['cuinit']})", reboot)
-    yield Seen(f"loaded {loaded}, libraries {library}, cuInit {there['cuinit']}")
+            "Whether the GPUs are split as declared is not known: no driver could be asked",
+            "see driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
+        return
+    yield from findings(driver_state.mig, plan, seen)
+    yield Seen("; ".join(f"GPU {row['gpu']}: MIG {row['mode'] or 'not known to it'}"
+                         f" {' '.join(row['instances'])}".rstrip() for row in seen["gpus"]["mig"]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compat import driver_state
+
 from ..verdict import Verdict
 from .registry import INVENTORY, LOOK, Document, Finding, Sections, Seen, check, provision
 
@@ -94,6 +96,7 @@ def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     planned |= {("stack", row["name"]) for row in plan["stacks"]}
     planned |= {("cudnn", f"{row['toolkit']}-{row['major']}") for row in plan["cudnn"]}
     planned.add(("environment", "files"))
+    planned |= {driver_state.RECEIPT} if driver_state.managed(plan) else set()
     for entry in seen["receipts"]["journal"]:
         removing = entry["state"] == "removing"
         what = "removal" if removing else "installation"
@@ -106,6 +109,8 @@ def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             if removing or plan.get("prune")
             else f"gpu_prune: true, then {provision(plan)} (nothing declares it any more)"
             if entry["kind"] == "cudnn"
+            else f"gpu_driver as it was, then {provision(plan)} (nothing declares it any more)"
+            if entry["kind"] == "driver"
             else f"./gpufleet remove --{entry['kind']} {entry['id']} --limit {plan['host']}"
             " (nothing declares it any more)",
         )

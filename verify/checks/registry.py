@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from compat.driver_state import Judge
+from compat.host import Host
+
 from ..verdict import Verdict
 
 Document = Mapping[str, Any]
@@ -142,6 +145,12 @@ def no_cudnn(plan: Document) -> str | None:
 def no_stacks(plan: Document) -> str | None:
     """The excuse of the checks of stacks."""
     return None if plan["stacks"] else "gpu_stacks: []"
+
+
+def findings(judge: Judge, plan: Document, seen: Sections) -> Iterator[Finding]:
+    """What a function of `compat.driver_state` says, as findings."""
+    for fault in judge(plan, Host(seen.snapshot)):
+        yield Finding(f"{fault.cause[:1].upper()}{fault.cause[1:]}", fault.remedy)
 
 
 def closed(trees: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
