@@ -106,8 +106,8 @@ def _foreign(
 
 def _driver(host: Host, plan: Mapping[str, Any]) -> Row | None:
     """The driver where it is managed: from its receipt, then from what it lacks."""
-    driver, (kind, identity) = driver_state.managed(plan), driver_state.RECEIPT
-    if driver is None:
+    kind, identity = driver_state.RECEIPT
+    if driver_state.managed(plan) is None:
         return None
     if found := _unseen(host, kind, identity, *driver_state.SECTIONS, "receipts"):
         return found
@@ -120,9 +120,6 @@ def _driver(host: Host, plan: Mapping[str, Any]) -> Row | None:
     if receipt is None:
         because = faults[0].cause + more if faults else "the one that is there has no receipt"
         return _change(kind, identity, "install", because)
-    if receipt.get("source") != driver["source"]:
-        because = f"it was installed from {receipt.get('source')}, planned is {driver['source']}"
-        return _change(kind, identity, "upgrade", because)
     return _altered(receipt, kind, identity, str(receipt.get("version")))
 
 

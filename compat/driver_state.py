@@ -135,10 +135,16 @@ def packages(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     receipt = host.receipt(*RECEIPT) or {}
     if have is not None:
         yield from _other_version(plan, receipt, have)
-    names = {str(row["name"]) for row in driver_packages(host)}
-    ours = {name for name, own in mapping(receipt.get("packages")).items() if upstream(own)}
-    if gone := sorted(ours - names):
+    ours = {name: own for name, own in mapping(receipt.get("packages")).items() if upstream(own)}
+    now = {str(row["name"]): _without_epoch(row["version"]) for row in driver_packages(host)}
+    if gone := set(ours) - set(now):
         yield Fault(f"packages installed with the driver are gone since: {_listed(gone)}", again)
+    exchanged = {
+        f"{name} {now[name]} (was {own})"
+        for name, own in ours.items() if now.get(name) not in {None, _without_epoch(own)}
+    }
+    if exchanged:
+        yield Fault(f"packages were exchanged by somebody else: {_listed(exchanged, 2)}", again)
     yield from _repositories(plan, host)
 
 
@@ -149,10 +155,20 @@ def _other_version(plan: Mapping[str, Any], receipt: Row, have: str) -> Iterator
     elif driver.get("branch") and not versions.begins(have, str(driver["branch"])):
         cause = f"driver {have} is installed, branch {driver['branch']} is planned"
         yield Fault(cause, again, "upgrade")
-    elif receipt.get("version") not in {None, have}:
+    elif driver["source"] not in PACKAGED and receipt.get("version") not in {None, have}:
         yield Fault(
             f"driver {receipt['version']} was installed by gpufleet, and {have} is there now:"
             " somebody else exchanged it", again)
+    for key in ("source", "branch", "module"):
+        if receipt and driver.get(key) and receipt.get(key) not in {None, driver[key]}:
+            yield Fault(
+                f"the driver was installed with {key} {receipt[key]}, planned is {driver[key]}",
+                again, "upgrade")
+
+
+def _without_epoch(version: Any) -> str:
+    """Some tools name a package's epoch, some do not."""
+    return re.sub(r"^\d+:", "", str(version))
 
 
 def _repositories(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:

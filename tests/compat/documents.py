@@ -190,7 +190,7 @@ def _driven(driver: Row) -> Row:
         "packages": {"driver": [{"name": name, **held} for name in names], "pins": [pin]},
         "receipt": {
             **_receipt("driver", "driver", version, {"sha256": None}),
-            "source": driver["source"],
+            **{key: driver[key] for key in ("source", "branch", "module")},
             "packages": dict.fromkeys(names, package),
         },
     }

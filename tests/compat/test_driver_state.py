@@ -92,7 +92,8 @@ def test_an_installation_that_was_killed_is_finished(plan: Row, host: Row) -> No
 @pytest.mark.parametrize(("change", "told"), [
     ({"branch": "550"}, "branch 550 is planned"),
     ({"branch": "535", "version": "535.216.03"}, "535.216.03 is planned"),
-    ({"source": "nvidia_repo"}, "it was installed from distro, planned is nvidia_repo"),
+    ({"source": "nvidia_repo"}, "installed with source distro, planned is nvidia_repo"),
+    ({"module": "open"}, "installed with module proprietary, planned is open"),
 ])
 def test_another_branch_version_or_source_is_an_upgrade(
     plan: Row, host: Row, change: Row, told: str
@@ -103,11 +104,11 @@ def test_another_branch_version_or_source_is_an_upgrade(
     assert told in found[1]
 
 
-def test_another_flavour_is_a_repair(plan: Row, host: Row) -> None:
-    plan["driver"]["module"] = "open"
+def test_modules_of_another_flavour_are_a_repair(plan: Row, host: Row) -> None:
+    section(host, "kernel")["installed"][0]["modules"][0]["license"] = "Dual MIT/GPL"
     assert action(plan, host) == (
-        "repair", f"the module of kernel {KERNEL} (it runs, it boots next) is proprietary,"
-        " planned is open")
+        "repair", f"the module of kernel {KERNEL} (it runs, it boots next) is open,"
+        " planned is proprietary")
 
 
 def test_a_kernel_without_a_module_is_a_repair_before_it_boots(plan: Row, host: Row) -> None:

@@ -111,9 +111,10 @@ def another_version_is_planned(plan: Document, snapshot: Document) -> None:
     plan["driver"]["version"] = "535.216.03"
 
 
-@fault(driver__packages=("535.216.03 was installed by gpufleet, and 535.261.03 is", PROVISION))
-def exchanged_since(plan: Document, snapshot: Document) -> None:
-    data(snapshot, "receipts")["receipts"][-1]["version"] = "535.216.03"
+@fault(driver__packages=("exchanged by somebody else: libcuda1 535.261.03-1 (was 535.261.03-0)",
+                         PROVISION))
+def package_exchanged_since(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "receipts")["receipts"][-1]["packages"]["libcuda1"] = f"{DRIVER}-0"
 
 
 @fault(driver__packages=("are gone since: libnvidia-ml1", PROVISION))
@@ -275,7 +276,8 @@ def cards_upgraded_and_a_reboot_is_pending(plan: Document, snapshot: Document) -
     for row in data(snapshot, "packages")["driver"]:
         row["version"] = "550.163.01-2"
     kernel(snapshot)["modules"][0]["version"] = "550.163.01"
-    data(snapshot, "receipts")["receipts"][-1]["version"] = "550.163.01"
+    data(snapshot, "receipts")["receipts"][-1].update(
+        version="550.163.01", branch="550", packages={})
 
 
 @fault(driver__loaded=("450.80.02 or newer", "newer driver branch"))
@@ -285,7 +287,8 @@ def cards_driver_too_old_for_the_toolkit(plan: Document, snapshot: Document) -> 
     for row in data(snapshot, "packages")["driver"]:
         row["version"] = "440.33.01-2"
     kernel(snapshot)["modules"][0]["version"] = "440.33.01"
-    data(snapshot, "receipts")["receipts"][-1]["version"] = "440.33.01"
+    data(snapshot, "receipts")["receipts"][-1].update(
+        version="440.33.01", branch="440", packages={})
 
 
 @fault(driver__loaded=("cuInit returned 999", "reboot gpu01"))
@@ -454,7 +457,7 @@ def test_a_runfile_s_driver_is_held_by_nobody(plan: Document, snapshot: Document
     with_driver(plan, snapshot)
     plan["driver"]["source"] = "runfile"
     data(snapshot, "packages").update(driver=[], pins=[])
-    data(snapshot, "receipts")["receipts"][-1]["packages"] = {}
+    data(snapshot, "receipts")["receipts"][-1].update(packages={}, source="runfile")
     found = verdicts(plan, snapshot)
     assert (found["driver.packages"], found["driver.modules"]) == ("PASS", "PASS")
     assert excused(plan, snapshot)["driver.held"] == "gpu_driver: {source: runfile}"
