@@ -80,6 +80,7 @@ def places(variables: Mapping[str, Any]) -> dict[str, Any]:
         "stack_root": wishes.stack_root,
         "tmpdir": wishes.tmpdir,
         "pythons": [each.python for each in wishes.stacks if is_path(each.python)],
+        "mig": wishes.mig is not None,
     }
 
 

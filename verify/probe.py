@@ -37,6 +37,7 @@ DEFAULTS = {
     "host": None, "mode": "facts", "prefix": "/usr/local", "stack_root": "/opt/gpufleet/stacks",
     "state_dir": "/var/lib/gpufleet", "tmpdir": "/tmp", "root": "/", "expect_gpus": None,
     "matmul": None, "deadline_s": 120, "deep": False, "pythons": [],
+    "mig": False,
 }
 # What a section may take when no framework runs in it. A healthy one needs milliseconds.
 SECTION_DEADLINE_S = 20
@@ -930,9 +931,11 @@ def section_gpus(host):
 
 
 def mig_of(host):
-    """[{"gpu", "mode", "instances"}] by index; None where no loaded driver could be asked."""
-    if not host.real or not host.exists("/proc/driver/nvidia/version") \
-            or not shutil.which("nvidia-smi"):
+    """[{"gpu", "mode", "instances"}] by index; None where no loaded driver could be asked.
+
+    Not asked unless somebody wants to know: without the persistence daemon it takes seconds.
+    """
+    if not host["mig"] or not host.exists("/proc/driver/nvidia/version"):
         return None
     status, modes, _ = run_command(
         ["nvidia-smi", "--query-gpu=index,mig.mode.current", "--format=csv,noheader"],

@@ -32,6 +32,10 @@ options:
     type: list
     elements: path
     default: []
+  mig:
+    description: Whether to ask the driver how GPUs are split into MIG instances.
+    type: bool
+    default: false
 attributes:
   check_mode: {support: full}
 author: [The gpufleet developers]
@@ -62,6 +66,7 @@ def main():
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
             "tmpdir": {"type": "path", "default": "/tmp"},
             "pythons": {"type": "list", "elements": "path", "default": []},
+            "mig": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )

@@ -242,6 +242,23 @@ def test_an_initramfs_that_would_load_nouveau(listing: str, inside: bool) -> Non
     assert probe.nouveau_listed(listing, ["/etc/modprobe.d/ours.conf"]) is inside
 
 
+@pytest.mark.parametrize(("mode", "older", "looked"), [
+    ("full", False, True), ("facts", True, True), ("facts", False, False),
+])
+def test_an_initramfs_is_looked_into_where_it_matters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str, older: bool, looked: bool
+) -> None:
+    """It takes a second: in facts only where what forbids nouveau is newer than it."""
+    initramfs = put(tmp_path, "initrd.img")
+    forbids = put(tmp_path, "nouveau.conf")
+    os.utime(initramfs, (0, forbids.stat().st_mtime - (9 if older else -9)))
+    monkeypatch.setattr(probe, "modprobe_files", lambda _: [(str(forbids), "blacklist nouveau\n")])
+    monkeypatch.setattr(probe, "run_command", lambda *_: (0, "drm/nouveau/nouveau.ko\n", ""))
+    kernel = {"initramfs": str(initramfs), "image": True}
+    found = probe.nouveau_in_initramfs(probe.Host({"mode": mode}), kernel)
+    assert found is (True if looked else None)
+
+
 def test_services_of_the_driver_are_found_by_their_files(root: Path) -> None:
     put(root, "usr/lib/systemd/system/nvidia-persistenced.service")
     unit = {"unit": "nvidia-persistenced.service", "enabled": False, "active": None}
@@ -283,14 +300,31 @@ def test_a_marker_of_a_pending_reboot_is_shown_as_it_stands(root: Path) -> None:
     assert "cannot be read" in look(root)["driver"]["reboot_pending"]["because"]
 
 
-def test_mig_is_read_from_what_nvidia_smi_prints() -> None:
-    listing = ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
-               "  MIG 3g.40gb     Device  0: (UUID: MIG-1)\n"
-               "  MIG 4g.40gb     Device  1: (UUID: MIG-2)\n"
-               "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n")
-    assert probe.parse_mig("0, Enabled\n1, Disabled\n2, [N/A]\n", listing) == [
-        {"gpu": 0, "mode": "on", "instances": ["3g.40gb", "4g.40gb"]},
-        {"gpu": 1, "mode": "off", "instances": []}, {"gpu": 2, "mode": None, "instances": []}]
+MODES = "0, Enabled\n1, Disabled\n2, [N/A]\n"
+LISTING = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)
+  MIG 3g.40gb     Device  0: (UUID: MIG-1)
+  MIG 4g.40gb     Device  1: (UUID: MIG-2)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)
+"""
+
+
+@pytest.mark.parametrize(("answers", "told"), [
+    ([(0, MODES, ""), (0, LISTING, "")],
+     [{"gpu": 0, "mode": "on", "instances": ["3g.40gb", "4g.40gb"]},
+      {"gpu": 1, "mode": "off", "instances": []}, {"gpu": 2, "mode": None, "instances": []}]),
+    ([(0, "0, Disabled\n", "")], [{"gpu": 0, "mode": "off", "instances": []}]),
+    ([(None, "", "no answer within 8 s")], None),
+    ([(0, MODES, ""), (9, "", "")], None),
+])
+def test_mig_is_told_by_nvidia_smi_where_somebody_asks(
+    monkeypatch: pytest.MonkeyPatch, root: Path, answers: list[Any], told: object
+) -> None:
+    asked = iter(answers)
+    monkeypatch.setattr(probe, "run_command", lambda *_: next(asked))
+    put(root, "proc/driver/nvidia/version")
+    assert probe.mig_of(probe.Host({"root": str(root)})) is None
+    assert probe.mig_of(probe.Host({"root": str(root), "mig": True})) == told
+    assert list(asked) == []
 
 
 # -- packages -------------------------------------------------------------------------------------
