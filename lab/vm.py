@@ -1,0 +1,192 @@
+"""A virtual machine under software emulation: what a container cannot show, modules that load.
+
+Slow (half a minute to boot), so it serves the few tests that need a kernel of their own. It is made
+of the same packages as a lab host, with Debian's cloud kernel; the stand-ins for NVIDIA's kernel
+modules are built for that kernel, where building is fast, and lie ready in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.command import run
+from lab.errors import LabError
+from lab.files import lock, scratch
+from lab.images import HERE, Recipe
+from lab.progress import Progress
+from lab.settings import USER, Lab
+
+GUEST = Path(__file__).parent / "guest"
+SUITE = "bookworm"
+VERSIONS = ("535.261.03", "550.163.01")
+PACKAGES = (
+    *("initramfs-tools", "linux-headers-cloud-amd64", "linux-image-cloud-amd64"),
+    *("make", "udev"),
+)
+# What this module needs beside the lab's own programs: {program: Debian package}.
+PROGRAMS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mke2fs": "e2fsprogs",
+}
+ALIAS = "gpufleet-vm"
+DISK_MIB = 3072
+MEMORY_MIB = 1024
+BOOT_LIMIT_S = 300.0
+
+
+def missing() -> list[str]:
+    """The Debian packages that this machine lacks."""
+    return [package for program, package in PROGRAMS.items() if not shutil.which(program)]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A running virtual machine, as ssh and Ansible reach it."""
+
+    port: int
+    image: Path
+
+    @property
+    def variables(self) -> dict[str, str | int]:
+        """Its inventory variables."""
+        return {
+            "ansible_host": "127.0.0.1",
+            "ansible_port": self.port,
+            "ansible_user": USER,
+            "ansible_ssh_private_key_file": str(self.image / "id_ed25519"),
+            "ansible_ssh_common_args": f"-o HostKeyAlias={ALIAS} -o StrictHostKeyChecking=yes"
+            f" -o UserKnownHostsFile={self.image / 'known_hosts'}",
+        }
+
+    def on(self, command: str, check: bool = True) -> str:
+        """Run a shell command as root; returns its output."""
+        options = shlex.split(str(self.variables["ansible_ssh_common_args"]))
+        login = [*options, "-p", str(self.port), "-i", str(self.image / "id_ed25519")]
+        words = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", *login, f"{USER}@127.0.0.1"]
+        return run("ssh", *words, shlex.join(["sudo", "sh", "-c", command]), check=check).stdout
+
+
+def image(lab: Lab, progress: Progress) -> Path:
+    """The directory with disk, kernel, initrd and keys, in the cache; made if it is not there."""
+    recipe = Recipe(SUITE)
+    texts = [path.read_bytes() for path in sorted(GUEST.iterdir())]
+    parts = [recipe.digest.encode(), repr((PACKAGES, VERSIONS, DISK_MIB)).encode(), *texts]
+    digest = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
+    place = lab.images / f"vm-{digest}"
+    with lock(lab.locks, "image-vm", progress.say):
+        if not place.exists():
+            lab.images.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with (
+                progress.step("Building a virtual machine from packages"),
+                scratch(lab.cache, "image-vm") as work,
+            ):
+                work.chmod(0o711)
+                _build(recipe, work)
+                partial = lab.images / f".vm-{digest}.partial"
+                shutil.rmtree(partial, ignore_errors=True)
+                shutil.move(work / "made", partial)
+                for older in lab.images.glob("vm-*"):
+                    shutil.rmtree(older)
+                partial.rename(place)
+    return place
+
+
+def _build(recipe: Recipe, work: Path) -> None:
+    root, overlay, made = work / "root", work / "overlay", work / "made"
+    overlay.mkdir()
+    made.mkdir(mode=0o700)
+    recipe.network.write(overlay)
+    hooks = [(HERE / "customize.sh", overlay), (GUEST / "customize.sh", GUEST, *VERSIONS)]
+    told = [" ".join(shlex.quote(str(word)) for word in words[1:]) for words in hooks]
+    run(
+        "mmdebstrap",
+        "--format=directory",
+        "--variant=minbase",
+        f"--components={','.join(recipe.components)}",
+        f"--include={','.join([*recipe.packages, *PACKAGES])}",
+        *(
+            f'--customize-hook=sh {shlex.quote(str(words[0]))} "$1" {more}'
+            for words, more in zip(hooks, told, strict=True)
+        ),
+        recipe.suite,
+        root,
+        recipe.mirror,
+        timeout=1800,
+        extra={"TMPDIR": str(work)},
+    )
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", ALIAS, "-f", made / "id_ed25519")
+    keys = root / "home" / USER / ".ssh" / "authorized_keys"
+    shutil.copy(made / "id_ed25519.pub", keys)
+    owner = keys.parent.stat()
+    shutil.chown(keys, owner.st_uid, owner.st_gid)
+    keys.chmod(0o600)
+    own = sorted(root.glob("etc/ssh/ssh_host_*_key.pub"))
+    lines = [f"{ALIAS} {' '.join(path.read_text().split()[:2])}\n" for path in own]
+    (made / "known_hosts").write_text("".join(lines))
+    for name in ("vmlinuz", "initrd.img"):
+        (found,) = root.glob(f"boot/{name}-*")
+        shutil.copy(found, made / name)
+    disk = made / "disk.img"
+    with disk.open("wb") as stream:
+        stream.truncate(DISK_MIB << 20)
+    run("mke2fs", "-q", "-t", "ext4", "-d", root, disk, timeout=600)
+
+
+@contextmanager
+def running(lab: Lab, progress: Progress) -> Iterator[Machine]:
+    """A machine that has booted; what it wrote is gone with it."""
+    made = image(lab, progress)
+    with lock(lab.locks, "vm", progress.say), scratch(lab.cache, "vm") as work:
+        run("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", made / "disk.img",
+            work / "disk.qcow2")  # fmt: skip
+        machine, console = Machine(_free_port(), made), work / "console"
+        with subprocess.Popen(_command(machine, work / "disk.qcow2", console)) as emulator:
+            try:
+                with progress.step("Booting a virtual machine"):
+                    _wait(machine, emulator, console)
+                yield machine
+            finally:
+                emulator.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def _command(machine: Machine, disk: Path, console: Path) -> list[str | Path]:
+    return [
+        *("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-smp", "2", "-m", str(MEMORY_MIB)),
+        *("-kernel", machine.image / "vmlinuz", "-initrd", machine.image / "initrd.img"),
+        *("-append", "root=/dev/vda rw quiet console=ttyS0"),
+        *("-drive", f"file={disk},if=virtio,format=qcow2,cache=unsafe"),
+        *("-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{machine.port}-:22"),
+        *("-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci"),
+        *("-display", "none", "-monitor", "none", "-serial", f"file:{console}"),
+    ]
+
+
+def _wait(machine: Machine, emulator: subprocess.Popen[bytes], console: Path) -> None:
+    deadline = time.monotonic() + BOOT_LIMIT_S
+    while emulator.poll() is None and time.monotonic() < deadline:
+        # qemu takes the connection before anybody answers, so that only a login tells.
+        state = machine.on("systemctl is-system-running --wait", check=False).strip()
+        if state in ("running", "degraded"):
+            return
+        time.sleep(0.5)
+    said = console.read_text(errors="replace")[-800:] if console.exists() else "nothing"
+    raise LabError(
+        f"the virtual machine did not boot within {BOOT_LIMIT_S:.0f} s", f"Its console: {said}"
+    )
