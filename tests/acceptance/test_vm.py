@@ -95,7 +95,8 @@ def test_somebody_who_holds_a_gpu_is_named_and_a_reboot_brings_the_other_driver(
 ) -> None:
     before = seen(machine)
     on_disk(machine, OLD)
-    hold = "systemd-run --quiet --uid=deploy --unit=holder sh -c 'exec sleep infinity </dev/nvidia0'"
+    program = "sh -c 'exec sleep infinity </dev/nvidia0'"
+    hold = f"systemd-run --quiet --uid=deploy --unit=holder {program}"
     machine.on(f"{hold} && until ls -l /proc/[0-9]*/fd 2>/dev/null | grep -q nvidia0; do :; done")
     pid = machine.on("systemctl show --property=MainPID --value holder").strip()
     named = f"the GPU is held by sleep (pid {pid} of deploy)"
