@@ -168,6 +168,8 @@ def _free_port() -> int:
 
 def _command(machine: Machine, disk: Path, console: Path) -> list[str | Path]:
     return [
+        # Not even a test that is killed leaves it behind.
+        *("setpriv", "--pdeathsig", "KILL"),
         *("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-smp", "2", "-m", str(MEMORY_MIB)),
         *("-kernel", machine.image / "vmlinuz", "-initrd", machine.image / "initrd.img"),
         *("-append", "root=/dev/vda rw quiet console=ttyS0"),

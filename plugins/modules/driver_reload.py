@@ -109,21 +109,20 @@ class Reload:
         if status:
             raise StateError("{}: {}".format(" ".join(words), (err or out).strip() or status))
 
-    def units(self):
-        """The units to stop and to start again: those that run, or would after a boot."""
-        found = []
-        for unit in self.module.params["services"]:
-            for word in ("is-active", "is-enabled"):
-                if not self.module.run_command(["systemctl", "--quiet", word, unit])[0]:
-                    found.append(unit)
-                    break
-        return found
+    def are(self, state):
+        """Those of the units that systemd says this of."""
+        return [
+            unit
+            for unit in self.module.params["services"]
+            if not self.module.run_command(["systemctl", "--quiet", state, unit])[0]
+        ]
 
     def carry_out(self):
-        """Exchange the modules; whatever comes of it, the daemons run afterwards."""
-        units, before = self.units(), modules()
+        """Exchange the modules; whatever comes of it, the daemons are started afterwards."""
+        # Those that are enabled and do not run may have been stopped by a run that was killed.
+        active, enabled, before = self.are("is-active"), self.are("is-enabled"), modules()
         try:
-            for unit in reversed(units):
+            for unit in reversed(active):
                 self.run("systemctl", "stop", unit)
             # Somebody may have come meanwhile.
             refuse_holders([])
@@ -136,12 +135,20 @@ class Reload:
                     "modprobe loaded {}, wanted is {}: another module of that name comes first in "
                     "/lib/modules".format(loaded() or "nothing", self.version)
                 )
-        except StateError:
-            for unit in units:
-                self.module.run_command(["systemctl", "start", unit])
-            raise
-        for unit in units:
-            self.run("systemctl", "start", unit)
+        finally:
+            dead = [
+                unit
+                for unit in self.module.params["services"]
+                if unit in active + enabled
+                and self.module.run_command(["systemctl", "start", unit])[0]
+            ]
+        lost = sorted(set(dead) & set(active))
+        if lost:
+            raise StateError(
+                "{} ran before and cannot be started now: see systemctl status".format(
+                    ", ".join(lost)
+                )
+            )
 
 
 def main():

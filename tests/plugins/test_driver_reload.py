@@ -30,7 +30,8 @@ class Machine:
         (root / "dev").mkdir()
         (root / "dev/nvidia0").touch()
         self.used: dict[str, str] = {}
-        self.active = {"nvidia-persistenced"}
+        self.units = {"nvidia-persistenced": "is-active", "nvidia-fabricmanager": "is-enabled"}
+        self.dead: set[str] = set()
         self.on_disk, self.said = NEW, ""
         self.ran: list[str] = []
 
@@ -54,9 +55,11 @@ class Machine:
         """What the programs do."""
         if words[0] == "systemctl":
             if words[1] == "--quiet":
-                return int(words[3] not in self.active or words[2] == "is-enabled"), "", ""
+                return int(self.units.get(words[3]) != words[2]), "", ""
             if words[1] == "stop":
                 shutil.rmtree(self.proc / "5", ignore_errors=True)
+            if words[1] == "start" and words[2] in self.dead:
+                return 1, "", "control process exited"
         elif self.said:
             return 1, "", self.said
         elif words[0] == "rmmod":
@@ -148,10 +151,26 @@ def test_what_loading_said_is_kept_and_the_daemons_run_again(machine: Machine) -
     machine.hold(5, "nvidia-persiste", "nvidia-persistenced.service")
     answer = machine.reload()
     assert "No such device" in answer["msg"]
-    assert machine.ran == ["systemctl stop nvidia-persistenced",
-                           "systemctl start nvidia-persistenced"]  # fmt: skip
+    assert machine.ran == [
+        "systemctl stop nvidia-persistenced",
+        "systemctl start nvidia-fabricmanager",
+        "systemctl start nvidia-persistenced",
+    ]
     assert machine.marker["failed"]["boot_id"]
     assert not machine.marker["tried"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "failed"), [("nvidia-persistenced", True), ("nvidia-fabricmanager", False)]
+)
+def test_a_daemon_that_ran_before_must_run_again(
+    machine: Machine, unit: str, failed: bool
+) -> None:
+    machine.dead = {unit}
+    answer = machine.reload()
+    assert bool(answer.get("failed")) == failed
+    assert (f"{unit} ran before and cannot be started" in answer.get("msg", "")) == failed
+    assert machine.module.loaded() == NEW
 
 
 def test_modules_of_another_version_than_wanted_are_no_success(machine: Machine) -> None:
