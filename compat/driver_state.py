@@ -79,9 +79,9 @@ def driver_packages(host: Host) -> list[Row]:
 def core(host: Host) -> dict[str, str]:
     """{package: the driver's version} of the packages that must be of one version."""
     return {
-        str(row["name"]): version
+        str(row.get("name")): version
         for row in driver_packages(host)
-        if (version := upstream(row.get("version"))) and not _OWN_VERSION.match(str(row["name"]))
+        if (version := upstream(row.get("version"))) and not _OWN_VERSION.match(str(row.get("name")))
     }
 
 
@@ -136,7 +136,7 @@ def packages(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     if have is not None:
         yield from _other_version(plan, receipt, have)
     ours = {name: own for name, own in mapping(receipt.get("packages")).items() if upstream(own)}
-    now = {str(row["name"]): _without_epoch(row["version"]) for row in driver_packages(host)}
+    now = {str(row.get("name")): _without_epoch(row.get("version")) for row in driver_packages(host)}
     if gone := set(ours) - set(now):
         yield Fault(f"packages installed with the driver are gone since: {_listed(gone)}", again)
     exchanged = {
@@ -155,14 +155,15 @@ def _other_version(plan: Mapping[str, Any], receipt: Row, have: str) -> Iterator
     elif driver.get("branch") and not versions.begins(have, str(driver["branch"])):
         cause = f"driver {have} is installed, branch {driver['branch']} is planned"
         yield Fault(cause, again, "upgrade")
-    elif driver["source"] not in PACKAGED and receipt.get("version") not in {None, have}:
+    elif driver["source"] not in PACKAGED and str(receipt.get("version") or have) != have:
         yield Fault(
             f"driver {receipt['version']} was installed by gpufleet, and {have} is there now:"
             " somebody else exchanged it", again)
     for key in ("source", "branch", "module"):
-        if receipt and driver.get(key) and receipt.get(key) not in {None, driver[key]}:
+        wanted = str(driver.get(key))
+        if driver.get(key) and str(receipt.get(key) or wanted) != wanted:
             yield Fault(
-                f"the driver was installed with {key} {receipt[key]}, planned is {driver[key]}",
+                f"the driver was installed with {key} {receipt[key]}, planned is {wanted}",
                 again, "upgrade")
 
 
@@ -179,9 +180,9 @@ def _repositories(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     ]
     places: dict[str, list[Row]] = {}
     for row in sources:
-        for uri in row.get("uris") or []:
-            suites = " ".join(row.get("suites") or [])
-            places.setdefault(f"{str(uri).rstrip('/')} {suites}", []).append(row)
+        for uri in _texts(row.get("uris")):
+            suites = " ".join(_texts(row.get("suites")))
+            places.setdefault(f"{uri.rstrip('/')} {suites}", []).append(row)
     for place, rows in places.items():
         paths = sorted({str(row.get("path")) for row in rows})
         if len(rows) > 1 and len({str(row.get("signed_by")) for row in rows}) > 1:
@@ -201,10 +202,10 @@ def holds(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     there, again = core(host), provision(plan)
     if mapping(plan["driver"])["source"] not in PACKAGED or not there:
         return
-    held = {str(row["name"]) for row in driver_packages(host) if row.get("held")}
+    held = {str(row.get("name")) for row in driver_packages(host) if row.get("held")}
     receipt = host.receipt(*RECEIPT)
     ours = mapping((receipt or {}).get("packages")) or there
-    names = {str(row["name"]) for row in driver_packages(host)}
+    names = {str(row.get("name")) for row in driver_packages(host)}
     if loose := sorted(name for name in ours if name in names and name not in held):
         yield Fault(
             f"packages are not held, and can be upgraded under the running driver: "
@@ -226,7 +227,7 @@ def modules(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     driver, have = mapping(plan["driver"]), installed(plan, host)
     dkms = bool(_driver(host).get("dkms"))
     for kernel in judged_kernels(host):
-        version = str(kernel["version"])
+        version = str(kernel.get("version"))
         name, lacks_headers = _kernel_name(host, version), not kernel.get("headers")
         module: Row = next(
             (row for row in mappings(kernel.get("modules")) if row.get("name") == "nvidia"), {})
@@ -303,7 +304,7 @@ def nouveau(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
 
 def nodes(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     """Each GPU of the loaded driver has its device file, and so have control and memory."""
-    there = _gpus(host).get("nodes") or []
+    there = _texts(_gpus(host).get("nodes"))
     if host.driver is None or not host.gpus:
         return
     wanted = [f"/dev/nvidia{at}" for at in range(len(host.gpus))]
@@ -407,7 +408,7 @@ def mig(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
         if row is None:
             yield Fault(f"there is no GPU {index} to split as gpu_mig declares", again, "")
             continue
-        have = sorted(map(str, row.get("instances") or []))
+        have = sorted(_texts(row.get("instances")))
         if wanted and row.get("mode") is None:
             yield Fault(f"GPU {index} knows no MIG, declared is {', '.join(wanted)}",
                         f"take GPU {index} out of gpu_mig", "")
@@ -435,6 +436,10 @@ def _driver(host: Host) -> Row:
 
 def _packages(host: Host) -> Row:
     return mapping(host.section("packages"))
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else []
 
 
 # -- all of it ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,26 @@ def converged(plan: Row) -> Row:
         linker={"files": linked, "cache": cache},
         stacks={"stacks": stacks},
     )
+
+
+def mangled(document: Row) -> Iterator[Row]:
+    """The document again and again, each time with something odd in one of its places."""
+
+    def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        inside = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in inside:
+            yield (*path, key)
+            if isinstance(part, dict | list):
+                yield from places(part, (*path, key))
+
+    for *path, last in list(places(document)):
+        for odd in (None, 3, "x", [], {}, [None], True):
+            copy = deepcopy(document)
+            inner: Any = copy
+            for key in path:
+                inner = inner[key]
+            inner[last] = odd
+            yield copy
 
 
 def section(document: Row, name: str) -> Row:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from compat import changes, resolve, with_locks
 from compat.host import Host
 
-from .documents import converged, receipt, section, snapshot, wish
+from .documents import converged, mangled, receipt, section, snapshot, wish
 
 Row = dict[str, Any]
 
@@ -255,22 +253,9 @@ def test_the_cache_may_know_the_directory_by_another_name(plan: Row, host: Row) 
 
 
 def test_a_mangled_snapshot_never_raises(plan: Row, host: Row) -> None:
-    def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        inside = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, part in inside:
-            yield (*path, key)
-            if isinstance(part, dict | list):
-                yield from places(part, (*path, key))
-
-    for *path, last in list(places(host)):
-        for odd in (None, 3, "x", [], {}, [None], True):
-            mangled = deepcopy(host)
-            inner: Any = mangled
-            for key in path:
-                inner = inner[key]
-            inner[last] = odd
-            assert isinstance(changes(plan, mangled), list)
-            assert isinstance(Host(mangled).pythons, dict | None)
+    for each in mangled(host):
+        assert isinstance(changes(plan, each), list)
+        assert isinstance(Host(each).pythons, dict | None)
 
 
 def test_a_toolkit_that_is_wished_no_more_leaves_the_linker() -> None:

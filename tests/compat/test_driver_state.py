@@ -12,7 +12,7 @@ import pytest
 from compat import changes, driver_state, resolve
 from compat.host import Host
 
-from .documents import KERNEL, converged, receipt, section, snapshot, wish
+from .documents import KERNEL, converged, mangled, receipt, section, snapshot, wish
 
 Row = dict[str, Any]
 
@@ -154,6 +154,17 @@ def test_a_section_that_hung_never_counts_as_converged(plan: Row, host: Row, nam
     host["sections"][name] = {"state": "hung", "data": None, "error": "deadline"}
     found = action(plan, host)
     assert found == ("install", f"the host's {name} could not be looked at")
+
+
+def test_a_mangled_snapshot_never_raises(plan: Row, host: Row) -> None:
+    with_cards(plan, host)
+    plan["driver"].update(fabric_manager=True, mig={"all": ["1g.10gb"]})
+    section(host, "gpus")["mig"] = [{"gpu": 0, "mode": "on", "instances": ["1g.10gb"]}]
+    section(host, "packages").update(
+        broken=[{"name": "dkms", "status": "unpacked"}],
+        sources=[{"path": "/x.list", "uris": ["http://nvidia"], "suites": ["/"]}])
+    for each in mangled(host):
+        assert isinstance(changes(plan, each), list)
 
 
 def test_a_managed_driver_brings_its_own_library() -> None:
