@@ -11,6 +11,7 @@ from typing import Any
 
 from . import (
     adoption,
+    containers,
     driver_state,
     environment,
     leftovers,
@@ -39,6 +40,7 @@ def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list
     rows += [_toolkit(host, row, adopt) for row in plan["toolkits"]]
     rows += [_cudnn(host, row, adopt) for row in plan["cudnn"]]
     rows.append(_driver_library(host, plan))
+    rows.append(containers.change(plan, host))
     rows += [_stack(host, row) for row in plan["stacks"]]
     rows.append(_environment(host, plan["environment"]))
     rows += leftovers.removals(plan, host)

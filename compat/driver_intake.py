@@ -103,4 +103,6 @@ def containers(reader: Reader, value: Any) -> ContainersWish | None:
     )
     if wish.engine == "podman" and wish.source == "docker_repo":
         reader.wrong("docker_repo", "gpu_containers.source", "distro, where Podman comes from")
+    if wish.engine == "podman" and wish.data_root:
+        reader.wrong(wish.data_root, "gpu_containers.data_root", "nothing: it is Docker's alone")
     return wish

@@ -130,6 +130,11 @@ class Host:
         """The marker of a pending restart, empty where none stands."""
         return mapping(self._value("driver", "reboot_pending"))
 
+    @property
+    def containers(self) -> Row:
+        """What was seen of the container engine; empty where nobody looked."""
+        return self.section("containers") or {}
+
     def receipt(self, kind: str, identity: str) -> Row | None:
         return self._entry("receipts", kind, identity)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from . import driver_intake
+from . import containers, driver_intake
 from .problems import Code, Problems
 from .pythons import is_path
 from .shapes import MAX_SLIPS, Reader, slips
@@ -81,6 +81,7 @@ def places(variables: Mapping[str, Any]) -> dict[str, Any]:
         "tmpdir": wishes.tmpdir,
         "pythons": [each.python for each in wishes.stacks if is_path(each.python)],
         "mig": wishes.mig is not None,
+        "containers": wishes.containers and containers.asked(wishes.containers),
     }
 
 

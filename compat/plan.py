@@ -6,10 +6,10 @@ The shape is documented in docs/documents.md (Plan). A plan with problems is nev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from . import (
+    containers,
     cudnn,
     driver,
     environment,
@@ -95,7 +95,7 @@ def resolve(
         "expect": {key: case.wishes.expect.get(key) for key in ("count", "model", "memory_mib")},
         "os": offers.describe(case.host),
         "driver": own_driver,
-        "containers": _containers(case),
+        "containers": containers.describe(case.wishes),
         "driver_library": _driver_library(case, found),
         "toolkits": [toolkits.describe(case, each) for each in chosen.values()],
         "cudnn": [
@@ -222,11 +222,6 @@ def _driver_library(case: Case, found: list[stacks.Stack]) -> Row | None:
     if not linked or not case.wishes.without_gpu:
         return None
     return {"soname": DRIVER_SONAME, "because": linked}
-
-
-def _containers(case: Case) -> Row | None:
-    wish = case.wishes.containers
-    return None if wish is None else {**asdict(wish), "gpus": case.wishes.expect.get("count")}
 
 
 def _default_link(case: Case, chosen: dict[str, Chosen]) -> Row | None:

@@ -8,11 +8,12 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import NoReturn
 
 from rich.filesize import decimal
 
-from lab import artifacts, hosts, pythons
+from lab import artifacts, hosts, pythons, toolkit_repository
 from lab.command import environment, missing
 from lab.errors import LabError
 from lab.progress import Progress
@@ -109,6 +110,11 @@ def make(lab: Lab, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def toolkit(lab: Lab, arguments: argparse.Namespace) -> int:
+    print(toolkit_repository.build(lab, arguments.directory.resolve()))
+    return 0
+
+
 def need_root() -> None:
     if os.geteuid() != 0:
         raise LabError(
@@ -159,6 +165,13 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--all", action="store_true", help="those of every release that the lab has")
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")
+    made = verb(
+        "toolkit-repository",
+        toolkit,
+        "write an apt repository with stand-ins for NVIDIA's"
+        " container toolkit; prints its key's fingerprint",
+    )
+    made.add_argument("directory", type=Path, metavar="DIR", help="what is there is replaced")
     return top
 
 

@@ -38,6 +38,8 @@ DEFAULTS = {
     "state_dir": "/var/lib/gpufleet", "tmpdir": "/tmp", "root": "/", "expect_gpus": None,
     "matmul": None, "deadline_s": 120, "deep": False, "pythons": [],
     "mig": False,
+    # {"engine": "docker" | "podman", "image": NAME | None}, where containers are declared.
+    "containers": None,
 }
 # What a section may take when no framework runs in it. A healthy one needs milliseconds.
 SECTION_DEADLINE_S = 20
@@ -1592,11 +1594,8 @@ def login_identity():
 
 def section_stacks(host):
     received = {r["path"]: r["id"] for r in receipts_of(host, "stack")}
-    places = [path for path in received if os.path.isdir(host.path(path))]
-    places += [os.path.dirname(name) for name in host.glob(host["stack_root"] + "/*/pyvenv.cfg")
-               if os.path.dirname(name) not in received]
     stacks = []
-    for venv in sorted(places, key=natural):
+    for venv in venvs(host, received):
         settings = host.text_or_none(venv + "/pyvenv.cfg")
         python = first_match(r"^version(?:_info)?\s*=\s*(\d+\.\d+(?:\.\d+)?)", settings)
         stacks.append({"name": received.get(venv, os.path.basename(venv)), "venv": venv,
@@ -1620,6 +1619,14 @@ def section_stacks(host):
                 stack["framework"] = run.result()
     return {"stacks": stacks,
             "occupied": sorted(host.glob(host["stack_root"] + "/*"), key=natural)}
+
+
+def venvs(host, received):
+    """The environments that receipts name and that are there, and those that stand beside them."""
+    places = [path for path in received if os.path.isdir(host.path(path))]
+    places += [os.path.dirname(name) for name in host.glob(host["stack_root"] + "/*/pyvenv.cfg")
+               if os.path.dirname(name) not in received]
+    return sorted(places, key=natural)
 
 
 def packages_of(host, venv):
@@ -1687,6 +1694,11 @@ def framework_of(host, stack, deadline_s):
                                        partial=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)
+    return framework_told(status, out, err)
+
+
+def framework_told(status, out, err):
+    """What matmul.py said, from how it ended and what it wrote."""
     # It reports before each stage, so that what it learned outlives a crash in the next one.
     found = dict(FRAMEWORK_SILENT, state="failed")
     for line in reversed(out.splitlines()):
@@ -1710,14 +1722,304 @@ def framework_of(host, stack, deadline_s):
     return found
 
 
+# -- containers ----------------------------------------------------------------------------------
+
+CDI_PLACES = ("/etc/cdi/*", "/run/cdi/*")
+DEVICE_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*")
+ENGINE_PLACES = ("/usr/bin/", "/usr/local/bin/")
+DAEMON_FILE = "/etc/docker/daemon.json"
+TOOLKIT_PACKAGE = "nvidia-container-toolkit"
+# On everything that a verification makes in an engine, so that nothing of it is left behind.
+OWN_LABEL = "gpufleet=verify"
+# Inside a container: which of the cards' nodes can be opened. Those that a container lost are
+# still there, and forbidden. Numbers only: nvidiactl and nvidia-uvm are no cards.
+LOOK = """
+import glob, json, os, re
+found = []
+for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
+    if re.match(r"/dev/nvidia[0-9]+$", path):
+        try:
+            os.close(os.open(path, os.O_RDWR))
+            found.append({"node": path, "error": None})
+        except OSError as error:
+            found.append({"node": path, "error": error.strerror})
+print(json.dumps(found))
+"""
+
+
+def section_containers(host):
+    wanted = host["containers"]
+    engine = engine_of(host, wanted["engine"]) if wanted else None
+    found = {"engine": engine, "daemon": daemon_of(host), "toolkit": container_toolkit(host),
+             "cdi": [cdi_spec(host, name) for place in CDI_PLACES for name in host.glob(place)
+                     if name.endswith((".yaml", ".yml", ".json"))],
+             "dev_char": {"missing": missing_links(host)},
+             "wrapper": program(host, "nvidia-docker"), "run": None}
+    found["cdi"] = [spec for spec in found["cdi"] if spec]
+    if host["mode"] == "full" and engine and not engine["error"]:
+        found["run"] = in_container(host, wanted, found)
+    return found
+
+
+def program(host, name):
+    """Where a program stands, None where it is not."""
+    return next((d + name for d in ENGINE_PLACES if host.exists(d + name)), None)
+
+
+def engine_of(host, name):
+    """The engine as it describes itself; None where it is not installed."""
+    place = program(host, name)
+    if place is None:
+        return None
+    found = {"name": name, "path": place, "version": None, "runtimes": [], "live_restore": None,
+             "cgroup_driver": None, "storage": None, "error": None}
+    form = "{{json .}}" if name == "docker" else "json"
+    status, out, err = run_command([host.path(place), "info", "--format", form], host.inner_s / 2)
+    try:
+        told = json.loads(out)
+        if name == "docker":
+            found.update(version=told.get("ServerVersion") or None,
+                         runtimes=sorted(told.get("Runtimes") or {}),
+                         live_restore=told.get("LiveRestoreEnabled"),
+                         cgroup_driver=told.get("CgroupDriver"), storage=told.get("Driver"))
+            errors = told.get("ServerErrors") or []
+        else:
+            found.update(version=told["version"]["Version"],
+                         runtimes=[told["host"]["ociRuntime"]["name"]],
+                         cgroup_driver=told["host"].get("cgroupManager"),
+                         storage=told["store"].get("graphDriverName"))
+            errors = []
+        found["error"] = "; ".join(errors) or (None if found["version"] else "it told no version")
+    except (ValueError, KeyError, TypeError):
+        found["error"] = (err or out).strip()[-300:] or "ended with status %s" % status
+    return found
+
+
+def daemon_of(host):
+    """Docker's configuration file, as far as it concerns GPUs."""
+    found = {"path": DAEMON_FILE, "exists": False, "error": None, "runtimes": {},
+             "live_restore": None, "cdi": None, "data_root": None}
+    text = host.text_or_none(DAEMON_FILE)
+    if text is None:
+        return found
+    found["exists"] = True
+    try:
+        told = json.loads(text) if text.strip() else {}
+        runtimes = told.get("runtimes") or {}
+        found.update(runtimes={name: entry.get("path") for name, entry in runtimes.items()},
+                     live_restore=told.get("live-restore"), data_root=told.get("data-root"),
+                     cdi=(told.get("features") or {}).get("cdi"))
+    except (ValueError, AttributeError) as error:
+        found["error"] = "not the JSON that Docker reads: %s" % error
+    return found
+
+
+def container_toolkit(host):
+    """{"version", "held"} of the toolkit's package; None where it is not installed."""
+    status = host.text_or_none("/var/lib/dpkg/status")
+    for entry in (status or "").split("\n\n"):
+        if re.match(r"Package: %s$" % TOOLKIT_PACKAGE, entry, re.MULTILINE):
+            state = (first_match(r"^Status: (.+)$", entry) or "").split()
+            if state[-1:] == ["installed"]:
+                return {"version": first_match(r"^Version: (.+)$", entry),
+                        "held": state[0] == "hold"}
+    if status is None and host.real and shutil.which("rpm"):
+        code, out, _ = run_command(["rpm", "-q", "--qf", "%{VERSION}-%{RELEASE}", TOOLKIT_PACKAGE],
+                                   host.inner_s / 10)
+        locks = "".join(host.text_or_none(place) or "" for place in (
+            "/etc/dnf/plugins/versionlock.list", "/etc/dnf/versionlock.toml"))
+        if code == 0:
+            return {"version": out.strip(), "held": TOOLKIT_PACKAGE in locks}
+    return None
+
+
+def cdi_spec(host, name):
+    """A specification of NVIDIA's GPUs, of whichever driver; None where it is of something else.
+
+    Read by its lines: they are what `nvidia-ctk` writes, and there is no YAML in Python itself.
+    """
+    found = {"path": name, "driver_version": None, "devices": [], "error": None}
+    try:
+        text = host.text(name)
+    except OSError as error:
+        return dict(found, error=error.strerror)
+    if not re.search(r'"?kind"?:\s*"?nvidia\.com/', text):
+        return None
+    found["driver_version"] = first_match(r"libcuda\.so\.(\d+\.[\d.]*\d)", text)
+    found["devices"] = re.findall(r'^\s*(?:- *|\{ *)?"?name"?: *"?([^",\s]+)', text, re.MULTILINE)
+    return found
+
+
+def missing_links(host):
+    """Links of /dev/char that systemd needs to give a card back to a container, and lacks."""
+    links = ["/dev/char/%d:%d" % numbers for numbers in device_numbers(host)]
+    return [link for link in links if not os.path.lexists(host.path(link))]
+
+
+def device_numbers(host):
+    """(major, minor) of each node of NVIDIA's."""
+    states = [os.stat(host.path(name)) for place in DEVICE_NODES for name in host.glob(place)]
+    return sorted({(os.major(state.st_rdev), os.minor(state.st_rdev)) for state in states
+                   if stat.S_ISCHR(state.st_mode)})
+
+
+class Trial:
+    """One container of our own, without a network and with this host's programs read-only in it.
+
+    It ends by itself, should nobody be left to end it, and is gone then.
+    """
+
+    def __init__(self, host, wanted, found, home):
+        self.host, self.home = host, home
+        self.engine, self.wrapper = found["engine"]["path"], found["wrapper"]
+        self.engine_name = wanted["engine"]
+        self.ends = time.monotonic() + host.inner_s
+        self.name = "gpufleet-verify-%d" % os.getpid()
+        self.with_gpus = host["expect_gpus"] != 0 and host.exists("/dev/nvidiactl")
+
+    def call(self, *words, **more):
+        """What the engine said, a RuntimeError if it failed."""
+        share_s = max(1, min(more.get("most_s", 60), self.ends - time.monotonic()))
+        status, out, err = run_command([self.engine, *words], share_s, partial=True)
+        if more.get("checked", True) and status != 0:
+            if status is None and err.startswith("no answer"):
+                raise NoAnswerError("%s %s: %s" % (self.engine_name, words[0], err))
+            raise RuntimeError("%s %s: %s" % (self.engine_name, words[0],
+                                              (err or out).strip()[-500:] or "status %s" % status))
+        return status, out, err
+
+    def image(self):
+        """An image of a few small files: everything else is this host's own."""
+        import tarfile
+        path = os.path.join(self.home, "image.tar")
+        with tarfile.open(path, "w") as archive:
+            # Not mounted, since the toolkit's hooks write a cache of their own there.
+            for name in ("etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d"):
+                if os.path.exists("/" + name):
+                    archive.add("/" + name, name)
+        return self.call("import", "--change", "LABEL " + OWN_LABEL, path)[1].split()[-1]
+
+    def mounts(self):
+        """Directories of programs, libraries and stacks, none inside another."""
+        places = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt",
+                  self.host["stack_root"], self.host["prefix"],
+                  os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))]
+        kept = []
+        for place in places:
+            if os.path.isdir(place) and not any(place.startswith(k + "/") or place == k
+                                                for k in kept):
+                kept.append(place)
+        return kept
+
+    def run(self, image, *words, **more):
+        """Start a container; through the nvidia-docker command, as people do, if it is to see."""
+        options = ["--rm", "--network", "none", "--security-opt", "label=disable",
+                   "--label", OWN_LABEL, "-v", self.home + ":/gpufleet:ro"]
+        options += more.get("options", ())
+        engine, gpus = self.engine, []
+        if self.with_gpus and self.wrapper:
+            engine = self.wrapper
+        elif self.with_gpus:
+            gpus = (["--gpus", "all"] if self.engine_name == "docker"
+                    else ["--device", "nvidia.com/gpu=all"])
+        usual, self.engine = self.engine, engine
+        try:
+            return self.call("run", *gpus, *options, image, *words,
+                             **{k: v for k, v in more.items() if k != "options"})
+        finally:
+            self.engine = usual
+
+    def start(self):
+        options = ["-d", "--name", self.name, "--tmpfs", "/tmp"]
+        for place in self.mounts():
+            options += ["-v", "%s:%s:ro" % (place, place)]
+        seconds = int(self.host.inner_s) + 60
+        self.run(self.image(), sys.executable, "-I", "-S", "-c",
+                 "import time; time.sleep(%d)" % seconds, options=options)
+
+    def look(self):
+        """The nodes of the cards, from inside."""
+        out = self.call("exec", self.name, sys.executable, "-I", "-S", "-c", LOOK)[1]
+        return json.loads(out)
+
+    def framework(self, venv):
+        expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
+        return framework_told(*self.call(
+            "exec", self.name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp",
+            venv + "/bin/python", "/gpufleet/matmul.py", "--expect-gpus", expect,
+            checked=False, most_s=self.host.inner_s * 0.5))
+
+    def in_image(self, name):
+        """The same of an image of theirs, by its own python3; none is ever pulled."""
+        if self.call("image", "inspect", name, checked=False)[0] != 0:
+            return {"name": name, "present": False, "framework": None}
+        expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
+        told = self.run(name, "/gpufleet/matmul.py", "--expect-gpus", expect, checked=False,
+                        options=["--entrypoint", "python3"], most_s=self.host.inner_s * 0.5)
+        return {"name": name, "present": True, "framework": framework_told(*told)}
+
+    def clean(self):
+        self.ends = time.monotonic() + self.host.inner_s * 0.2
+        self.call("rm", "-f", self.name, checked=False)
+        # Also what an earlier verification left that was killed; what is in use stays.
+        images = self.call("images", "-q", "--no-trunc", "--filter", "label=" + OWN_LABEL,
+                           checked=False)[1].split()
+        if images:
+            self.call("rmi", *dict.fromkeys(images), checked=False)
+
+
+def in_container(host, wanted, found):
+    """What a container of our own sees of the cards, before and after systemd reloads its units."""
+    run = {"state": "ok", "error": None, "gpus": [], "reload": None, "stack": None,
+           "framework": None, "image": None}
+    try:
+        home, _script = scratch_script(host)
+    except (OSError, TypeError) as error:
+        return dict(run, state="failed", error="no script to run in a container: %s" % error)
+    trial = Trial(host, wanted, found, home)
+    try:
+        trial.start()
+        run["gpus"] = trial.look()
+        # With a link missing, other people's containers would lose their cards by it: told so.
+        if trial.with_gpus and not found["dev_char"]["missing"] and shutil.which("systemctl"):
+            status, _, err = run_command(["systemctl", "daemon-reload"], 20)
+            run["reload"] = {"error": None if status == 0 else err.strip(), "gpus": trial.look()}
+        run["stack"] = newest_stack(host)
+        if run["stack"]:
+            run["framework"] = trial.framework(run["stack"])
+        if wanted["image"]:
+            run["image"] = trial.in_image(wanted["image"])
+    except NoAnswerError as error:
+        run.update(state="hung", error=str(error))
+    except (RuntimeError, ValueError, OSError) as error:
+        run.update(state="failed", error=str(error))
+    finally:
+        trial.clean()
+        shutil.rmtree(home, ignore_errors=True)
+    return run
+
+
+def newest_stack(host):
+    """The environment with the newest TensorFlow: one proves that a container computes."""
+    found = []
+    for venv in venvs(host, {r["path"]: r["id"] for r in receipts_of(host, "stack")}):
+        packages = packages_of(host, venv)
+        version = packages.get("tensorflow") or packages.get("tensorflow-gpu")
+        if version:
+            found.append((natural(version), venv))
+    return max(found)[1] if found else None
+
+
 # -- the snapshot --------------------------------------------------------------------------------
 
 SECTIONS = {
     "os": section_os, "kernel": section_kernel, "disks": section_disks, "gpus": section_gpus,
     "driver": section_driver, "packages": section_packages, "receipts": section_receipts,
     "toolkits": section_toolkits, "cudnn": section_cudnn, "linker": section_linker,
-    "environment": section_environment, "stacks": section_stacks,
+    "environment": section_environment, "stacks": section_stacks, "containers": section_containers,
 }
+# Those in which programs of other people's run, in mode full.
+LONG = ("stacks", "containers")
 
 
 def utc_now():
@@ -1731,7 +2033,7 @@ def probe(config):
     children = []
     for name, function in SECTIONS.items():
         deadline = float(settings["deadline_s"])
-        if name != "stacks" or settings["mode"] != "full":
+        if name not in LONG or settings["mode"] != "full":
             deadline = min(deadline, SECTION_DEADLINE_S)
         children.append(Child(function, (Host(settings, deadline),), deadline))
     sections = {name: {"state": state, "seconds": seconds, "error": error, "data": data}

@@ -36,6 +36,9 @@ options:
     description: Whether to ask the driver how GPUs are split into MIG instances.
     type: bool
     default: false
+  containers:
+    description: The container engine to ask, as C({engine, image}); none where it is not given.
+    type: dict
 attributes:
   check_mode: {support: full}
 author: [The gpufleet developers]
@@ -67,6 +70,7 @@ def main():
             "tmpdir": {"type": "path", "default": "/tmp"},
             "pythons": {"type": "list", "elements": "path", "default": []},
             "mig": {"type": "bool", "default": False},
+            "containers": {"type": "dict"},
         },
         supports_check_mode=True,
     )

@@ -1,6 +1,6 @@
 """All checks, in the order in which a person wants to read them."""
 
-from . import host, toolkit, cudnn, linker, environment, gpu, driver, restart, stack  # noqa: I001 (their order)
+from . import host, toolkit, cudnn, linker, environment, gpu, driver, restart, stack, containers  # noqa: I001 (their order)
 from .registry import CHECKS, Check, Finding, Sections, Seen
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "Finding",
     "Sections",
     "Seen",
+    "containers",
     "cudnn",
     "driver",
     "environment",

@@ -25,6 +25,7 @@ SECTIONS = (
     "linker",
     "environment",
     "stacks",
+    "containers",
 )
 
 
@@ -97,6 +98,8 @@ def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     planned |= {("cudnn", f"{row['toolkit']}-{row['major']}") for row in plan["cudnn"]}
     planned.add(("environment", "files"))
     planned |= {driver_state.RECEIPT} if driver_state.managed(plan) else set()
+    if plan.get("containers"):
+        planned.add(("containers", "engine"))
     for entry in seen["receipts"]["journal"]:
         removing = entry["state"] == "removing"
         what = "removal" if removing else "installation"
@@ -108,7 +111,7 @@ def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             else f"{provision(plan)} (nothing declares it any more)"
             if removing or plan.get("prune")
             else f"gpu_prune: true, then {provision(plan)} (nothing declares it any more)"
-            if entry["kind"] == "cudnn"
+            if entry["kind"] in {"cudnn", "containers"}
             else f"gpu_driver as it was, then {provision(plan)} (nothing declares it any more)"
             if entry["kind"] == "driver"
             else f"./gpufleet remove --{entry['kind']} {entry['id']} --limit {plan['host']}"

@@ -268,7 +268,7 @@ def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         if framework["state"] != "ok":
             yield _silent(plan, stack, framework)
         for entry in framework["matmul"]:
-            yield from _product(plan, stack, entry)
+            yield from product(plan, stack, entry)
         total = framework["tower_sum"] or {"error": "it was not made", "wrong": None, "devices": []}
         if total["error"] or total["wrong"] != 0:
             yield Finding(
@@ -276,7 +276,8 @@ def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 f" ({total['error'] or total['wrong']})", "see the devices' own results above")
 
 
-def _product(plan: Document, stack: Document, entry: Document) -> Iterator[Finding | Seen]:
+def product(plan: Document, stack: Document, entry: Document) -> Iterator[Finding | Seen]:
+    """One device's product."""
     where = f"{stack['name']} on {entry['requested']}"
     if entry["error"]:
         yield Finding(f"{where} could not multiply: {entry['error']}",

@@ -1,0 +1,93 @@
+"""A signed apt repository with stand-ins for NVIDIA's container toolkit, which is not to be had here.
+
+`python -m lab toolkit-repository DIR` writes it: the packages under their real names, in two
+versions, each labelled a stand-in; the key is made for this directory and thrown away with it. The
+programs say how they were called (/var/log/stand-in-container-toolkit.log on the host).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from email.utils import formatdate
+from pathlib import Path
+
+from lab.command import run
+from lab.files import scratch
+from lab.settings import Lab
+
+PROGRAMS = Path(__file__).parent / "container_toolkit"
+VERSIONS = ("1.17.8-1", "1.18.0-1")
+OWNER = "gpufleet lab (stand-in, not NVIDIA) <lab@localhost>"
+# Each package with its programs and what it needs, as in the real one's control file.
+PACKAGES = {
+    "libnvidia-container1": ([], ""),
+    "libnvidia-container-tools": ([], "libnvidia-container1 (>= {})"),
+    "nvidia-container-toolkit-base": (["nvidia-ctk", "nvidia-container-runtime"], ""),
+    "nvidia-container-toolkit": (
+        ["nvidia-container-runtime-hook"],
+        "libnvidia-container-tools (>= {0}), nvidia-container-toolkit-base (= {0})",
+    ),
+}
+
+
+def build(lab: Lab, directory: Path) -> str:
+    """Write the repository; returns the fingerprint of its key."""
+    packages = directory / "amd64"
+    shutil.rmtree(directory, ignore_errors=True)
+    packages.mkdir(parents=True)
+    with scratch(lab.cache, "toolkit-repository") as work:
+        for version in VERSIONS:
+            for name in PACKAGES:
+                _package(name, version, work, packages)
+        _lists(packages)
+        return _signed(packages, directory / "key.asc", work / "keys")
+
+
+def _package(name: str, version: str, work: Path, target: Path) -> None:
+    programs, depends = PACKAGES[name]
+    tree = work / f"{name}-{version}"
+    (tree / "DEBIAN").mkdir(parents=True)
+    (tree / "usr/bin").mkdir(parents=True)
+    for program in programs:
+        shutil.copy(PROGRAMS / program, tree / "usr/bin" / program)
+        (tree / "usr/bin" / program).chmod(0o755)
+    label = tree / "usr/share/doc" / name / "README-STAND-IN"
+    label.parent.mkdir(parents=True)
+    label.write_text("Made by gpufleet's lab. Not NVIDIA's package.\n", encoding="utf-8")
+    needs = f"Depends: {depends.format(version)}\n" if depends else ""
+    (tree / "DEBIAN/control").write_text(
+        f"Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: {OWNER}\n{needs}"
+        "Description: STAND-IN made by gpufleet's lab, not NVIDIA's package\n",
+        encoding="utf-8",
+    )
+    run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, target / f"{tree.name}.deb")
+
+
+def _lists(packages: Path) -> None:
+    """Packages and Release, as apt reads them in a repository without suites."""
+    entries = []
+    for path in sorted(packages.glob("*.deb")):
+        control = run("dpkg-deb", "--field", path).stdout.strip()
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        size = path.stat().st_size
+        entries.append(f"{control}\nFilename: ./{path.name}\nSize: {size}\nSHA256: {digest}\n")
+    listed = "\n".join(entries)
+    (packages / "Packages").write_text(listed, encoding="utf-8")
+    digest = hashlib.sha256(listed.encode()).hexdigest()
+    (packages / "Release").write_text(
+        f"Origin: stand-in\nDate: {formatdate(usegmt=True)}\nArchitectures: amd64\n"
+        f"SHA256:\n {digest} {len(listed.encode())} Packages\n",
+        encoding="utf-8",
+    )
+
+
+def _signed(packages: Path, key: Path, home: Path) -> str:
+    home.mkdir(mode=0o700)
+    gpg = ("gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", "")
+    run(*gpg, "--quick-generate-key", OWNER, "rsa2048", "sign", "never")
+    run(*gpg, "--armor", "--output", key, "--export")
+    release = packages / "Release"
+    run(*gpg, "--clearsign", "--output", packages / "InRelease", release)
+    told = run(*gpg, "--with-colons", "--list-keys").stdout.splitlines()
+    return next(line.split(":")[9] for line in told if line.startswith("fpr:"))
