@@ -17,7 +17,8 @@ Document = dict[str, Any]
 # What the healthy host's declarations excuse.
 EXCUSED = {
     **dict.fromkeys(
-        ("driver.loaded", "driver.nodes", "driver.fabric", "stack.gpu"), "gpu_expect: {count: 0}"),
+        ("driver.loaded", "driver.nodes", "driver.fabric", "stack.gpu", "containers.cdi",
+         "containers.gpus", "containers.reload"), "gpu_expect: {count: 0}"),
     **dict.fromkeys(
         ("driver.packages", "driver.held", "driver.modules", "driver.nouveau", "driver.pending",
          "driver.persistence", "driver.secure-boot"), "gpu_driver: not set"),

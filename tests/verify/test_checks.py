@@ -6,6 +6,7 @@ A row breaks the healthy pair in one way and lists every check that then is not 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 
@@ -51,9 +52,22 @@ def with_gpus(plan: Document, snapshot: Document, count: int = 2) -> None:
     """Turn the healthy pair into a healthy host that has GPUs."""
     with_cards(plan, snapshot, count)
     place = "/job:localhost/replica:0/task:0/device:GPU:"
+    with_gpus_in_containers(plan, snapshot, count)
+    run = data(snapshot, "containers")["run"]
     stack(snapshot)["framework"]["matmul"] = [
         {"requested": f"/GPU:{n}", "device": f"{place}{n}", "n": 2048, "wrong": 0, "first_s": 0.5,
          "steady_s": 0.001, "tflops": 17.1, "error": None} for n in range(count)]
+    run["framework"]["matmul"] = deepcopy(stack(snapshot)["framework"]["matmul"])
+
+
+def with_gpus_in_containers(plan: Document, snapshot: Document, count: int) -> None:
+    """The same for containers."""
+    plan["containers"]["gpus"] = count
+    there = data(snapshot, "containers")
+    there["cdi"] = [{"path": "/run/cdi/nvidia.yaml", "driver_version": "535.261.03",
+                     "devices": [*map(str, range(count)), "all"], "error": None}]
+    there["run"]["gpus"] = [{"node": f"/dev/nvidia{n}", "error": None} for n in range(count)]
+    there["run"]["reload"] = {"error": None, "gpus": deepcopy(there["run"]["gpus"])}
 
 
 # -- the host -----------------------------------------------------------------------------------
@@ -640,6 +654,49 @@ def test_what_tells_a_toolkits_release(
     assert verdicts(plan, snapshot)["toolkit.present"] == verdict
 
 
+# -- containers -----------------------------------------------------------------------------------
+
+
+@fault(containers__runtime=("daemon.json cannot be read: Expecting value", "correct /etc/docker"))
+def daemon_json_is_damaged(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["daemon"]["error"] = "Expecting value: line 3 column 5"
+
+
+@fault(containers__runtime=("does not register the runtime nvidia", PROVISION))
+def runtime_is_not_registered(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["daemon"]["runtimes"] = {}
+
+
+@fault(containers__runtime=("he running Docker does not know the runtime nvidia",
+                            PROVISION))
+def docker_was_not_told(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["engine"]["runtimes"] = ["runc"]
+
+
+@fault(containers__runtime=("1.17.8-1 is not held", PROVISION))
+def toolkit_is_not_held(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["toolkit"]["held"] = False
+
+
+@fault(containers__runtime=("could not be run: docker run: no space left", "journalctl -u docker"),
+       containers__matmul=("could not be run: docker run: no space left", "journalctl -u docker"))
+def no_container_starts(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["run"].update(
+        state="failed", error="docker run: no space left", framework=None)
+
+
+@fault(containers__matmul=("in a container on /CPU:0 gave 3 wrong rows", "out of service"))
+def wrong_numbers_in_a_container(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["run"]["framework"]["matmul"][0]["wrong"] = 3
+
+
+@fault(containers__matmul=("The image theirs:1 is not on the host", "docker pull theirs:1"))
+def image_is_not_there(plan: Document, snapshot: Document) -> None:
+    plan["containers"]["image"] = "theirs:1"
+    data(snapshot, "containers")["run"]["image"] = {
+        "name": "theirs:1", "present": False, "framework": None}
+
+
 # -- the table ------------------------------------------------------------------------------------
 
 
@@ -669,6 +726,8 @@ def test_a_library_mapped_under_another_name_is_a_stranger(
 
 
 def test_every_check_is_proven_by_a_fault() -> None:
-    # Those of the driver are broken in tables of their own, the other one above.
-    driver = {name for row in test_checks_driver.FAULTS for name in row[2]} | {"driver.pending"}
-    assert {name for row in FAULTS for name in row[2]} | driver | {"stack.gpu"} == set(CHECKS)
+    # Those of the driver are broken in tables of their own, the others above and in
+    # test_containers.py.
+    others = {name for row in test_checks_driver.FAULTS for name in row[2]} | {
+        "driver.pending", "stack.gpu", "containers.cdi", "containers.gpus", "containers.reload"}
+    assert {name for row in FAULTS for name in row[2]} | others == set(CHECKS)
