@@ -45,7 +45,7 @@ def change(plan: Mapping[str, Any], host: Host) -> Row | None:
     if wanted is None:
         if entry and entry.get("state") == "removing":
             return row("remove", begun)
-        if host.receipt(kind, identity) and plan.get("prune"):
+        if (host.receipt(kind, identity) or entry) and plan.get("prune"):
             return row("remove", "nothing declares it any more (gpu_prune)")
         return None
     if names := host.unseen(("receipts", "containers")):

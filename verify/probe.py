@@ -1871,7 +1871,8 @@ class Trial:
 
     def __init__(self, host, wanted, found, home):
         self.host, self.home = host, home
-        self.engine, self.wrapper = found["engine"]["path"], found["wrapper"]
+        self.engine = host.path(found["engine"]["path"])
+        self.wrapper = found["wrapper"] and host.path(found["wrapper"])
         self.engine_name = wanted["engine"]
         self.ends = time.monotonic() + host.inner_s
         self.name = "gpufleet-verify-%d" % os.getpid()
