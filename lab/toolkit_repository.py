@@ -41,7 +41,9 @@ def build(lab: Lab, directory: Path) -> str:
             for name in PACKAGES:
                 _package(name, version, work, packages)
         _lists(packages)
-        return _signed(packages, directory / "key.asc", work / "keys")
+        fingerprint = _signed(packages, directory / "key.asc", work / "keys")
+    (directory / "fingerprint").write_text(fingerprint + "\n", encoding="ascii")
+    return fingerprint
 
 
 def _package(name: str, version: str, work: Path, target: Path) -> None:

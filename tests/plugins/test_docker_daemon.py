@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def test_check_mode_shows_it_and_writes_nothing(run: Run, file: Path) -> None:
     answer = merge(run, file, check=True)
     assert answer["changed"]
     assert '"live-restore": true' in answer["diff"]["after"]
-    assert os.listdir(file.parent) == ["daemon.json"]
+    assert list(file.parent.iterdir()) == [file]
     assert file.read_text() == THEIRS
 
 
@@ -132,7 +131,7 @@ def test_what_cannot_be_read_is_refused_with_its_place(
     assert words in answer["msg"]
     assert str(file) in answer["msg"]
     assert file.read_text() == text
-    assert os.listdir(file.parent) == ["daemon.json"]
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_a_runtime_is_taken_out_and_the_others_stay(run: Run, file: Path) -> None:

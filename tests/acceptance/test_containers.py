@@ -1,0 +1,194 @@
+"""GPUs in containers on a real host: real Docker and Podman, with stand-ins for NVIDIA's toolkit.
+
+Cards are stand-ins, too: nodes that can be opened, and a version where the kernel shows a driver's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import ROOT, Fleet, lab
+
+pytestmark = pytest.mark.lab
+UP = ("--hosts", "lab1,lab2")
+ARTIFACTS = ("--cuda", "8.0")
+
+THEIRS = '{"log-driver": "json-file", "labels": ["site=ber"]}'
+CARDS = """
+mkdir -p /srv/driver/nvidia
+echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03' >/srv/driver/nvidia/version
+mountpoint -q /proc/driver || mount --bind /srv/driver /proc/driver
+[ -e /dev/nvidia0 ] || {
+    mknod -m 666 /dev/nvidia0 c 1 3
+    mknod -m 666 /dev/nvidia1 c 1 5
+    mknod -m 666 /dev/nvidiactl c 1 7
+}
+"""
+CONTAINER = """
+mkdir -p /etc/docker
+apt-get update -q && apt-get install -qy --no-install-recommends docker.io
+tar -c /etc/ld.so.cache | docker import - theirs
+docker run --detach --name theirs --network none -v /usr:/usr:ro -v /lib:/lib:ro \
+    -v /lib64:/lib64:ro theirs /usr/bin/sleep infinity
+"""
+SINCE = "docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' theirs"
+
+
+@pytest.fixture(scope="module")
+def wishes(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What is declared; the toolkit's repository is on both hosts."""
+    repository = tmp_path_factory.mktemp("toolkit")
+    lab(fleet, "toolkit-repository", str(repository))
+    for host in ("lab1", "lab2"):
+        packed = subprocess.run(["tar", "-C", repository, "-c", "."], check=True,
+                                capture_output=True).stdout  # fmt: skip
+        subprocess.run(
+            [ROOT / ".venv/bin/python", "-m", "lab", "exec", host, "--",
+             "sh", "-c", "mkdir -p /srv/toolkit && tar -C /srv/toolkit -x"],
+            cwd=ROOT, env=fleet.environment, input=packed, check=True,
+        )  # fmt: skip
+    return {
+        "gpu_stacks": [],
+        "gpu_containers": {"toolkit": "1.17.8"},
+        "nvidia_docker_repo_url": "file:///srv/toolkit",
+        "nvidia_docker_repo_key": "file:///srv/toolkit/key.asc",
+        "nvidia_docker_repo_key_fingerprint": (repository / "fingerprint").read_text().strip(),
+    }
+
+
+def words(wishes: dict[str, Any], host: str = "lab1", **more: Any) -> list[str]:
+    return ["--limit", host, "-e", json.dumps({**wishes, **more})]
+
+
+def containers(
+    fleet: Fleet, wishes: dict[str, Any], status: int | None = None, **more: Any
+) -> dict[str, dict[str, Any]]:
+    """The verdicts of the checks of containers on lab1."""
+    said = fleet.gpufleet("verify", "--json", *words(wishes, **more), status=status).stdout
+    checks = json.loads(said)["hosts"]["lab1"]["checks"]
+    return {check["id"]: check for check in checks if check["id"].startswith("containers.")}
+
+
+@pytest.fixture(scope="module")
+def theirs(fleet: Fleet, wishes: dict[str, Any]) -> Iterator[str]:
+    """A Docker of somebody's, and since when his container runs."""
+    fleet.on("lab1", f"mkdir -p /etc/docker; echo '{THEIRS}' >/etc/docker/daemon.json; {CONTAINER}")
+    since = fleet.on("lab1", SINCE)
+    assert since.startswith("true ")
+    yield since
+    assert fleet.on("lab1", SINCE) == since
+
+
+def test_check_mode_says_all_of_it_and_changes_nothing(
+    fleet: Fleet, wishes: dict[str, Any], theirs: str
+) -> None:
+    before = fleet.state("lab1")
+    said = fleet.gpufleet("provision", "--check", *words(wishes)).stdout
+    assert '"live-restore": true' in said
+    assert "Would install nvidia-container-toolkit" in said
+    assert fleet.state("lab1") == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "words_said"),
+    [
+        ("echo '{\"a\": 1,}' >/etc/docker/daemon.json", "daemon.json is not valid JSON"),
+        ("true", "accepted is 0000000000000000000000000000000000000000"),
+    ],
+    ids=["daemon.json damaged", "key rotated"],
+)
+def test_what_cannot_be_done_is_refused_and_docker_is_as_it_was(
+    fleet: Fleet, wishes: dict[str, Any], theirs: str, damage: str, words_said: str
+) -> None:
+    fleet.on("lab1", f"cp /etc/docker/daemon.json /srv/daemon.json; {damage}")
+    more = {"nvidia_docker_repo_key_fingerprint": "0" * 40} if damage == "true" else {}
+    done = fleet.gpufleet("provision", *words(wishes, **more), status=None)
+    assert done.returncode != 0
+    assert words_said in done.stdout.replace("\n        ", " ").replace("\n", " ")
+    fleet.on("lab1", "cp /srv/daemon.json /etc/docker/daemon.json")
+    assert fleet.on("lab1", "cat /etc/docker/daemon.json").strip() == THEIRS
+    fleet.on("lab1", "! dpkg -s nvidia-container-toolkit")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "test -e /etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources",
+        "grep -q '^Package: nvidia-container-toolkit-base' /var/lib/dpkg/status",
+        "grep -q live-restore /etc/docker/daemon.json",
+        "test -e /etc/systemd/system/multi-user.target.wants/gpufleet-containers.service",
+    ],
+)
+def test_a_killed_run_is_finished_by_the_next(
+    fleet: Fleet, wishes: dict[str, Any], theirs: str, moment: str
+) -> None:
+    # As before, so that each moment comes once more.
+    fleet.gpufleet("provision", *words(wishes, gpu_containers=None, gpu_prune=True))
+    fleet.on("lab1", f"echo '{THEIRS}' >/etc/docker/daemon.json; systemctl reload docker;"
+                     " rm -f /etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources")
+    fleet.on("lab1", f"! {moment}")
+    fleet.killed(moment, ROOT / "gpufleet", "provision", *words(wishes))
+    assert "finish containers engine" in " ".join(
+        fleet.gpufleet("plan", *words(wishes)).stdout.split())
+    fleet.gpufleet("provision", *words(wishes))
+    assert "changed=0" in fleet.gpufleet("provision", *words(wishes)).stdout
+    assert fleet.on("lab1", SINCE) == theirs
+
+
+def test_cards_are_seen_in_containers_and_kept(
+    fleet: Fleet, wishes: dict[str, Any], theirs: str
+) -> None:
+    fleet.gpufleet("provision", *words(wishes))
+    cards = {"gpu_expect": {"count": 2}}
+    fleet.on("lab1", CARDS)
+    assert containers(fleet, wishes, **cards)["containers.cdi"]["verdict"] == "FAIL"
+
+    def mended() -> None:
+        # What has no stand-in here, such as the cards on the PCI bus, stays wrong.
+        fleet.gpufleet("provision", *words(wishes, **cards), status=None)
+        found = containers(fleet, wishes, **cards)
+        assert {name for name, check in found.items() if check["verdict"] == "PASS"} == {
+            f"containers.{name}" for name in ("runtime", "cdi", "gpus", "reload")}, found
+
+    mended()
+    fleet.on("lab1", "sed -i s/535.261.03/550.163.01/ /srv/driver/nvidia/version")
+    cdi = containers(fleet, wishes, **cards)["containers.cdi"]
+    assert "is of 535.261.03, loaded is 550.163.01" in cdi["cause"]
+    mended()
+    fleet.on("lab1", "rm /dev/char/1:5")
+    found = containers(fleet, wishes, **cards)
+    assert "/dev/char/1:5" in found["containers.reload"]["cause"]
+    assert found["containers.gpus"]["verdict"] == "PASS"
+    mended()
+    names = fleet.on("lab1", "docker ps --all --format '{{.Names}}'").split()
+    assert names == ["theirs"]
+    fleet.on("lab1", "umount /proc/driver; rm -rf /dev/nvidia* /dev/char")
+
+
+def test_the_command_of_old_gives_all_cards(fleet: Fleet, wishes: dict[str, Any]) -> None:
+    fleet.gpufleet("provision", *words(wishes))
+    fleet.on("lab1", CARDS)
+    line = "run --rm --network none -v /usr:/usr:ro -v /lib:/lib:ro -v /lib64:/lib64:ro theirs"
+    seen = fleet.on("lab1", f"nvidia-docker {line} /usr/bin/ls /dev").split()
+    assert {"nvidia0", "nvidia1", "nvidiactl"} <= set(seen)
+    seen = fleet.on("lab1", f"NV_GPU=1 nvidia-docker {line} /usr/bin/ls /dev").split()
+    assert "nvidia1" in seen
+    assert "nvidia0" not in seen
+    fleet.on("lab1", "umount /proc/driver; rm -rf /dev/nvidia* /dev/char")
+
+
+def test_podman_gives_containers_the_cards_as_well(fleet: Fleet, wishes: dict[str, Any]) -> None:
+    podman = {"gpu_containers": {"engine": "podman"}, "gpu_expect": {"count": 2}}
+    fleet.on("lab2", CARDS)
+    fleet.gpufleet("provision", *words(wishes, "lab2", **podman), status=None)
+    said = fleet.gpufleet("verify", "--json", *words(wishes, "lab2", **podman), status=None).stdout
+    checks = {c["id"]: c for c in json.loads(said)["hosts"]["lab2"]["checks"]}
+    for name in ("runtime", "cdi", "gpus", "reload"):
+        assert checks[f"containers.{name}"]["verdict"] == "PASS", checks[f"containers.{name}"]
+    assert "podman" in checks["containers.runtime"]["evidence"]
+    assert fleet.on("lab2", "podman ps --all --quiet; podman images --quiet") == ""
