@@ -12,6 +12,9 @@ from typing import Any
 from . import (
     adoption,
     containers,
+    driver_kernels,
+    driver_packages,
+    driver_running,
     driver_state,
     environment,
     leftovers,
@@ -25,6 +28,18 @@ from .linker import FILE as LINKER_FILE
 Row = dict[str, Any]
 
 UNSEEN = "could not be looked at"
+
+# In the order in which they matter, and in which a run sets them right. Whether the driver that
+# is installed also runs is for `restart`.
+DRIVER: tuple[driver_state.Judge, ...] = (
+    driver_packages.packages,
+    driver_packages.holds,
+    driver_kernels.modules,
+    driver_kernels.nouveau,
+    driver_running.persistence,
+    driver_running.fabric,
+    driver_running.mig,
+)
 
 
 def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list[Row]:
@@ -115,7 +130,9 @@ def _driver(host: Host, plan: Mapping[str, Any]) -> Row | None:
         return found
     if found := _unfinished(host, kind, identity):
         return found
-    receipt, faults = host.receipt(kind, identity), driver_state.faults(plan, host)
+    receipt = host.receipt(kind, identity)
+    faults = [each for judge in DRIVER for each in judge(plan, host) if each.action]
+    faults.sort(key=lambda each: each.action != "refuse")
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     if faults and (receipt or faults[0].action == "refuse"):
         return _change(kind, identity, faults[0].action, faults[0].cause + more)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compat import changes, driver_state, resolve
+from compat import changes, driver_running, driver_state, resolve
 from compat.host import Host
 
 from .documents import KERNEL, converged, mangled, receipt, section, snapshot, wish
@@ -51,7 +51,7 @@ def with_cards(plan: Row, host: Row, **driver: Any) -> None:
     section(host, "gpus")["pci"] = [{"address": "0000:01:00.0", "driver": "nvidia"}]
     section(host, "driver").update(
         loaded="535.261.03",
-        persistence={"unit": driver_state.PERSISTENCE, "enabled": True, "active": True}, **driver)
+        persistence={"unit": driver_running.PERSISTENCE, "enabled": True, "active": True}, **driver)
 
 
 def test_a_driver_as_it_should_be_is_left_alone(plan: Row, host: Row) -> None:

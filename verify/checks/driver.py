@@ -1,15 +1,15 @@
 """The driver: installed, held, built for every kernel, loaded, and served by its daemons.
 
-What is wrong is told by `compat.driver_state`, which also tells a run what to do about it. What
-needs a card is excused by `gpu_expect: {count: 0}`, what is only demanded of a driver that
-gpufleet installs by the declaration that it does not.
+What is wrong is told by `compat.driver_packages` and the like, which also tell a run what to do
+about it. What needs a card is excused by `gpu_expect: {count: 0}`, what is only demanded of a
+driver that gpufleet installs by the declaration that it does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compat import driver_state
+from compat import driver_kernels, driver_packages, driver_running, driver_state
 from compat.host import Host
 
 from ..verdict import Verdict
@@ -82,7 +82,7 @@ def _no_persistence(plan: Document) -> str | None:
 @check("driver.packages", reads=("packages", "driver", "receipts"), excuse=_not_managed)
 def packages(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The driver is the planned one, whole, of one version, and from one repository."""
-    yield from findings(driver_state.packages, plan, seen)
+    yield from findings(driver_packages.packages, plan, seen)
     there = driver_state.core(Host(seen.snapshot))
     versions = shortened(sorted(set(there.values()))) or "none"
     yield Seen(f"{len(there)} packages of version {versions},"
@@ -93,7 +93,7 @@ def packages(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
        excuse=_not_installed_by_packages)
 def held(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The driver's packages are held and pinned, and upgrades at night leave them out."""
-    yield from findings(driver_state.holds, plan, seen)
+    yield from findings(driver_packages.holds, plan, seen)
     rows = seen["packages"]["driver"]
     yield Seen(f"{sum(row['held'] for row in rows)} of {len(rows)} packages are held, pinned by"
                f" {shortened([row['path'] for row in seen['packages']['pins']]) or 'nothing'}")
@@ -102,7 +102,7 @@ def held(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 @check("driver.modules", reads=("kernel", "driver", "packages"), excuse=_not_declared)
 def modules(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Every kernel that can boot has the driver's module, and what the next one is built with."""
-    kernels = driver_state.judged_kernels(Host(seen.snapshot))
+    kernels = driver_kernels.judged_kernels(Host(seen.snapshot))
     found = [row["path"] for kernel in kernels for row in kernel["modules"]]
     if not driver_state.managed(plan) and not found:
         yield Finding(
@@ -110,7 +110,7 @@ def modules(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             " of the usual places", "look on the host: modinfo -F filename nvidia",
             verdict=Verdict.INCONCLUSIVE)
         return
-    yield from findings(driver_state.modules, plan, seen)
+    yield from findings(driver_kernels.modules, plan, seen)
     names = [kernel["version"] for kernel in kernels]
     yield Seen(f"{shortened(names) or 'no kernel of its own'}; next boot:"
                f" {seen['kernel']['next_boot']} ({seen['kernel']['next_boot_source']})")
@@ -119,7 +119,7 @@ def modules(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 @check("driver.nouveau", reads=("driver", "kernel"), excuse=_not_managed)
 def nouveau(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """nouveau is not loaded, is forbidden, and no initramfs loads it before that is read."""
-    yield from findings(driver_state.nouveau, plan, seen)
+    yield from findings(driver_kernels.nouveau, plan, seen)
     yield Seen(str(seen["driver"]["nouveau"]))
 
 
@@ -127,7 +127,7 @@ def nouveau(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
        excuse=_managed_without_card)
 def secure_boot(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Where Secure Boot is on, the key that signs the driver's modules is enrolled."""
-    yield from findings(driver_state.secure_boot, plan, seen)
+    yield from findings(driver_kernels.secure_boot, plan, seen)
     yield Seen(str(seen["kernel"]["secure_boot"]))
 
 
@@ -143,7 +143,7 @@ def loaded(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     if cards:
         yield Finding(f"nouveau holds {', '.join(cards)}: CUDA cannot use a card that it holds",
                       "blacklist nouveau, rebuild the initramfs, reboot")
-    yield from findings(driver_state.mismatch, plan, seen)
+    yield from findings(driver_running.mismatch, plan, seen)
     minimum = plan["driver"]["minimum"] if plan["driver"] else None
     if version and minimum and numbers(version) < numbers(minimum):
         yield Finding(
@@ -159,19 +159,19 @@ def loaded(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 @check("driver.nodes", reads=("gpus", "driver"), repair=LOOK, excuse=_not_asked)
 def nodes(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Each GPU of the loaded driver has its device file."""
-    yield from findings(driver_state.nodes, plan, seen)
+    yield from findings(driver_running.nodes, plan, seen)
     yield Seen(shortened(seen["gpus"]["nodes"], 12) or "no device file")
 
 
 @check("driver.persistence", reads=("driver",), severity="major", excuse=_no_persistence)
 def persistence(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The persistence daemon runs, and starts at boot."""
-    yield from findings(driver_state.persistence, plan, seen)
+    yield from findings(driver_running.persistence, plan, seen)
     yield Seen(str(seen["driver"]["persistence"]))
 
 
 @check("driver.fabric", reads=("driver", "gpus", "packages"), excuse=_not_asked)
 def fabric(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The fabric manager runs where an NVSwitch is, of the driver's version, and nowhere else."""
-    yield from findings(driver_state.fabric, plan, seen)
+    yield from findings(driver_running.fabric, plan, seen)
     yield Seen(f"{len(seen['gpus']['nvswitches'])} NVSwitches, {seen['driver']['fabric']}")

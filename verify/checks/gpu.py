@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compat import driver_state
+from compat import driver_running
 
 from ..verdict import Verdict
 from .registry import (
@@ -67,6 +67,6 @@ def mig(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             "Whether the GPUs are split as declared is not known: no driver could be asked",
             "see driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
         return
-    yield from findings(driver_state.mig, plan, seen)
+    yield from findings(driver_running.mig, plan, seen)
     yield Seen("; ".join(f"GPU {row['gpu']}: MIG {row['mode'] or 'not known to it'}"
                          f" {' '.join(row['instances'])}".rstrip() for row in seen["gpus"]["mig"]))

@@ -148,7 +148,7 @@ def no_stacks(plan: Document) -> str | None:
 
 
 def findings(judge: Judge, plan: Document, seen: Sections) -> Iterator[Finding]:
-    """What a function of `compat.driver_state` says, as findings."""
+    """What one of those who judge a part of the driver says, as findings."""
     for fault in judge(plan, Host(seen.snapshot)):
         yield Finding(f"{fault.cause[:1].upper()}{fault.cause[1:]}", fault.remedy)
 
