@@ -187,6 +187,22 @@ def test_without_a_boot_loader_the_link_tells_else_the_newest(root: Path) -> Non
     assert (found["next_boot"], found["next_boot_source"]) == (None, None)
 
 
+def test_a_boot_loader_that_only_root_may_read_hides_no_kernel(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    read = probe.Host.text
+
+    def refuse(host: Any, name: str) -> Any:
+        if name.endswith("grub.cfg"):
+            raise PermissionError(name)
+        return read(host, name)
+
+    put(root, "boot/grub/grub.cfg", GRUB.replace("DEFAULT", "1>1"))
+    monkeypatch.setattr(probe.Host, "text", refuse)
+    found = look(root)["kernel"]
+    assert (found["next_boot"], found["next_boot_source"]) == (NEW, "the newest in /boot")
+
+
 @pytest.mark.parametrize(("name", "text", "kind"), [
     ("run/systemd/container", "podman\n", "podman"),
     ("proc/1/environ", "PATH=/bin\0container=lxc\0HOME=/\0", "lxc"),
