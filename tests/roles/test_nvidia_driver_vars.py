@@ -1,0 +1,109 @@
+"""The role's variables, rendered for every supported distribution, source, branch and kind of
+module, say the packages, repository and pins that were written down by hand beside this file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+
+from compat import offers
+from compat.host import Host
+
+ROLE = Path(__file__).resolve().parents[2] / "roles" / "nvidia_driver"
+SYSTEMS = yaml.safe_load((ROLE.parents[1] / "tests/compat/os_facts.yml").read_text())
+EXPECTED = yaml.safe_load((Path(__file__).parent / "nvidia_driver_vars.yml").read_text())
+
+
+def trusted(value: Any) -> Any:
+    """What Ansible makes of a file of variables: texts that may be templates."""
+    if isinstance(value, dict):
+        return {key: trusted(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [trusted(each) for each in value]
+    return trust_as_template(value) if isinstance(value, str) else value
+
+
+def variables(name: str) -> dict[str, Any]:
+    """The variables of a file of the role's."""
+    read: dict[str, Any] = trusted(yaml.safe_load((ROLE / name).read_text()))
+    return read
+
+
+def rendered(system: str, **driver: Any) -> dict[str, Any]:
+    """What the role works with on a system, for a plan's driver."""
+    os = {key: SYSTEMS[system][key] for key in ("id", "version_id", "codename")}
+    family = "debian" if os["id"] in {"debian", "ubuntu"} else "redhat"
+    plan = {"persistence": True, "fabric_manager": False, "version": None, **driver}
+    known = {
+        **variables("defaults/main.yml"),
+        **variables("vars/main.yml"),
+        "role_path": trusted(str(ROLE)),
+        "gpu_plan": {"os": {**os, "family": family}, "driver": plan},
+        "gpu_changes": [],
+    }
+    files = Templar(loader=DataLoader(), variables=known).template(
+        known["__nvidia_driver_vars_files"]
+    )
+    found = [name for name in files["files"] if (ROLE / "vars" / name).exists()]
+    assert found, f"the role has no variables for {system}"
+    known.update(variables(f"vars/{found[0]}"))
+    templar = Templar(loader=DataLoader(), variables=known)
+    names = ("packages", "helpers", "repository")
+    return {name: templar.template(known[f"__nvidia_driver_{name}"]) for name in names}
+
+
+CASES = [
+    (system, source, branch, flavour)
+    for system, sources in EXPECTED.items()
+    for source, row in sources.items()
+    for branch, flavours in row["branches"].items()
+    for flavour in flavours
+]
+
+
+@pytest.mark.parametrize(("system", "source", "branch", "flavour"), CASES)
+def test_renders_what_was_written_down(system: str, source: str, branch: str, flavour: str) -> None:
+    expected = EXPECTED[system][source]
+    found = rendered(system, source=source, branch=branch, module=flavour)
+    assert found["packages"] == expected["branches"][branch][flavour]
+    assert found["helpers"] == expected["helpers"]
+    repository = {key: found["repository"].get(key) for key in expected["repository"]}
+    assert repository == expected["repository"]
+
+
+def test_every_system_and_every_branch_that_is_offered_is_written_down() -> None:
+    """Whatever the resolver may choose, the role knows packages for."""
+    assert set(EXPECTED) == set(SYSTEMS)
+    for name, facts in SYSTEMS.items():
+        system = offers.of(Host({"sections": {"os": {"state": "ok", "data": facts}}}))
+        assert system is not None
+        for source in ("distro", "nvidia_repo"):
+            for offer in system.offers(source):
+                for flavour in offer.modules:
+                    found = rendered(
+                        name,
+                        source=source,
+                        branch=offer.branch.number,
+                        module=flavour,
+                        fabric_manager=offer.fabric_manager,
+                    )
+                    assert found["packages"], f"{name} {source} {offer.branch.number} {flavour}"
+                    fabric = [each for each in found["helpers"] if "fabric" in each]
+                    assert bool(fabric) == offer.fabric_manager, f"{name} {source}: {fabric}"
+
+
+def test_no_persistence_daemon_where_it_is_not_declared() -> None:
+    found = rendered("debian-12", source="distro", branch="535", module="open", persistence=False)
+    assert found["helpers"] == []
+
+
+def test_a_mirror_needs_only_its_address() -> None:
+    with_mirror = {"uri": "https://mirror.example/nvidia/"}
+    known = rendered("debian-12", source="nvidia_repo", branch="580", module="open")["repository"]
+    assert known["uri"].startswith("https://developer.download.nvidia.com/")
+    assert {**known, **with_mirror}["fingerprints"] == known["fingerprints"]
