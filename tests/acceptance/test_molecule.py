@@ -12,15 +12,34 @@ from tests.acceptance.conftest import ROOT
 SCENARIOS = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
 # What happens in them is also killed half-way, and compared, in test_killed_later.py.
 RARE = {"adopt", "remove", "switch"}
+# Each of its steps builds the driver's modules: on each Debian, and only with the slow tests.
+BRANCHES = "branches"
 
 
 @pytest.mark.lab
 @pytest.mark.parametrize(
     "scenario",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in RARE)) for name in SCENARIOS],
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in RARE))
+        for name in SCENARIOS
+        if name != BRANCHES
+    ],
 )
 def test_scenario(scenario: str) -> None:
-    environment = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
+    passes(scenario)
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", ["bullseye", "bookworm", "trixie"])
+def test_a_driver_goes_from_branch_to_branch_and_back(suite: str) -> None:
+    passes(BRANCHES, DRIVER_SUITE=suite)
+
+
+def passes(scenario: str, **settings: str) -> None:
+    """Run a scenario to its end."""
+    path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, **settings}
     done = subprocess.run(
         ["molecule", "test", "--scenario-name", scenario],
         cwd=ROOT,
