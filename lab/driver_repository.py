@@ -1,5 +1,5 @@
-"""Makes a signed apt repository of stand-in drivers: NVIDIA's names, and nothing of NVIDIA's
-inside.
+"""Makes a signed apt repository of stand-in drivers, and a stand-in for NVIDIA's runfile: NVIDIA's
+names, and nothing of NVIDIA's inside.
 
 The kernel module is an empty one that DKMS builds in seconds, under the name and with the version
 and licence of the real one; `libcuda.so.1` answers as on a machine without a card. Tests put the
@@ -65,6 +65,30 @@ WantedBy=multi-user.target
 """
 
 
+_RUNFILE = """\
+#!/bin/sh
+# A stand-in for NVIDIA's runfile, with nothing of NVIDIA's inside. It keeps its options.
+set -e
+echo "$@" >/var/log/stand-in-runfile
+case " $* " in *" --silent "*) ;; *) echo "ERROR: nobody is here to answer" >&2; exit 1;; esac
+tail -n +14 "$0" | tar -xz -C /
+case " $* " in
+  *" --kernel-module-type=open "*) ;;
+  *) sed -i 's|Dual MIT/GPL|NVIDIA|' /usr/src/nvidia-{version}/nvidia.c;;
+esac
+ldconfig
+dkms add nvidia/{version}
+exit 0
+"""
+_UNINSTALL = """\
+#!/bin/sh
+dkms remove nvidia/{version} --all
+rm -rf /usr/src/nvidia-{version} {lib}/libcuda.so.{version} {lib}/libcuda.so.1
+rm /usr/bin/nvidia-uninstall
+ldconfig
+"""
+
+
 @dataclass
 class Package:
     """One package: its files by path, its scripts by name."""
@@ -113,15 +137,21 @@ def kernel(version: str, flavour: str) -> Package:
     )
 
 
-def packages(version: str, cuda_version: int, work: Path) -> list[Package]:
-    """Every package of one version of the driver."""
-    exact = f"(= {version}-1)"
+def library_of(version: str, cuda_version: int, work: Path) -> Path:
+    """A `libcuda.so.1` that finds no card."""
     stub = work / f"libcuda.so.{version}"
     functions = {
         "cuInit": library.Function(status=100),
         "cuDriverGetVersion": library.Function(writes=cuda_version, to=0),
     }
     library.write(stub, "libcuda.so.1", functions)
+    return stub
+
+
+def packages(version: str, cuda_version: int, work: Path) -> list[Package]:
+    """Every package of one version of the driver."""
+    exact = f"(= {version}-1)"
+    stub = library_of(version, cuda_version, work)
     lib = "/usr/lib/x86_64-linux-gnu"
     return [
         kernel(version, "proprietary"),
@@ -211,6 +241,23 @@ def build(
         ]
         write(folder / "Packages", index(files))
         return sign(folder, label, work)
+
+
+def runfile(path: Path, version: str) -> Path:
+    """Make the stand-in for a version's runfile; returns it."""
+    lib = "/usr/lib/x86_64-linux-gnu"
+    with tempfile.TemporaryDirectory() as place:
+        work, root = Path(place), Path(place) / "root"
+        stub = root / lib.lstrip("/") / f"libcuda.so.{version}"
+        stub.parent.mkdir(parents=True)
+        shutil.copyfile(library_of(version, VERSIONS[version], work), stub)
+        for name, content in kernel(version, "open").files.items():
+            write(root / name.lstrip("/"), str(content))
+        uninstall = root / "usr/bin/nvidia-uninstall"
+        write(uninstall, _UNINSTALL.format(version=version, lib=lib), mode=0o755)
+        run("tar", "-czf", work / "files", "--owner=0", "--group=0", "-C", root, "usr")
+        path.write_bytes(_RUNFILE.format(version=version).encode() + (work / "files").read_bytes())
+    return path
 
 
 if __name__ == "__main__":

@@ -432,7 +432,8 @@ class Driver:
         """
         self.installation.version = target["version"]
         before = self.there()
-        self.installation.begin(fresh=not before and not self.receipt, before=before)
+        fresh = not before and not self.receipt
+        self.installation.begin(fresh=fresh, before=before, source=target["source"])
         # What a killed run found is the truth about the time before.
         before = self.installation.journal.get("before", before)
         try:
@@ -796,8 +797,9 @@ def needed(driver, state):
         return driver.lacking(driver.apt.query())
     if state == "previous":
         return ["the former driver is asked for"]
-    known = driver.receipt or driver.installation.journal
-    return ["a driver of ours is installed"] if known else []
+    known = driver.receipt or driver.installation.journal or {"source": "runfile"}
+    # What a runfile brought is another module's.
+    return ["a driver of ours is installed"] if known.get("source") != "runfile" else []
 
 
 if __name__ == "__main__":

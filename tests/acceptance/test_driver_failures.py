@@ -7,6 +7,7 @@ module DKMS builds in seconds; the real ones are installed in molecule's scenari
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from pathlib import Path
@@ -270,3 +271,27 @@ def test_a_killed_upgrade_is_finished_by_the_next_run(host: Host, moment: str) -
     assert json.loads(host.on(f"cat {RECEIPT}"))["version"] == OLD, "the kill came too late"
     host.install(NEW)
     host.works(NEW)
+
+
+def test_a_driver_comes_from_a_runfile_and_goes_again(host: Host) -> None:
+    name = f"NVIDIA-Linux-x86_64-{NEW}.run"
+    file = driver_repository.runfile(host.work / name, NEW)
+    wishes = {
+        "gpu_driver": {"branch": NEW, "source": "runfile", "module": "open"},
+        "gpu_accept_nvidia_eula": True,
+        "gpu_artifacts_source": str(host.work),
+    }
+    # Beside packages it is refused, and nobody's word on the file is none.
+    assert "NVIDIA-Linux" not in host.install(NEW, status=2, **wishes).stdout
+    host.fleet.gpufleet("remove", "--driver")
+    host.refused(NEW, f"Nobody has published a checksum of {name}", **wishes)
+    wishes["gpu_artifacts"] = {name: {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}}
+    host.install(NEW, **wishes)
+    assert "--dkms" in host.on("cat /var/log/stand-in-runfile")
+    assert "changed=0 " in host.install(NEW, **wishes).stdout
+    said = host.fleet.verdicts(0, "-e", host.wishes(NEW, **wishes))["lab1"]
+    assert said["driver.modules"]["verdict"] == said["driver.packages"]["verdict"] == "PASS"
+    host.fleet.gpufleet("remove", "--driver")
+    assert (
+        host.on("ls /usr/src | grep nvidia; dkms status; ls /var/lib/gpufleet/receipts", None) == ""
+    )
