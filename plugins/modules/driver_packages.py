@@ -353,12 +353,26 @@ class Driver:
 
     def judged(self, words):
         """What a simulated installation brings; raises where it would do harm."""
+        installs, removes = self.simulated(words)
+        there = self.there()
+        versions = dict(there, **{name: row["version"] for name, row in installs.items()})
+        self.refuse_other_branch(versions, installs)
+        going = sorted(set(self.former(there)) - set(installs) - set(removes))
+        if going:
+            installs, removes = self.simulated([*words, *(name + "-" for name in going)])
+        refuse_harm(installs, removes)
+        self.refuse_other_repository(installs)
+        self.after = {
+            name: version
+            for name, version in versions.items()
+            if DRIVER_PACKAGE.match(name) and name not in removes
+        }
+        return installs
+
+    def simulated(self, words):
+        """What an installation would bring and remove; raises where apt finds no way."""
         try:
-            installs, removes = self.apt.simulate("install", *words)
-            going = set(self.former(self.there())) - set(installs) - set(removes)
-            if going:
-                away = [name + "-" for name in sorted(going)]
-                installs, removes = self.apt.simulate("install", *words, *away)
+            return self.apt.simulate("install", *words)
         except StateError as error:
             raise StateError(
                 "The driver's packages cannot be installed; nothing was changed. {} See whether "
@@ -367,14 +381,6 @@ class Driver:
                     error, self.note
                 )
             ) from None
-        refuse_harm(installs, removes)
-        versions = dict(self.there(), **{n: row["version"] for n, row in installs.items()})
-        self.after = {
-            n: v for n, v in versions.items() if DRIVER_PACKAGE.match(n) and n not in removes
-        }
-        self.refuse_other_branch(versions, installs)
-        self.refuse_other_repository(installs)
-        return installs
 
     def refuse_other_branch(self, versions, installs):
         """Raise where a package of another branch than the declared one would come in."""
