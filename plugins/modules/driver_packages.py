@@ -112,6 +112,7 @@ import os
 import re
 import shutil
 
+from ansible.module_utils import gpufleet_pending
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpufleet_apt import (
     Apt,
@@ -450,6 +451,9 @@ class Driver:
                 [] if local else ["{}={}".format(n, installs[n]["version"]) for n in ours]
             )
             self.fetch(words, target["version"])
+            gpufleet_pending.require(
+                "driver {} is being installed".format(target["version"]), self.state_dir
+            )
             status, text = self.get_stored("install", target["version"], *words)
             if status:
                 raise StateError(why(text))

@@ -253,6 +253,36 @@ def test_a_disk_that_fills_up_in_the_build_brings_the_old_driver_back(host: Host
     host.works(NEW)
 
 
+def test_a_reboot_is_noted_before_the_driver_changes_and_done_once(host: Host) -> None:
+    """With a GPU declared that is not there a driver is installed, and never comes to run."""
+    marker, gpu = f"{STATE}/reboot-pending.json", {"gpu_expect": {"count": 1}}
+
+    def boot() -> str:
+        return host.on("cat /proc/sys/kernel/random/boot_id")
+
+    first = boot()
+    host.fleet.killed(f"test -e {marker}", *host.command(NEW, **gpu))
+    assert json.loads(host.on(f"cat {RECEIPT}"))["version"] == OLD
+    assert f"driver {NEW} is being installed" in host.on(f"cat {marker}")
+    assert boot() == first
+
+    host.refused(NEW, "The driver does not run", "after the reboot that was to mend it", **gpu)
+    second = boot()
+    assert second != first
+    assert json.loads(host.on(f"cat {RECEIPT}"))["version"] == NEW
+    assert json.loads(host.on(f"cat {marker}"))["tried"]
+
+    host.refused(NEW, "after the reboot that was to mend it", **gpu)
+    assert boot() == second
+    checks = host.fleet.verdicts(1, "-e", host.wishes(NEW, **gpu))["lab1"]
+    assert "after the reboot that was to mend it" in checks["driver.pending"]["cause"]
+
+    host.install(NEW)
+    assert host.on(f"ls {marker} 2>/dev/null || :") == ""
+    assert boot() == second
+    host.works(NEW)
+
+
 # What is on the host at the moment of the kill, in the order of an upgrade.
 MOMENTS = {
     "the lists are being refreshed": "pgrep -f '[a]pt-get.* update'",
