@@ -4,7 +4,8 @@ names, and nothing of NVIDIA's inside.
 The kernel module is an empty one that DKMS builds in seconds, under the name and with the version
 and licence of the real one; `libcuda.so.1` answers as on a machine without a card. Tests put the
 repository on a host and let the role install from it. What takes a while with the real packages can
-be made to take a while here: a number of seconds in /run/stand-in/{unpack,build} on the host.
+be made to take a while here: a number of seconds in /run/stand-in/{unpack,build} on the host. With
+a file /run/stand-in/fill-VERSION the build of that version fills its disk.
 
     python -m lab.driver_repository DIRECTORY
 """
@@ -41,6 +42,7 @@ _MAKEFILE = """\
 obj-m := nvidia.o
 all:
 \t@if [ -e /run/stand-in/build ]; then sleep "$$(cat /run/stand-in/build)"; fi
+\t@if [ -e /run/stand-in/fill-{version} ]; then dd if=/dev/zero of=ballast bs=64k; fi
 \t$(MAKE) -C /lib/modules/$(KERNEL)/build M=$(CURDIR) modules
 clean:
 \t:
@@ -124,7 +126,7 @@ def kernel(version: str, flavour: str) -> Package:
         conflicts="nvidia-kernel-dkms" if open_ else "nvidia-kernel-open-dkms",
         files={
             f"{source}/dkms.conf": _DKMS.format(version=version),
-            f"{source}/Makefile": _MAKEFILE,
+            f"{source}/Makefile": _MAKEFILE.format(version=version),
             f"{source}/nvidia.c": _MODULE.format(
                 version=version, license="Dual MIT/GPL" if open_ else "NVIDIA"
             ),

@@ -239,16 +239,17 @@ def test_too_little_space_is_told_before_anything_changes(host: Host) -> None:
 
 def test_a_disk_that_fills_up_in_the_build_brings_the_old_driver_back(host: Host) -> None:
     host.on(
-        "cp -a /var/lib/dkms /var/lib/dkms.kept; mount -t tmpfs -o size=2m none /var/lib/dkms;"
-        " cp -a /var/lib/dkms.kept/. /var/lib/dkms;"
-        " dd if=/dev/zero of=/var/lib/dkms/ballast bs=4k 2>/dev/null || :"
+        f"cd /var/lib; mkdir -p /run/stand-in; touch /run/stand-in/fill-{NEW}; cp -a dkms dkms.old;"
+        " mount -t tmpfs -o size=16m none dkms; cp -a dkms.old/. dkms"
     )
-    host.refused(NEW, f"The driver {NEW} could not be installed", f"{OLD} was restored")
+    host.refused(
+        NEW, f"The driver {NEW} could not be installed", "No space left", f"{OLD} was restored"
+    )
     host.on(
-        "cd /var/lib; rm -r dkms/ballast dkms.kept; cp -a dkms dkms.kept;"
-        " umount dkms; rm -r dkms; mv dkms.kept dkms"
+        "cd /var/lib; rm -r dkms.old; cp -a dkms dkms.old; umount dkms; rm -r dkms; mv dkms.old dkms"
     )
     host.works(OLD)
+    host.on("rm -r /run/stand-in")
     host.install(NEW)
     host.works(NEW)
 
