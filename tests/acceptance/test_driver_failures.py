@@ -245,9 +245,8 @@ def test_a_disk_that_fills_up_in_the_build_brings_the_old_driver_back(host: Host
     host.refused(
         NEW, f"The driver {NEW} could not be installed", "No space left", f"{OLD} was restored"
     )
-    host.on(
-        "cd /var/lib; rm -r dkms.old; cp -a dkms dkms.old; umount dkms; rm -r dkms; mv dkms.old dkms"
-    )
+    kept = "rm -r dkms.old; cp -a dkms dkms.old; umount dkms; rm -r dkms; mv dkms.old dkms"
+    host.on(f"cd /var/lib; {kept}")
     host.works(OLD)
     host.on("rm -r /run/stand-in")
     host.install(NEW)
