@@ -712,6 +712,10 @@ class Driver:
         brought = set((self.receipt or {}).get("brought", [])) & set(self.apt.query())
         self.mark_auto(brought)
         self.purge(self.needless() & brought)
+        # apt itself never takes the newest kernel's headers for needless.
+        headers = [n for n in self.apt.query() if n in brought and n.startswith("linux-headers-")]
+        if headers and brought.issuperset(self.apt.simulate("purge", *headers)[1]):
+            self.purge(set(headers))
         for path in (PINS, UNATTENDED, os.path.join(self.state_dir, "driver")):
             remove_tree(path)
         self.installation.finish_removal()
