@@ -1,4 +1,4 @@
-"""A signed apt repository with stand-ins for NVIDIA's container toolkit, which is not to be had here.
+"""A signed apt repository with stand-ins for NVIDIA's container toolkit, which cannot be had here.
 
 `python -m lab toolkit-repository DIR` writes it: the packages under their real names, in two
 versions, each labelled a stand-in; the key is made for this directory and thrown away with it. The
