@@ -182,6 +182,25 @@ def test_the_command_of_old_gives_all_cards(fleet: Fleet, wishes: dict[str, Any]
     fleet.on("lab1", "umount /proc/driver; rm -rf /dev/nvidia* /dev/char")
 
 
+def test_an_option_beside_which_docker_would_not_start_is_refused(
+    fleet: Fleet, wishes: dict[str, Any], theirs: str
+) -> None:
+    fleet.gpufleet("provision", *words(wishes))
+    unit = "/etc/systemd/system/docker.service.d/theirs.conf"
+    start = "ExecStart=/usr/sbin/dockerd -H fd:// --live-restore"
+    fleet.on("lab1", f"mkdir -p $(dirname {unit}); echo '{THEIRS}' >/etc/docker/daemon.json")
+    fleet.on("lab1", f"printf '%s\\n' '[Service]' ExecStart= '{start}' >{unit}")
+    fleet.on("lab1", "systemctl daemon-reload; systemctl restart docker")
+    done = fleet.gpufleet("provision", *words(wishes), status=None)
+    assert done.returncode != 0
+    assert "dockerd runs with --live-restore" in " ".join(done.stdout.split())
+    assert fleet.on("lab1", "cat /etc/docker/daemon.json").strip() == THEIRS
+    live = THEIRS.replace("}", ', "live-restore": true}')
+    fleet.on("lab1", f"rm {unit}; echo '{live}' >/etc/docker/daemon.json")
+    fleet.on("lab1", "systemctl daemon-reload; systemctl restart docker")
+    fleet.gpufleet("provision", *words(wishes))
+
+
 def test_podman_gives_containers_the_cards_as_well(fleet: Fleet, wishes: dict[str, Any]) -> None:
     podman = {"gpu_containers": {"engine": "podman"}, "gpu_expect": {"count": 2}}
     fleet.on("lab2", CARDS)
