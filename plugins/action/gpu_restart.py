@@ -33,7 +33,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         self.task_vars, plan = task_vars, self._task.args["plan"]
         decision, on_disk = self.look(plan)
-        reloaded = None
+        reloaded, marked = None, {}
         if decision["action"] == "reload":
             reloaded = self.module("driver_reload", version=on_disk)
             if not self._task.check_mode:
@@ -45,7 +45,8 @@ class ActionModule(ActionBase):
             marked = self.module("reboot_pending", state=state, because=decision["because"])
             if marked.get("failed"):
                 return dict(result, **marked)
-        result.update(decision, changed=bool(reloaded and reloaded.get("changed")))
+        changed = [each.get("changed") for each in (reloaded or {}, marked)]
+        result.update(decision, changed=any(changed))
         if reloaded:
             result.update({key: reloaded[key] for key in ("diff", "msg") if key in reloaded})
         return result

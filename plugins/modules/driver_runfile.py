@@ -68,6 +68,7 @@ flavour:
 
 import glob
 
+from ansible.module_utils import gpufleet_pending
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.gpufleet_module import check_artifact
 from ansible.module_utils.gpufleet_probe import DRIVER_PACKAGE, Host, dpkg_packages
@@ -132,6 +133,9 @@ class Runfile:
         version, path = self.params["version"], self.params["runfile"]
         check_artifact(path, self.params["checksum"])
         self.installation.begin(fresh=not stands(version), source="runfile")
+        gpufleet_pending.require(
+            "driver {} is being installed".format(version), self.installation.state_dir
+        )
         self.run(
             "sh",
             path,

@@ -64,7 +64,7 @@ def test_a_reload_that_fails_leads_to_a_reboot_that_is_noted_first() -> None:
     answer = played.run()
     assert answer["action"] == "reboot"
     assert not answer.get("failed")
-    assert not answer["changed"]
+    assert answer["changed"]
     assert played.asked == [("driver_reload", NEW), ("reboot_pending", "tried")]
 
 
@@ -79,6 +79,10 @@ def test_check_mode_looks_once_and_promises_the_reload() -> None:
     answer = played.run()
     assert (answer["action"], answer["changed"]) == ("reload", True)
     assert played.asked == [("driver_reload", NEW)]
+
+
+def test_a_marker_that_is_taken_away_is_a_change() -> None:
+    assert Played(host(reboot_pending=marker())).run()["changed"]
 
 
 @pytest.mark.parametrize("reboot", ["auto", "always"])
