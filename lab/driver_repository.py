@@ -214,7 +214,8 @@ def sign(folder: Path, label: str, work: Path) -> str:
         f" {hashlib.sha256(listed).hexdigest()} {len(listed)} Packages\n",
     )
     home = Path(tempfile.mkdtemp(dir=work))
-    gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--pinentry-mode", "loopback"]
+    gpg = ["gpg", "--homedir", str(home), "--batch", "--yes", "--quiet"]
+    gpg += ["--pinentry-mode", "loopback"]
     user = f"{label} repository, for tests"
     # So is NVIDIA's own key. Its agent ends when its home directory goes.
     run(*gpg, "--passphrase", "", "--quick-generate-key", user, "rsa3072", "sign", "never")
