@@ -523,18 +523,19 @@ class Driver:
 
     def restore(self, before):
         """Bring back what stood before: {name: version}. Returns what became of it, in words."""
-        there = self.there()
+        there, pending, files = self.there(), self.pending(), self.stored(before)
         added = sorted(name for name in there if name not in before)
-        files = self.stored(before)
-        lost = sorted(n for n in before if there.get(n) != before[n] or n in self.pending())
-        if lost and set(lost) - set(files):
-            files = {n: "{}={}".format(n, before[n]) for n in before}
-        words = [files[name] for name in sorted(before)] if lost else []
+        lost = sorted(n for n in before if there.get(n) != before[n] or n in pending)
         status, text = 0, ""
         if added:
             status, text = self.apt.run("dpkg", "--purge", "--force-remove-reinstreq", *added)
-        if words:
-            status, text = self.apt.get("install", "--reinstall", *words)
+        if lost and all(name in files for name in lost):
+            # By dpkg itself, since apt takes no half-installed package from a file.
+            kept = [files[name] for name in lost]
+            status, text = self.apt.run("dpkg", "--install", "--force-confold", *kept)
+        elif lost:
+            wanted = ["{}={}".format(name, before[name]) for name in lost]
+            status, text = self.apt.get("install", "--reinstall", *wanted)
         if status or [n for n in self.pending() if DRIVER_PACKAGE.match(n)]:
             return (
                 "What stood before could not be restored either: {}. Mend that on the host (dpkg "
