@@ -36,6 +36,16 @@ tar -c /etc/ld.so.cache | docker import - theirs
 docker run --detach --name theirs --network none -v /usr:/usr:ro -v /lib:/lib:ro \
     -v /lib64:/lib64:ro theirs /usr/bin/sleep infinity
 """
+# As the lab's own Podman: on a lab host there is no overlay over an overlay, no limit of processes,
+# and crun may not raise a limit that it wants.
+PODMAN = r"""
+mkdir -p /etc/containers
+printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"
+graphroot = "/var/lib/containers/storage"\n' >/etc/containers/storage.conf
+printf '[containers]\ndefault_ulimits = []\npids_limit = 0\n[engine]\nruntime = "runc"\n' \
+    >/etc/containers/containers.conf
+apt-get update -q && apt-get install -qy --no-install-recommends runc
+"""
 SINCE = "docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' theirs"
 
 
@@ -204,6 +214,7 @@ def test_an_option_beside_which_docker_would_not_start_is_refused(
 def test_podman_gives_containers_the_cards_as_well(fleet: Fleet, wishes: dict[str, Any]) -> None:
     podman = {"gpu_containers": {"engine": "podman"}, "gpu_expect": {"count": 2}}
     fleet.on("lab2", CARDS)
+    fleet.on("lab2", PODMAN)
     fleet.gpufleet("provision", *words(wishes, "lab2", **podman), status=None)
     said = fleet.gpufleet("verify", "--json", *words(wishes, "lab2", **podman), status=None).stdout
     checks = {c["id"]: c for c in json.loads(said)["hosts"]["lab2"]["checks"]}

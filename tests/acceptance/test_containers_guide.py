@@ -20,7 +20,7 @@ from tests.acceptance.conftest import ROOT, Fleet
 from tests.acceptance.test_containers import CARDS, wishes, words
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
-UP = ("--hosts", "lab1,lab2")
+UP = ("--hosts", "lab1,lab2")  # of which the second is for the other tests' fixture
 ARTIFACTS = ("--cuda", "8.0")
 __all__ = ["wishes"]
 
