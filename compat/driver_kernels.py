@@ -85,7 +85,7 @@ def nouveau(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     state, again = mapping(part(host, "driver").get("nouveau")), provision(plan)
     if not state.get("blacklisted"):
         yield Fault("nothing keeps the module nouveau from being loaded at boot", again)
-    for kernel in mappings(part(host, "kernel").get("installed")):
+    for kernel in judged_kernels(host):
         if kernel.get("initramfs_nouveau"):
             yield Fault(
                 f"the initramfs {kernel.get('initramfs')} has the module nouveau, and nothing in"

@@ -28,11 +28,13 @@ def nodes(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
         return
     wanted = [f"/dev/nvidia{at}" for at in range(len(host.gpus))]
     wanted += ["/dev/nvidiactl", "/dev/nvidia-uvm"]
-    if missing := [name for name in wanted if name not in there]:
+    # Without that one CUDA does not start; so it was made as we looked, if CUDA does.
+    started = {"/dev/nvidia-uvm"} if part(host, "driver").get("cuinit") == 0 else set()
+    if missing := [name for name in wanted if name not in {*there, *started}]:
         yield Fault(
             f"device files are missing, without which programs find no GPU: {listed(missing)}",
-            "on the host, as root: nvidia-modprobe -u -c 0 (nvidia-smi makes those of the cards);"
-            " the persistence daemon makes them at each boot (gpu_driver: {persistence: true})", "")
+            "on the host, as root: nvidia-modprobe -u -c 0 (nvidia-smi makes those of the cards, and"
+            " at each boot the persistence daemon does: gpu_driver: {persistence: true})", "")
 
 
 def persistence(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:

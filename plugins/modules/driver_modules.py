@@ -103,7 +103,7 @@ class Modules:
         self.kernels = {
             row["version"]: row
             for row in installed_kernels(self.host)
-            if row["image"] or row["version"] == running
+            if is_judged(row, running)
         }
 
     def wrong(self, row):
@@ -187,6 +187,11 @@ class Modules:
                     kernel, " ".join(words), (out + err).strip().splitlines()[-1]
                 )
             )
+
+
+def is_judged(row, running):
+    """Whether a kernel can start this host; a rescue image of the RHEL family has no modules."""
+    return (row["image"] and "rescue" not in row["version"]) or row["version"] == running
 
 
 def carry_out(modules, act):

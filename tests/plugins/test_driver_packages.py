@@ -82,3 +82,13 @@ def test_a_kernels_module_is_judged(modules: list[tuple[str, str]], wrong: str |
     rows = [{"name": "nvidia", "version": own, "license": word} for own, word in modules]
     declared = SimpleNamespace(params={"version": "535.261.03", "flavour": "proprietary"})
     assert MODULES.Modules.wrong(declared, {"modules": rows}) == wrong
+
+
+@pytest.mark.parametrize(
+    ("version", "image", "judged"),
+    [("6.1", True, True), ("6.0", False, False), ("5.9", False, True), ("0-rescue-abc", True, False)],
+)
+def test_only_kernels_that_start_the_host_get_modules(
+    version: str, image: bool, judged: bool
+) -> None:
+    assert MODULES.is_judged({"version": version, "image": image}, "5.9") is judged

@@ -213,7 +213,8 @@ def prebuilt_modules_need_no_headers(plan: Document, snapshot: Document) -> None
 def leftovers_of_kernels_that_cannot_boot(plan: Document, snapshot: Document) -> None:
     row = {**kernel(snapshot), "headers": False, "modules": []}
     data(snapshot, "kernel")["installed"] += [
-        {**row, "version": "5.10.0-1-amd64", "image": False}, {**row, "version": "0-rescue-abc"}]
+        {**row, "version": "5.10.0-1-amd64", "image": False},
+        {**row, "version": "0-rescue-abc", "initramfs_nouveau": True}]
 
 
 @fault(driver__modules=("Kernel 6.18.0 (it runs) has no NVIDIA module", "linux-headers-6.18.0"))
@@ -299,6 +300,12 @@ def cards_driver_refuses_to_start(plan: Document, snapshot: Document) -> None:
 @fault(driver__nodes=("no GPU: /dev/nvidia-uvm, /dev/nvidia1", "nvidia-modprobe -u -c 0"))
 def cards_nodes_missing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["nodes"] = ["/dev/nvidia0", "/dev/nvidiactl"]
+    data(snapshot, "driver")["cuinit"] = None
+
+
+@fault()
+def cards_node_that_cuda_made_as_the_host_was_looked_at(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "gpus")["nodes"].remove("/dev/nvidia-uvm")
 
 
 @fault(driver__persistence=("nvidia-persistenced.service is not installed", PROVISION))
