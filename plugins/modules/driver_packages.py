@@ -325,6 +325,12 @@ class Driver:
             )
             self.module.warn(self.note.strip())
 
+    def listed(self):
+        """Whether apt has package lists, those of the declared repository among them."""
+        address = (self.params["repository"] or {}).get("uri", "").rstrip("/")
+        known = self.apt.run("apt-get", "indextargets", "--format", "$(REPO_URI)")[1].split()
+        return address in {each.rstrip("/") for each in known} if address else bool(known)
+
     def words(self, rows):
         """What to install, in apt's words."""
         exact = self.params["version"]
@@ -647,8 +653,8 @@ class Driver:
             wait_for_locks(self.params["patience_s"])
             self.settle()
             self.refresh()
-        elif not glob.glob("/var/lib/apt/lists/*_Packages*"):
-            return None  # a fresh host has no lists yet, and check mode must not fetch any
+        elif not self.listed():
+            return None  # check mode must not fetch any lists
         rows = self.apt.query()
         words = self.words(rows)
         installs = self.chosen(words)

@@ -92,3 +92,22 @@ def test_only_kernels_that_start_the_host_get_modules(
     version: str, image: bool, judged: bool
 ) -> None:
     assert MODULES.is_judged({"version": version, "image": image}, "5.9") is judged
+
+
+@pytest.mark.parametrize(
+    ("known", "address", "listed"),
+    [
+        ("http://deb.debian.org/debian/\n", "https://mirror.example/nvidia", False),
+        ("http://a/\nhttps://mirror.example/nvidia/\n", "https://mirror.example/nvidia", True),
+        ("http://deb.debian.org/debian/\n", None, True),
+        ("", None, False),
+    ],
+)
+def test_check_mode_judges_only_by_lists_that_are_there(
+    known: str, address: str | None, listed: bool
+) -> None:
+    declared = SimpleNamespace(
+        params={"repository": {"uri": address} if address else None},
+        apt=SimpleNamespace(run=lambda *words: (0, known)),
+    )
+    assert MODULE.Driver.listed(declared) is listed
