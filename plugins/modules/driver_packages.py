@@ -122,7 +122,13 @@ from ansible.module_utils.gpufleet_apt import (
     wait_for_locks,
 )
 from ansible.module_utils.gpufleet_dkms import end_of_log, free_mib, nearest
-from ansible.module_utils.gpufleet_probe import DRIVER_PACKAGE, Host, installed_kernels, manifest_of
+from ansible.module_utils.gpufleet_probe import (
+    DRIVER_PACKAGE,
+    Host,
+    compare_manifest,
+    installed_kernels,
+    manifest_of,
+)
 from ansible.module_utils.gpufleet_receipts import (
     Installation,
     StateError,
@@ -195,6 +201,11 @@ def read(path):
         return stream.read()
 
 
+def differs(path, text):
+    """Whether a small file of ours is not as we write it; empty stands for none."""
+    return read(path) != text or (bool(text) and os.stat(path).st_mode & 0o777 != 0o644)
+
+
 class OtherBranchError(StateError):
     """The repository's own choice is of another branch than the declared one."""
 
@@ -265,6 +276,10 @@ class Driver:
             "{} of another branch is installed beside it".format(name)
             for name in other_branch(self.there(rows), self.params["branch"])
         ]
+        off += [
+            "/{path} has changed ({what})".format(**row)
+            for row in compare_manifest("/", receipt["manifest"])
+        ]
         return off + self.unheld(rows)
 
     def unheld(self, rows):
@@ -272,7 +287,7 @@ class Driver:
         there = self.there(rows)
         off = ["{} is not held".format(name) for name in sorted(there) if not rows[name]["held"]]
         for path, text in self.files(there).items():
-            if read(path) != text:
+            if differs(path, text):
                 off.append("{} differs".format(path))
         return off
 
@@ -457,9 +472,10 @@ class Driver:
                 [] if local else ["{}={}".format(n, installs[n]["version"]) for n in ours]
             )
             self.fetch(words, target["version"])
-            gpufleet_pending.require(
-                "driver {} is being installed".format(target["version"]), self.state_dir
-            )
+            if ours:
+                gpufleet_pending.require(
+                    "driver {} is being installed".format(target["version"]), self.state_dir
+                )
             status, text = self.get_stored("install", target["version"], *words)
             if status:
                 raise StateError(why(text))
@@ -572,7 +588,7 @@ class Driver:
         if packages:
             self.apt.run("apt-mark", "hold", *sorted(packages))
         for path, text in self.files(packages).items():
-            if text and read(path) != text:
+            if text and differs(path, text):
                 write_atomically(path, text)
             elif not text:
                 remove_tree(path)

@@ -5,6 +5,7 @@ The transactions themselves run on a lab host: tests/acceptance/test_driver_fail
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,3 +112,25 @@ def test_check_mode_judges_only_by_lists_that_are_there(
         apt=SimpleNamespace(run=lambda *words: (0, known)),
     )
     assert MODULE.Driver.listed(declared) is listed
+
+
+def test_a_small_file_that_somebody_touched_is_written_again(tmp_path: Path) -> None:
+    """Else each night would find it changed, and no run would end that."""
+    place = tmp_path / "pins"
+    place.write_text("ours")
+    place.chmod(0o644)
+    assert not MODULE.differs(place, "ours")
+    kept = [{"path": str(place)[1:], "type": "file", "size": 4, "mtime": 1, "mode": "0644"}]
+    known = {"branch": "535", "module": "open", "source": "distro", "packages": {}}
+    driver = SimpleNamespace(
+        receipt={**known, "manifest": kept},
+        installation=SimpleNamespace(half_done=False),
+        params={**known, "flavour": "open", "version": None, "packages": [], "helpers": []},
+        headers=lambda rows: [],
+        there=lambda rows: {},
+        unheld=lambda rows: [],
+    )
+    assert MODULE.Driver.lacking(driver, {}) == [f"{place} has changed (mtime)"]
+    place.chmod(0o666)
+    assert MODULE.differs(place, "ours")
+    assert MODULE.differs(tmp_path / "none", "ours")
