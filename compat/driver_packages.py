@@ -26,6 +26,9 @@ PIN = "/etc/apt/preferences.d/gpufleet-driver"
 
 # Packages whose scripts build the driver's modules, and stay half-configured where that fails.
 _BUILDERS = re.compile(r"(dkms|linux-(image|headers|modules)-.*|kernel(-core|-devel)?)$")
+# Definitions of repositories: ours, and those that a run takes away for it (vars/main.yml).
+_OWN = re.compile(r"/gpufleet-[^/]*$")
+_NVIDIA = re.compile(r"/compute/cuda/repos/")
 # The repositories of NVIDIA that have drivers: not the container toolkit's, nor another tool's.
 _OTHER_REPOSITORY = re.compile(r"container|docker|devtools|nsight", re.IGNORECASE)
 
@@ -115,17 +118,29 @@ def _repositories(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
             suites = " ".join(texts(row.get("suites")))
             places.setdefault(f"{uri.rstrip('/')} {suites}", []).append(row)
     for place, rows in places.items():
-        paths = sorted({str(row.get("path")) for row in rows})
         if len(rows) > 1 and len({str(row.get("signed_by")) for row in rows}) > 1:
-            yield Fault(
-                f"the repository {place} is defined with different keys, in {listed(paths)}: the"
-                " package manager refuses to read either",
-                f"{provision(plan)} (it removes the older definition)")
+            cause = f"the repository {place} is defined with different keys, in {_paths(rows)}: the"
+            yield _unwanted(plan, rows, f"{cause} package manager refuses to read either")
     if len(places) > 1 and mapping(plan["driver"])["source"] == "nvidia_repo":
-        paths = sorted({str(row.get("path")) for row in sources})
-        yield Fault(
-            f"drivers come from several repositories, of {listed(paths)}: packages of both would"
-            " be mixed", f"{provision(plan)} (it removes what is not gpufleet's)")
+        cause = f"drivers come from several repositories, of {_paths(sources)}"
+        yield _unwanted(plan, sources, f"{cause}: packages of both would be mixed")
+
+
+def _paths(sources: list[Row]) -> str:
+    return listed({str(row.get("path")) for row in sources})
+
+
+def _unwanted(plan: Mapping[str, Any], sources: list[Row], cause: str) -> Fault:
+    """A run takes away what stands beside its own definition, where it is of the same drivers."""
+    theirs = [row for row in sources if not _OWN.search(str(row.get("path")))]
+    own = {uri.rstrip("/") for row in sources if row not in theirs for uri in texts(row.get("uris"))}
+    left = [
+        row for row in theirs
+        if not any(_NVIDIA.search(uri) or uri.rstrip("/") in own for uri in texts(row.get("uris")))
+    ]
+    if mapping(plan["driver"])["source"] == "nvidia_repo" and not left:
+        return Fault(cause, f"{provision(plan)} (it removes what is not gpufleet's)")
+    return Fault(cause, f"on the host: take out what does not belong there, of {_paths(theirs)}", "")
 
 
 def holds(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:

@@ -186,6 +186,17 @@ def test_a_driver_that_is_declared_no_longer_is_named_and_stays(plan: Row, host:
     assert "managed no longer" in note
 
 
+def test_a_repository_that_no_run_takes_away_starts_none(plan: Row, host: Row) -> None:
+    plan["driver"]["source"] = receipt(host, "driver", "driver")["source"] = "nvidia_repo"
+    sources = section(host, "packages")["sources"] = [
+        {"path": f"/etc/apt/sources.list.d/{name}", "uris": [uri], "suites": ["/"]}
+        for name, uri in (("gpufleet-nvidia.sources", "https://mirror.example/nvidia"),
+                          ("nvidia-local.list", "file:///var/nvidia-driver-local-repo"))]
+    assert changes(plan, host) == []
+    sources[1]["uris"] = ["https://nvidia.example/compute/cuda/repos/debian12/x86_64"]
+    assert action(plan, host)[0] == "repair"
+
+
 @pytest.mark.parametrize(("package", "version"), [
     ("535.261.03-1", "535.261.03"), ("3:535.261.03-1.el9", "535.261.03"),
     ("535.171.04-0ubuntu0.22.04.1", "535.171.04"), ("580.95-1", "580.95"),

@@ -44,6 +44,12 @@ def kernel(snapshot: Document) -> Document:
     return found
 
 
+def from_nvidia(plan: Document, snapshot: Document) -> None:
+    """The driver is from NVIDIA's repository."""
+    plan["driver"]["source"] = "nvidia_repo"
+    data(snapshot, "receipts")["receipts"][-1]["source"] = "nvidia_repo"
+
+
 def later_kernel(snapshot: Document, **fields: object) -> None:
     """A kernel package was installed; its image boots next, DKMS did not build for it."""
     data(snapshot, "kernel").update(next_boot=LATER)
@@ -123,8 +129,9 @@ def package_removed_since(plan: Document, snapshot: Document) -> None:
 
 
 @fault(driver__packages=("defined with different keys, in /etc/apt/sources.list.d/cuda.list,"
-                         " /etc/apt/sources.list.d/gpufleet-nvidia.sources", "older definition"))
+                         " /etc/apt/sources.list.d/gpufleet-nvidia.sources", "what is not gpufleet's"))
 def two_definitions_of_one_repository(plan: Document, snapshot: Document) -> None:
+    from_nvidia(plan, snapshot)
     row = {"uris": ["https://nvidia.example/debian12/x86_64/"], "suites": ["/"]}
     data(snapshot, "packages")["sources"] = [
         {**row, "path": "/etc/apt/sources.list.d/cuda.list", "signed_by": None, "format": "list"},
@@ -132,9 +139,28 @@ def two_definitions_of_one_repository(plan: Document, snapshot: Document) -> Non
          "signed_by": "/etc/apt/keyrings/gpufleet-nvidia.asc"}]
 
 
+@fault(driver__packages=("defined with different keys", "take out what does not belong there"))
+def two_definitions_that_no_run_takes_away(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages")["sources"] = [
+        {"path": f"/etc/apt/sources.list.d/{name}.list", "uris": ["https://nvidia.example/r"],
+         "suites": ["/"], "signed_by": name, "format": "list"} for name in "ab"]
+
+
 @fault(driver__packages=("come from several repositories", PROVISION))
+def two_repositories_of_nvidia(plan: Document, snapshot: Document) -> None:
+    from_nvidia(plan, snapshot)
+    data(snapshot, "packages")["sources"] = [
+        {"path": path, "uris": [uri], "suites": ["/"], "signed_by": None, "format": "list"}
+        for path, uri in (
+            ("/etc/apt/sources.list.d/gpufleet-nvidia.sources", "https://mirror.example/nvidia"),
+            ("/etc/apt/sources.list", "https://nvidia.example/compute/cuda/repos/debian12/x86_64"))]
+
+
+@fault(driver__packages=("come from several repositories",
+                         "take out what does not belong there, of"
+                         " /etc/apt/sources.list.d/nvidia-a.list"))
 def two_repositories(plan: Document, snapshot: Document) -> None:
-    plan["driver"]["source"] = "nvidia_repo"
+    from_nvidia(plan, snapshot)
     data(snapshot, "packages")["sources"] = [
         {"path": f"/etc/apt/sources.list.d/{name}.list", "uris": [f"https://{name}.example/r"],
          "suites": ["/"], "signed_by": None, "format": "list"}
