@@ -800,6 +800,11 @@ def main():
         supports_check_mode=True,
     )
     state = module.params["state"]
+    if not os.path.exists("/var/lib/dpkg/status"):
+        module.fail_json(
+            msg="This host has no dpkg: only packages of Debian's family can be handled so. To go "
+            "back elsewhere, declare the former version (gpu_driver: {branch: ...}) and provision."
+        )
     try:
         driver = Driver(module)
         before = driver.there()

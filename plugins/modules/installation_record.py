@@ -36,7 +36,8 @@ options:
     elements: path
     default: []
   facts:
-    description: What else the receipt is to say, and the journal's entry too.
+    description: What else the receipt is to say, and the journal's entry too; C(source) as well,
+      which otherwise is the plan.
     type: dict
     default: {}
   keep:
@@ -92,7 +93,8 @@ def record(installation, params):
         installation.begin(fresh=False, **facts)
     elif params["state"] == "finished":
         paths = [os.path.relpath(path, "/") for path in params["files"]]
-        installation.finish({"file": "plan"}, manifest_of("/", paths), **facts)
+        source = facts.pop("source", {"file": "plan"})
+        installation.finish(source, manifest_of("/", paths), **facts)
     elif params["state"] == "removing":
         installation.begin_removal()
     else:

@@ -34,6 +34,14 @@ def test_begun_then_finished(run: Run, tmp_path: Path) -> None:
     assert [row["path"] for row in receipt["manifest"]] == [str(file).lstrip("/")]
 
 
+def test_a_receipt_says_from_where_it_came(run: Run, tmp_path: Path) -> None:
+    record(run, tmp_path, "finished")
+    assert entry(tmp_path, "receipts")["source"] == {"file": "plan"}
+    record(run, tmp_path, "begun", facts={"source": "nvidia_repo"})
+    record(run, tmp_path, "finished", facts={"source": "nvidia_repo"})
+    assert entry(tmp_path, "receipts")["source"] == "nvidia_repo"
+
+
 def test_what_was_found_at_first_is_kept_through_a_kill_and_a_repair(
     run: Run, tmp_path: Path
 ) -> None:

@@ -7,6 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+
+from compat import changes, resolve
+from tests.compat.documents import KERNEL, gpu_host, wish
+
+from .test_nvidia_driver_vars import trusted, variables
 
 TASKS = Path(__file__).resolve().parents[2] / "roles" / "nvidia_driver" / "tasks"
 
@@ -49,3 +56,40 @@ def test_apt_is_called_once_no_two_entries_contradict_each_other() -> None:
     found = places("repository_apt")
     package = next(at for at, name in enumerate(found) if "package of its key" in name)
     assert found.index("Take their lines out") < found.index("Remove their files") < package
+
+
+def test_what_dnf_brought_has_a_receipt_by_which_the_host_is_left_alone() -> None:
+    names = ("kmod-nvidia-latest-dkms", "nvidia-driver-cuda", "nvidia-driver-cuda-libs",
+             "nvidia-persistenced")
+    rows = [{"name": name, "version": "535.261.03-1.el9", "status": "installed", "held": True}
+            for name in names]
+    module = {"name": "nvidia", "path": "nvidia.ko.xz", "version": "535.261.03",
+              "license": "NVIDIA"}
+    host = gpu_host(
+        "rhel-9",
+        kernel={"installed": [
+            {"version": KERNEL, "image": True, "headers": True, "modules": [module]},
+            {"version": "0-rescue-abc", "image": True, "headers": False, "modules": [],
+             "initramfs_nouveau": True}]},
+        driver={"library": "535.261.03", "on_disk": "535.261.03",
+                "nouveau": {"loaded": False, "blacklisted": True}},
+        packages={"manager": "rpm", "driver": rows})
+    wishes = wish(gpu_driver={"branch": "535", "source": "nvidia_repo", "module": "proprietary"},
+                  gpu_expect={"count": 0})
+    plan = {**resolve(wishes, host), "host": "gpu01"}
+    assert plan["problems"] == []
+    [before] = changes(plan, host)
+    assert before["action"] == "install"
+
+    known = {**variables("defaults/main.yml"), **variables("vars/main.yml"),
+             **variables("vars/redhat-9.yml"), "gpu_plan": plan, "gpu_changes": [before],
+             "__nvidia_driver_seen": {"snapshot": host}}
+    record = next(task for task in tasks("redhat_install") if task["name"] == "Write the receipt")
+    told = Templar(loader=DataLoader(), variables=known).template(
+        trusted(record["installation_record"]))
+    assert told["version"] == "535.261.03"
+    assert set(told["facts"]["packages"]) == set(names)
+    host["sections"]["receipts"]["data"]["receipts"] = [
+        {"kind": told["kind"], "id": told["id"], "version": told["version"], "changed": [],
+         **told["facts"]}]
+    assert changes(plan, host) == []
