@@ -133,14 +133,16 @@ def _paths(sources: list[Row]) -> str:
 def _unwanted(plan: Mapping[str, Any], sources: list[Row], cause: str) -> Fault:
     """A run takes away what stands beside its own definition, where it is of the same drivers."""
     theirs = [row for row in sources if not _OWN.search(str(row.get("path")))]
-    own = {uri.rstrip("/") for row in sources if row not in theirs for uri in texts(row.get("uris"))}
+    ours = [row for row in sources if row not in theirs]
+    own = {uri.rstrip("/") for row in ours for uri in texts(row.get("uris"))}
     left = [
         row for row in theirs
         if not any(_NVIDIA.search(uri) or uri.rstrip("/") in own for uri in texts(row.get("uris")))
     ]
     if mapping(plan["driver"])["source"] == "nvidia_repo" and not left:
         return Fault(cause, f"{provision(plan)} (it removes what is not gpufleet's)")
-    return Fault(cause, f"on the host: take out what does not belong there, of {_paths(theirs)}", "")
+    remedy = f"on the host: take out what does not belong there, of {_paths(theirs)}"
+    return Fault(cause, remedy, "")
 
 
 def holds(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:

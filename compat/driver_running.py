@@ -33,8 +33,8 @@ def nodes(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     if missing := [name for name in wanted if name not in {*there, *started}]:
         yield Fault(
             f"device files are missing, without which programs find no GPU: {listed(missing)}",
-            "on the host, as root: nvidia-modprobe -u -c 0 (nvidia-smi makes those of the cards, and"
-            " at each boot the persistence daemon does: gpu_driver: {persistence: true})", "")
+            "on the host, as root: nvidia-modprobe -u -c 0 (nvidia-smi makes those of the cards,"
+            " and at each boot the persistence daemon: gpu_driver: {persistence: true})", "")
 
 
 def persistence(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:

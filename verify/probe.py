@@ -1228,6 +1228,9 @@ def package_sources(host):
             if fields.get("enabled", "1").strip() == "1":
                 found.append((path, fields.get("baseurl", "").split(), [stanza.partition("]")[0]],
                               fields.get("gpgkey"), "repo"))
+    # An address may carry a password.
+    found = [(row[0], [re.sub(r"//[^/@]*@", "//", uri) for uri in row[1]], *row[2:])
+             for row in found]
     return [dict(zip(("path", "uris", "suites", "signed_by", "format"), row)) for row in found
             if re.search("nvidia|docker", " ".join([row[0], *row[1]]), re.IGNORECASE)]
 

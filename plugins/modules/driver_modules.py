@@ -101,9 +101,7 @@ class Modules:
         """See the kernels as they are now."""
         running = None if container_of(self.host) else running_kernel(self.host)
         self.kernels = {
-            row["version"]: row
-            for row in installed_kernels(self.host)
-            if is_judged(row, running)
+            row["version"]: row for row in installed_kernels(self.host) if is_judged(row, running)
         }
 
     def wrong(self, row):

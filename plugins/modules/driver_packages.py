@@ -343,8 +343,9 @@ class Driver:
     def listed(self):
         """Whether apt has package lists, those of the declared repository among them."""
         address = (self.params["repository"] or {}).get("uri", "").rstrip("/")
-        known = self.apt.run("apt-get", "indextargets", "--format", "$(REPO_URI)")[1].split()
-        return address in {each.rstrip("/") for each in known} if address else bool(known)
+        text = self.apt.run("apt-get", "indextargets", "--format", "$(REPO_URI)")[1]
+        known = {re.sub("//[^/@]*@", "//", each).rstrip("/") for each in text.split()}
+        return address in known if address else bool(known)
 
     def words(self, rows):
         """What to install, in apt's words."""

@@ -246,6 +246,18 @@ def test_secure_boot_that_is_off_or_knows_the_key(state: tuple[bool | None, bool
     assert plan("debian-12", "20b0", sections=secured(*state))["problems"] == []
 
 
+def test_a_driver_of_ours_that_runs_was_signed_with_a_key_that_is_enrolled() -> None:
+    ours = {"receipts": [{"kind": "driver", "id": "driver", "branch": "535"}]}
+    runs = {**secured(True, None), "driver": {"loaded": "535.261.03"}, "receipts": ours}
+    assert plan("debian-12", "20b0", sections=runs)["problems"] == []
+    assert plan("debian-12", "20b0", sections={**runs, "receipts": {}})["problems"]
+
+
+def test_a_host_without_a_gpu_loads_no_modules() -> None:
+    found = plan("debian-12", sections=secured(True, False), gpu_expect={"count": 0})
+    assert found["problems"] == []
+
+
 def test_what_is_not_managed_is_none_of_secure_boot_s_business() -> None:
     for wished in ({"gpu_driver": {"source": "preinstalled"}}, {"gpu_driver": None}):
         assert plan("debian-12", "20b0", sections=secured(True, False), **wished)["problems"] == []

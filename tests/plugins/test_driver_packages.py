@@ -87,7 +87,12 @@ def test_a_kernels_module_is_judged(modules: list[tuple[str, str]], wrong: str |
 
 @pytest.mark.parametrize(
     ("version", "image", "judged"),
-    [("6.1", True, True), ("6.0", False, False), ("5.9", False, True), ("0-rescue-abc", True, False)],
+    [
+        ("6.1", True, True),
+        ("6.0", False, False),
+        ("5.9", False, True),
+        ("0-rescue-abc", True, False),
+    ],
 )
 def test_only_kernels_that_start_the_host_get_modules(
     version: str, image: bool, judged: bool
@@ -99,7 +104,11 @@ def test_only_kernels_that_start_the_host_get_modules(
     ("known", "address", "listed"),
     [
         ("http://deb.debian.org/debian/\n", "https://mirror.example/nvidia", False),
-        ("http://a/\nhttps://mirror.example/nvidia/\n", "https://mirror.example/nvidia", True),
+        (
+            "http://a/\nhttps://me:secret@mirror.example/nvidia/\n",
+            "https://mirror.example/nvidia",
+            True,
+        ),
         ("http://deb.debian.org/debian/\n", None, True),
         ("", None, False),
     ],

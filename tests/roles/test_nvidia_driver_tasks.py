@@ -82,12 +82,15 @@ def test_what_dnf_brought_has_a_receipt_by_which_the_host_is_left_alone() -> Non
     assert before["action"] == "install"
 
     known = {**variables("defaults/main.yml"), **variables("vars/main.yml"),
-             **variables("vars/redhat-9.yml"), "gpu_plan": plan, "gpu_changes": [before],
+             **variables("vars/redhat-9.yml"),
+             "nvidia_driver_repository": {"uri": "https://me:secret@mirror.example/nvidia/"},
+             "gpu_plan": plan, "gpu_changes": [before],
              "__nvidia_driver_seen": {"snapshot": host}}
     record = next(task for task in tasks("redhat_install") if task["name"] == "Write the receipt")
     told = Templar(loader=DataLoader(), variables=known).template(
         trusted(record["installation_record"]))
     assert told["version"] == "535.261.03"
+    assert told["facts"]["repository"]["uri"] == "https://mirror.example/nvidia/"
     assert set(told["facts"]["packages"]) == set(names)
     host["sections"]["receipts"]["data"]["receipts"] = [
         {"kind": told["kind"], "id": told["id"], "version": told["version"], "changed": [],

@@ -129,7 +129,7 @@ def package_removed_since(plan: Document, snapshot: Document) -> None:
 
 
 @fault(driver__packages=("defined with different keys, in /etc/apt/sources.list.d/cuda.list,"
-                         " /etc/apt/sources.list.d/gpufleet-nvidia.sources", "what is not gpufleet's"))
+                         " /etc/apt/sources.list.d/gpufleet-nvidia.sources", "what is not gpuf"))
 def two_definitions_of_one_repository(plan: Document, snapshot: Document) -> None:
     from_nvidia(plan, snapshot)
     row = {"uris": ["https://nvidia.example/debian12/x86_64/"], "suites": ["/"]}

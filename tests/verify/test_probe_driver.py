@@ -421,7 +421,8 @@ def test_repositories_of_nvidia_and_docker_are_shown(root: Path) -> None:
     put(root, "etc/apt/sources.list", "deb http://deb.debian.org/debian bookworm main\n")
     put(root, "etc/apt/sources.list.d/cuda.list",
         "# deb https://nvidia.example/old /\n"
-        "deb [arch=amd64 signed-by=/usr/share/keyrings/cuda.gpg] https://nvidia.example/repo /\n")
+        "deb [arch=amd64 signed-by=/usr/share/keyrings/cuda.gpg]"
+        " https://me:secret@nvidia.example/repo /\n")
     put(root, "etc/apt/sources.list.d/gpufleet-nvidia.sources",
         "Types: deb\nURIs: http://mirror.example/repo\nSuites: /\n"
         "Signed-By: /etc/apt/keyrings/gpufleet-nvidia.asc\n\n"
