@@ -10,7 +10,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
-from compat import changes, resolve
+from compat import changes, facts, resolve
 from tests.compat.documents import KERNEL, gpu_host, wish
 
 from .test_nvidia_driver_vars import trusted, variables
@@ -96,3 +96,14 @@ def test_what_dnf_brought_has_a_receipt_by_which_the_host_is_left_alone() -> Non
         {"kind": told["kind"], "id": told["id"], "version": told["version"], "changed": [],
          **told["facts"]}]
     assert changes(plan, host) == []
+
+
+def test_the_role_knows_every_system_of_which_an_offer_is_made() -> None:
+    for system in facts.document("driver_offers.yml")["systems"]:
+        name = system["ids"][0] if system["family"] == "debian" else "redhat"
+        path = TASKS.parent / "vars" / f"{name}-{system['version']}.yml"
+        assert path.is_file(), system["name"]
+
+
+def test_a_runfile_needs_nothing_of_the_distribution() -> None:
+    assert tasks("install")[0]["when"] == "gpu_plan.driver.source != 'runfile'"
