@@ -48,7 +48,8 @@ writer.close()
 
 def blocks(place: str) -> list[str]:
     """The commands that the guide has for a place, in its order."""
-    found = re.findall(r"^```sh\n# ([^\n]+)\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    fenced = re.compile(r"^```sh\n# ([^\n]+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    found = fenced.findall(GUIDE.read_text())
     return [commands for where, commands in found if where == place]
 
 

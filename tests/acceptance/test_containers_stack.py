@@ -1,0 +1,26 @@
+"""TensorFlow of a stack multiplies inside a container, on a host without a GPU on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.conftest import Fleet
+from tests.acceptance.test_containers import containers, wishes, words
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+UP = ("--hosts", "lab1,lab2")  # of which the second is for the other tests' fixture
+__all__ = ["wishes"]
+
+
+def test_a_stack_computes_in_a_container(fleet: Fleet, wishes: dict[str, object]) -> None:
+    stack = {"gpu_stacks": [{"tensorflow": "2.13.1"}]}
+    fleet.gpufleet("provision", *words(wishes, **stack))
+    found = containers(fleet, wishes, 0, **stack)
+    assert found["containers.matmul"]["verdict"] == "PASS"
+    evidence = found["containers.matmul"]["evidence"]
+    assert "tensorflow-2.13.1 in a container on /CPU:0" in evidence
+    assert "exact" in evidence
+    # Broken inside only: what its interpreter needs is not where a container looks for it.
+    fleet.on("lab1", "mv /usr/bin/docker /usr/bin/docker.away")
+    assert containers(fleet, wishes, 1, **stack)["containers.matmul"]["verdict"] == "INCONCLUSIVE"
+    fleet.on("lab1", "mv /usr/bin/docker.away /usr/bin/docker")
