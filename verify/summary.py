@@ -72,6 +72,11 @@ def _proven_on(host: HostRun) -> Iterable[str]:
     def hold(*check_ids: str) -> bool:
         return all(verdicts.get(check_id) == Verdict.PASS for check_id in check_ids)
 
+    if hold("driver.packages", "driver.held", "driver.modules"):
+        driver = host.plan["driver"]
+        runs = ", and runs" if hold("driver.loaded", "driver.pending") else ", not run without a GPU"
+        yield (f"Driver branch {driver['branch']} is whole and held, its {driver['module']} modules"
+               f" stand for every kernel{runs}")
     if hold("toolkit.present", "toolkit.files"):
         for toolkit in host.plan["toolkits"]:
             yield f"CUDA {toolkit['short']} stands in {toolkit['path']}, each file as installed"
@@ -87,6 +92,11 @@ def _proven_on(host: HostRun) -> Iterable[str]:
         where = "on every declared GPU" if hold("stack.gpu") else "on the CPU, not on a GPU"
         for stack in host.plan["stacks"]:
             yield f"{stack['name']} multiplies matrices exactly {where}"
+    if hold("containers.runtime"):
+        engine = host.plan["containers"]["engine"]
+        cards = ", and each declared GPU computes there" if hold(
+            "containers.gpus", "containers.reload", "containers.matmul") else ""
+        yield f"{engine} knows NVIDIA's runtime and keeps containers alive{cards}"
 
 
 def unproven(session: Session) -> list[Unproven]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from verify import catalogue, judge, report, summary
 from verify.checks import CHECKS
 from verify.session import HostRun, Session
 
-from .conftest import EXCUSED, Document, data
+from .conftest import EXCUSED, Document, data, with_cards, with_driver
 
 EVIL = "<script>alert('x')</script>\"&"
 
@@ -52,6 +53,21 @@ def test_the_page_shows_every_host_and_check_with_cause_and_remedy(session: Sess
             assert f'href="#h{number}-{check["id"]}"' in page
     assert "No route to host" in page and "look at the cable" in page
     assert "gpu_expect: {count: 0}" in page
+
+
+@pytest.mark.parametrize(
+    ("make", "driver"),
+    [(with_driver, "stand for every kernel, not run without a GPU"),
+     (with_cards, "stand for every kernel, and runs")],
+)
+def test_the_plain_words_on_driver_and_containers(
+    plan: Document, snapshot: Document, make: Callable[[Document, Document], None], driver: str
+) -> None:
+    make(plan, snapshot)
+    found = Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))], finished="now")
+    proven = summary.proven(found)
+    assert f"Driver branch 535 is whole and held, its proprietary modules {driver} (gpu01)" in proven
+    assert "docker knows NVIDIA's runtime and keeps containers alive (gpu01)" in proven
 
 
 def test_the_plain_words(session: Session) -> None:
