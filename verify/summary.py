@@ -74,9 +74,9 @@ def _proven_on(host: HostRun) -> Iterable[str]:
 
     if hold("driver.packages", "driver.held", "driver.modules"):
         driver = host.plan["driver"]
-        runs = ", and runs" if hold("driver.loaded", "driver.pending") else ", not run without a GPU"
+        runs = hold("driver.loaded", "driver.pending")
         yield (f"Driver branch {driver['branch']} is whole and held, its {driver['module']} modules"
-               f" stand for every kernel{runs}")
+               f" stand for every kernel, {'and runs' if runs else 'not run without a GPU'}")
     if hold("toolkit.present", "toolkit.files"):
         for toolkit in host.plan["toolkits"]:
             yield f"CUDA {toolkit['short']} stands in {toolkit['path']}, each file as installed"

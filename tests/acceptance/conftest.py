@@ -28,7 +28,8 @@ DEADLINE_S = 120
 # patterns from matching the shell that carries them.
 KILL = """
 for parent in $(pgrep -f '[B]ECOME-SUCCESS'); do pkill -KILL -P $parent; kill -KILL $parent; done
-pkill -KILL -f '[c]uda-installer|[l]inux.run|[g]pufleet-cuda|[a]pt-get |[d]pkg |/sbin/[d]kms|[m]ake '
+pkill -KILL -f '[c]uda-installer|[l]inux.run|[g]pufleet-cuda'
+pkill -KILL -f '[a]pt-get |[d]pkg |/sbin/[d]kms|[m]ake '
 """
 
 

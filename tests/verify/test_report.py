@@ -64,9 +64,10 @@ def test_the_plain_words_on_driver_and_containers(
     plan: Document, snapshot: Document, make: Callable[[Document, Document], None], driver: str
 ) -> None:
     make(plan, snapshot)
-    found = Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))], finished="now")
-    proven = summary.proven(found)
-    assert f"Driver branch 535 is whole and held, its proprietary modules {driver} (gpu01)" in proven
+    proven = summary.proven(
+        Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))]))
+    assert f"Driver branch 535 is whole and held, its proprietary modules {driver} (gpu01)" \
+        in proven
     assert "docker knows NVIDIA's runtime and keeps containers alive (gpu01)" in proven
 
 
@@ -85,6 +86,7 @@ def test_the_plain_words(session: Session) -> None:
 def test_nothing_is_called_proven_that_failed(plan: Document, snapshot: Document) -> None:
     data(snapshot, "stacks")["stacks"][0]["framework"]["matmul"][0]["wrong"] = 1
     data(snapshot, "receipts")["receipts"] = []
+    data(snapshot, "containers")["engine"] = None
     broken = Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))])
     assert summary.proven(broken) == []
 
