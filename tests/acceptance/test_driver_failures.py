@@ -293,7 +293,14 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+# Two of them each time; the others with the slow tests.
+USUAL = {"a package is being unpacked", "the module is being built"}
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in USUAL)) for name in MOMENTS],
+)
 def test_a_killed_upgrade_is_finished_by_the_next_run(host: Host, moment: str) -> None:
     host.on("mkdir -p /run/stand-in; echo 3 >/run/stand-in/unpack; echo 3 >/run/stand-in/build")
     host.fleet.killed(MOMENTS[moment], *host.command(NEW))

@@ -11,7 +11,7 @@ from tests.acceptance.conftest import ROOT
 
 SCENARIOS = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
 # What happens in them is also killed half-way, and compared, in test_killed_later.py.
-RARE = {"adopt", "remove", "switch"}
+RARE = {"adopt", "prune", "remove", "switch", "upgrade"}
 # Each of its steps builds the driver's modules: on each Debian, and only with the slow tests.
 BRANCHES = "branches"
 
