@@ -465,6 +465,7 @@ class Driver:
         self.installation.begin(fresh=fresh, before=before, source=target["source"])
         # What a killed run found is the truth about the time before.
         before = self.installation.journal.get("before", before)
+        marker = gpufleet_pending.read(self.state_dir)
         try:
             # By name, each of them: apt exchanges nothing that is held without being asked to.
             ours = [name for name in installs if DRIVER_PACKAGE.match(name)]
@@ -484,7 +485,7 @@ class Driver:
             self.purge(self.former(self.there()))
             self.complete()
         except StateError as error:
-            undone = self.restore(before)
+            undone = self.restore(before, marker)
             self.hold()
             raise StateError(
                 "The driver {} could not be installed: {} {}{}".format(
@@ -544,8 +545,11 @@ class Driver:
         if off:
             raise StateError("{} did not come to an end.".format(", ".join(off)))
 
-    def restore(self, before):
-        """Bring back what stood before: {name: version}. Returns what became of it, in words."""
+    def restore(self, before, marker):
+        """Bring back what stood before: {name: version}, and the marker of a pending restart.
+
+        Returns what became of it, in words.
+        """
         there, pending, files = self.there(), self.pending(), self.stored(before)
         added = sorted(name for name in there if name not in before)
         lost = sorted(n for n in before if there.get(n) != before[n] or n in pending)
@@ -564,8 +568,9 @@ class Driver:
                 "What stood before could not be restored either: {}. Mend that on the host (dpkg "
                 "--configure -a), and run again.".format(complaints(text))
             )
-        # The receipt, if there is one, is true again.
+        # The receipt, if there is one, is true again, and no restart is needed for what failed.
         remove_tree(self.installation.journal_file)
+        gpufleet_pending.write(marker, self.state_dir)
         if before:
             return "{} was restored, and works as before.".format(
                 (self.receipt or {}).get("version") or "What stood before"
