@@ -14,7 +14,7 @@ import yaml
 
 from tests.acceptance.conftest import ROOT, RUNFILE, Fleet
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 # What Ansible and a person need to get in, and the mirror; all else is refused at once.
 ONLY = """

@@ -99,7 +99,7 @@ GOING = {
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", moments(GOING, 2))
+@pytest.mark.parametrize("moment", moments(GOING, 1))
 def test_remove(fleet: Fleet, moment: str) -> None:
     command = playbook({}, "remove", gpu_remove_toolkits=["8.0"])
     finished(fleet, command, GOING[moment], ONE, TOOLKIT)
