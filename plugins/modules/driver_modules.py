@@ -104,6 +104,10 @@ class Modules:
             row["version"]: row for row in installed_kernels(self.host) if is_judged(row, running)
         }
 
+    def told_by(self, judge):
+        """[(kernel, what a judge says of it)] of those that it says something of."""
+        return [(kernel, why) for kernel, row in self.kernels.items() if (why := judge(row))]
+
     def wrong(self, row):
         """What is wrong with a kernel's modules, in words; None where nothing is."""
         main = next((each for each in row["modules"] if each["name"] == "nvidia"), None)
@@ -192,12 +196,12 @@ def is_judged(row, running):
     return (row["image"] and "rescue" not in row["version"]) or row["version"] == running
 
 
-def carry_out(modules, act):
+def carry_out(modules, kernels, act):
     """Do something for several kernels, each of them; raises with all that went wrong."""
     wrong = []
-    for kernel, _ in act["for"]:
+    for kernel, _ in kernels:
         try:
-            act["do"](kernel)
+            act(kernel)
         except StateError as error:
             wrong.append(str(error))
     modules.look()
@@ -221,11 +225,11 @@ def main():
     )
     try:
         modules = Modules(module)
-        lacking = [(k, why) for k, row in modules.kernels.items() if (why := modules.wrong(row))]
+        lacking = modules.told_by(modules.wrong)
         if lacking and not module.check_mode:
             with host_lock():
-                carry_out(modules, {"for": lacking, "do": modules.build})
-        still = [(k, why) for k, row in modules.kernels.items() if (why := modules.wrong(row))]
+                carry_out(modules, lacking, modules.build)
+        still = modules.told_by(modules.wrong)
         if still and not module.check_mode:
             raise StateError(
                 "\n".join(
@@ -236,11 +240,11 @@ def main():
                     for kernel, why in still
                 )
             )
-        outdated = [(k, why) for k, row in modules.kernels.items() if (why := modules.stale(row))]
+        outdated = modules.told_by(modules.stale)
         if outdated and not module.check_mode:
             with host_lock():
-                carry_out(modules, {"for": outdated, "do": modules.rebuild})
-            left = [(k, why) for k, row in modules.kernels.items() if (why := modules.stale(row))]
+                carry_out(modules, outdated, modules.rebuild)
+            left = modules.told_by(modules.stale)
             if left:
                 raise StateError(
                     "\n".join(
