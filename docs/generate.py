@@ -2,7 +2,8 @@
 """Write the generated parts of the documentation, or check that they are up to date.
 
 Each role's README comes from its argument specification, ``docs/checks.md`` from the registry of
-checks, ``docs/matrix.md`` from the fact base and what was measured.
+checks, ``docs/faults.md`` from the faults that the tests inject, ``docs/matrix.md`` from the fact
+base and what was measured.
 
     python -m docs.generate            write
     python -m docs.generate --check    exit status 1 when something would change
@@ -21,6 +22,7 @@ import yaml
 
 import compat
 from measure import compare, record
+from tests.faults import catalogue as faults
 from verify import catalogue
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -123,6 +125,18 @@ def matrix() -> str:
     )
 
 
+def fault_table() -> str:
+    """Every fault that the tests inject, and the checks that catch it."""
+    source = GENERATED.replace("the source it names", "tests/faults")
+    places = "".join(f"- **{place}**: {text}\n" for place, text in faults.PLACES.items())
+    heading = ["number", "what people see", "caught by", "how proven"]
+    return (
+        f"# The faults\n{source}\nHow GPU hosts break, the check that says so (and those that"
+        f" state the same cause), and how that is proven:\n\n{places}\n"
+        f"{table(heading, faults.table())}"
+    )
+
+
 def pages() -> Iterator[tuple[Path, str]]:
     """Every generated file and its text."""
     for role in sorted((ROOT / "roles").iterdir()):
@@ -130,6 +144,7 @@ def pages() -> Iterator[tuple[Path, str]]:
             yield role / "README.md", role_readme(role)
     source = GENERATED.replace("the source it names", "verify/checks")
     yield ROOT / "docs" / "checks.md", f"# The checks\n{source}\n{catalogue.markdown()}"
+    yield ROOT / "docs" / "faults.md", fault_table()
     yield ROOT / "docs" / "matrix.md", matrix()
 
 

@@ -1,0 +1,1 @@
+"""Break a healthy host in every way that is known, and see the right check fail."""

@@ -1,0 +1,77 @@
+"""The catalogue of faults: what is broken, which check says so, and how that is proven.
+
+`docs/faults.md` is made of it. Each module beside this one lists the faults of one area in
+`FAULTS`; `test_*.py` inject them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# How a fault is proven.
+PLACES = {
+    "host": "injected into a healthy lab host",
+    "root": "planted under the probe: `/proc`, `/sys`, `/dev`, a stand-in `nvidia-smi`, logs",
+    "stub": "a stand-in library that answers with the code, or not at all",
+    "plan": "refused by the plan, before anything changes",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way to break a host.
+
+    `number` is that of the list of failures, or `x1`, `x2`, ... for faults invented to try checks
+    that were built without them in mind. `inject` is a shell script (place `host`, run as root; so
+    is `repair`), or a function that breaks a planted host. `cause` and `remedy` are regular
+    expressions that must be found in what `check` says. `also` are the other checks that state the
+    same cause; any further one that does not pass is collateral.
+    """
+
+    number: str
+    shows: str
+    place: str
+    check: str
+    cause: str
+    remedy: str
+    inject: str | Callable[[Any], None]
+    repair: str = ""
+    also: tuple[str, ...] = ()
+    verdict: str = "FAIL"
+
+    def __post_init__(self) -> None:
+        if self.place not in PLACES:
+            raise ValueError(f"fault {self.number}: no such place: {self.place}")
+
+    @property
+    def name(self) -> str:
+        """A test's id."""
+        return f"{self.number}-{re.sub(r'[^a-z0-9]+', '-', self.shows.lower()).strip('-')[:48]}"
+
+
+def faults() -> Iterator[Fault]:
+    """All of them, by number; the invented ones last."""
+    found: list[Fault] = []
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if path.stem not in {"__init__", "catalogue", "conftest"} and not path.stem.startswith(
+                "test_"):
+            found += getattr(importlib.import_module(f"{__package__}.{path.stem}"), "FAULTS", [])
+    yield from sorted(found, key=lambda fault: (
+        not fault.number.isdigit(), int(re.sub(r"\D", "", fault.number)), fault.shows))
+
+
+def collateral(fault: Fault, before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Checks that are not as before ({id: verdict}) and state no part of the same cause."""
+    changed = {name for name in after if after[name] != before.get(name)}
+    return sorted(changed - {fault.check, *fault.also})
+
+
+def table() -> list[list[str]]:
+    """Rows for the documentation: number, what the user sees, check, how proven."""
+    return [[fault.number, fault.shows, ", ".join(f"`{name}`" for name in
+             (fault.check, *fault.also)), fault.place] for fault in faults()]
