@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from . import containers, driver_intake
+from . import containers, driver_intake, expectation
 from .problems import Code, Problems
 from .pythons import is_path
 from .shapes import MAX_SLIPS, Reader, slips
@@ -57,8 +57,9 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
         driver_reboot=driver_intake.reboot(reader, get("gpu_driver_reboot")),
         mig=driver_intake.mig(reader, get("gpu_mig")),
         containers=driver_intake.containers(reader, get("gpu_containers")),
-        expect=_expect(reader, get("gpu_expect")),
+        expect=expectation.read(reader, get("gpu_expect")),
         gpus=[each for each in read_gpus if each],
+        service_user=expectation.service_user(reader, get("gpu_service_user")),
         prefix=reader.path(get("gpu_prefix"), "gpu_prefix") or defaults.prefix,
         stack_root=reader.path(get("gpu_stack_root"), "gpu_stack_root") or defaults.stack_root,
         tmpdir=reader.path(get("gpu_tmpdir"), "gpu_tmpdir") or defaults.tmpdir,
@@ -82,6 +83,7 @@ def places(variables: Mapping[str, Any]) -> dict[str, Any]:
         "pythons": [each.python for each in wishes.stacks if is_path(each.python)],
         "mig": wishes.mig is not None,
         "containers": wishes.containers and containers.asked(wishes.containers),
+        "service_user": wishes.service_user,
     }
 
 
@@ -178,20 +180,6 @@ def _toolkit(reader: Reader, value: Any, where: str) -> ToolkitWish | None:
     listed = [wanted] if isinstance(wanted, str) else reader.sequence(wanted, f"{where}.cudnn")
     read = [reader.version(each, f"{where}.cudnn[{at}]") for at, each in enumerate(listed)]
     return ToolkitWish(where, cuda, tuple(each for each in read if each)) if cuda else None
-
-
-def _expect(reader: Reader, value: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
-    entry = reader.mapping(value, "gpu_expect", ("count", "model", "memory_mib"))
-    read = {
-        "count": reader.count(entry.get("count"), "gpu_expect.count", "a number, 0 for no GPU"),
-        "model": reader.text(entry.get("model"), "gpu_expect.model", "as nvidia-smi shows it"),
-        "memory_mib": reader.count(
-            entry.get("memory_mib"), "gpu_expect.memory_mib", "a number of MiB"
-        ),
-    }
-    return {key: part for key, part in read.items() if part is not None}
 
 
 def _artifacts(reader: Reader, value: Any) -> dict[str, dict[str, Any]]:

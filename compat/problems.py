@@ -63,6 +63,7 @@ class Code(Enum):
         "gpu-too-new",
         "The GPU is newer than toolkit, framework, driver or proprietary module know.",
     )
+    EXPECT_CLASH = "expect-clash", "Two values of gpu_expect cannot both be true."
     INSTALLED_ELSEWHERE = (
         "installed-elsewhere",
         "It is installed already, in another place than is declared now.",

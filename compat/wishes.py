@@ -17,6 +17,7 @@ KEYS = (
     "gpu_containers",
     "gpu_expect",
     "gpu_gpus",
+    "gpu_service_user",
     "gpu_prefix",
     "gpu_stack_root",
     "gpu_stack_environment",
@@ -102,8 +103,9 @@ class Wishes:
     driver_reboot: str = "auto"
     mig: dict[str, list[str]] | None = None  # profiles by GPU's number, or of "all"; None: no word
     containers: ContainersWish | None = None
-    expect: dict[str, Any] = field(default_factory=dict)  # count, model, memory_mib
+    expect: dict[str, Any] = field(default_factory=dict)  # compat.expectation
     gpus: list[str] = field(default_factory=list)
+    service_user: str | None = None
     prefix: str = "/usr/local"
     stack_root: str = "/opt/gpufleet/stacks"
     tmpdir: str = "/tmp"

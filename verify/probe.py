@@ -40,6 +40,8 @@ DEFAULTS = {
     "mig": False,
     # {"engine": "docker" | "podman", "image": NAME | None}, where containers are declared.
     "containers": None,
+    # The account that must be able to open the cards; an ordinary one where none is named.
+    "service_user": None,
 }
 # What a section may take when no framework runs in it. A healthy one needs milliseconds.
 SECTION_DEADLINE_S = 20
@@ -932,8 +934,79 @@ def section_gpus(host):
         driver = host.path(directory + "/driver")
         values["driver"] = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None
         cards.append(values)
-    return {"pci": cards, "nvswitches": switches, "mig": mig_of(host),
-            "nodes": sorted(host.glob("/dev/nvidia*"), key=natural)}
+    # A container sees all cards of the machine on the bus, and here those that it was given.
+    given = [os.path.basename(name) for name in host.glob("/proc/driver/nvidia/gpus/*")]
+    if given and container_of(host):
+        cards = [card for card in cards if card["address"] in given]
+    nodes = sorted(host.glob("/dev/nvidia*"), key=natural)
+    return {"pci": cards, "nvswitches": switches, "mig": mig_of(host), "nodes": nodes,
+            "node_access": node_access(host, nodes)}
+
+
+# The device files that every CUDA program opens, and that a driver's own tools do not.
+COMPUTE_NODE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm)$")
+
+
+def node_access(host, nodes):
+    """[{"path", "mode", "uid", "gid", "major", "tried", "error"}] of the nodes that CUDA opens.
+
+    `error` says why the account that uses them could not. Only root can try that for another one.
+    """
+    found = []
+    for name in nodes:
+        if COMPUTE_NODE.match(name):
+            info = os.stat(host.path(name))
+            major = os.major(info.st_rdev) if stat.S_ISCHR(info.st_mode) else None
+            found.append({"path": name, "mode": mode_of(info), "uid": info.st_uid,
+                          "gid": info.st_gid, "major": major, "tried": False, "error": None})
+    if not found:
+        return []
+    names = [row["path"] for row in found]
+    state, errors, reason = in_child(tried_as, (host, host["service_user"], names),
+                                     host.inner_s / 2)
+    if state == "denied":
+        return found
+    for row in found:
+        row["tried"] = True
+        row["error"] = errors[row["path"]] if state == "ok" else reason
+    return found
+
+
+def tried_as(host, user, names):
+    """{path: why it cannot be read and written, or None} for an account. Nothing is opened."""
+    if os.geteuid() == 0:
+        number, group, groups = account(host, user or "nobody")
+        if not host.real:
+            os.chroot(host.root)
+        os.setgroups(groups if user else [])
+        os.setgid(group)
+        os.setuid(number)
+        names = {name: name for name in names}
+    elif user in (None, account_name(os.geteuid())):
+        names = {name: host.path(name) for name in names}
+    else:
+        raise PermissionError("only root can try what %s may" % user)
+    return {name: None if os.access(path, os.R_OK | os.W_OK) else "permission denied"
+            for name, path in names.items()}
+
+
+def account(host, name):
+    """(number, group, all groups) of an account, of the planted files where there are such."""
+    if host.real:
+        import pwd
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            raise RuntimeError("there is no account %s" % name) from None
+        return entry.pw_uid, entry.pw_gid, os.getgrouplist(name, entry.pw_gid)
+    users, groups = [[line.split(":") for line in (host.text_or_none(f) or "").splitlines()]
+                     for f in ("/etc/passwd", "/etc/group")]
+    own = [row for row in users if row[0] == name]
+    if not own:
+        raise RuntimeError("there is no account %s" % name)
+    group = int(own[0][3])
+    return int(own[0][2]), group, [group] + [int(row[2]) for row in groups
+                                             if name in row[3].split(",")]
 
 
 def mig_of(host):
@@ -943,14 +1016,14 @@ def mig_of(host):
     """
     if not host["mig"] or not host.exists("/proc/driver/nvidia/version"):
         return None
+    smi = nvidia_smi(host) or "nvidia-smi"
     status, modes, _ = run_command(
-        ["nvidia-smi", "--query-gpu=index,mig.mode.current", "--format=csv,noheader"],
-        host.inner_s / 2)
+        [smi, "--query-gpu=index,mig.mode.current", "--format=csv,noheader"], host.inner_s / 2)
     if status != 0:
         return None
     listing = ""
     if "Enabled" in modes:
-        status, listing, _ = run_command(["nvidia-smi", "-L"], host.inner_s / 3)
+        status, listing, _ = run_command([smi, "-L"], host.inner_s / 3)
         if status != 0:
             return None
     return parse_mig(modes, listing)
@@ -972,19 +1045,30 @@ def parse_mig(modes, listing):
     return list(cards.values())
 
 
+# Where the driver's user-space libraries are.
+LIBRARY_PLACES = ("/usr/lib/*-linux-gnu", "/usr/lib/*-linux-gnu/nvidia/current", "/usr/lib64",
+                  "/usr/lib")
+
+
+def driver_library(host, soname):
+    """What to open: the name alone, as programs do; in a planted tree the file that is there."""
+    found = [name for place in LIBRARY_PLACES for name in host.glob(place + "/" + soname)]
+    return soname if host.real or not found else host.path(host.realpath(found[0]))
+
+
 def section_driver(host):
     loaded = first_match(r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s",
                          host.text_or_none("/proc/driver/nvidia/version"))
     modules = [line.split()[0] for line in (host.text_or_none("/proc/modules") or "").splitlines()]
     library = None
-    for directory in ("/usr/lib/*-linux-gnu", "/usr/lib/*-linux-gnu/nvidia/current",
-                      "/usr/lib64", "/usr/lib"):
+    for directory in LIBRARY_PLACES:
         for name in host.glob(directory + "/libcuda.so.*"):
             library = first_match(r"libcuda\.so\.(\d+\.\d+(?:\.\d+)?)$",
                                   os.path.basename(host.realpath(name))) or library
     version = status = None
-    if host.real and library:
-        state, answer, error = in_child(ask_driver, (), host.inner_s)
+    if library:
+        state, answer, error = in_child(ask_driver, (driver_library(host, "libcuda.so.1"),),
+                                        host.inner_s)
         if state == "hung":
             raise NoAnswerError("libcuda.so.1 gave no answer: %s" % error)
         version, status = answer if state == "ok" else (None, None)
@@ -1087,11 +1171,448 @@ def pending_reboot(host):
         return {"because": "its marker cannot be read"}
 
 
-def ask_driver():
-    cuda, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+def ask_driver(name):
+    cuda, version = ctypes.CDLL(name), ctypes.c_int()
     known = cuda.cuDriverGetVersion(ctypes.byref(version)) == 0
     text = "%d.%d" % (version.value // 1000, version.value % 1000 // 10) if known else None
     return text, cuda.cuInit(0)
+
+
+# -- nvidia-smi ----------------------------------------------------------------------------------
+
+SYSTEM_PLACES = ("/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/", "/usr/local/bin/")
+# What stands for a value and is none. Above it are the largest numbers of 64 bits and their
+# neighbours (9223372036854775794), which some drivers print for what a card does not count.
+NO_VALUE = re.compile(r"^\[?(n/?a|none|not (supported|available|active|found)|requested"
+                      r" functionality.*)\]?$", re.IGNORECASE)
+NO_ANSWER = re.compile(r"unknown error|^\[?err!?\]?|is lost|requires reset|insufficient permission"
+                       r"|no permission|timeout", re.IGNORECASE)
+SENTINEL, SENTINEL_32 = 1 << 62, (1 << 32) - 1
+REASONS = {"gpu_idle": "idle", "applications_clocks_setting": "application-clocks",
+           "sw_power_cap": "sw-power-cap", "hw_slowdown": "hw-slowdown",
+           "hw_thermal_slowdown": "hw-thermal", "hw_power_brake_slowdown": "hw-power-brake",
+           "sync_boost": "sync-boost", "sw_thermal_slowdown": "sw-thermal",
+           "display_clocks_setting": "display-clocks", "display_clock_setting": "display-clocks"}
+
+
+def section_smi(host):
+    """What `nvidia-smi` says of each card, and whether NVML starts. Not asked in mode facts."""
+    found = {"asked": host["mode"] == "full", "program": None, "status": None, "error": None,
+             "driver_version": None, "cuda_version": None,
+             "nvml": {"status": None, "version": None, "count": None}, "devices": []}
+    if not found["asked"]:
+        return found
+    # Without a loaded driver both fail at once, and say why.
+    found["program"] = nvidia_smi(host)
+    capabilities = []
+    library = driver_library(host, "libnvidia-ml.so.1")
+    if host.real or os.path.exists(library):
+        state, answer, error = in_child(ask_nvml, (library,), host.inner_s / 2)
+        if state == "hung":
+            raise NoAnswerError("libnvidia-ml.so.1 gave no answer: %s" % error)
+        if state == "ok":
+            found["nvml"], capabilities = answer
+    if found["program"]:
+        status, out, err = run_command([host.path(found["program"]), "-q", "-x"],
+                                       host.inner_s / 2)
+        if status is None and err.startswith("no answer"):
+            raise NoAnswerError("nvidia-smi gave %s" % err)
+        found["status"] = status
+        found.update(parse_smi(out))
+        for device in found["devices"]:
+            if device["index"] < len(capabilities):
+                device["compute_capability"] = capabilities[device["index"]]
+        if status != 0:
+            # Its complaints stand on standard output, before or after the document or without it.
+            said = re.sub(r"<\?xml.*?</nvidia_smi_log>", "", out, flags=re.DOTALL) + "\n" + err
+            found["error"] = " ".join(said.split())[-300:] or "ended with status %s" % status
+        elif not re.search(r"<nvidia_smi_log\b", out):
+            found["error"] = "it printed no document: " + " ".join((out + err).split())[:200]
+    return found
+
+
+def nvidia_smi(host):
+    """Where nvidia-smi stands, in the usual places or on the path; None where it is not."""
+    found = next((d + "nvidia-smi" for d in SYSTEM_PLACES if host.exists(d + "nvidia-smi")), None)
+    return found or (shutil.which("nvidia-smi") if host.real else None)
+
+
+def ask_nvml(name):
+    """({"status", "version", "count"}, the cards' compute capabilities); 18: driver and library
+    differ."""
+    nvml = ctypes.CDLL(name)
+    found = {"status": nvml.nvmlInit_v2(), "version": None, "count": None}
+    if found["status"] != 0:
+        return found, []
+    text, count, capabilities = ctypes.create_string_buffer(96), ctypes.c_uint(), []
+    if nvml.nvmlSystemGetDriverVersion(text, 96) == 0:
+        found["version"] = text.value.decode("ascii", "replace")
+    if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
+        found["count"] = count.value
+    try:
+        for index in range(count.value):
+            card, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+            known = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(card)) == 0 and \
+                nvml.nvmlDeviceGetCudaComputeCapability(
+                    card, ctypes.byref(major), ctypes.byref(minor)) == 0
+            capabilities.append("%d.%d" % (major.value, minor.value) if known else None)
+    except AttributeError:
+        capabilities = []
+    return found, capabilities
+
+
+def parse_smi(out):
+    """{"driver_version", "cuda_version", "devices"} of what `nvidia-smi -q -x` printed.
+
+    Card by card, so that one at which it broke off does not hide the others.
+    """
+    from xml.etree import ElementTree
+    devices = []
+    for text in re.findall(r"<gpu id=.*?</gpu>", out, re.DOTALL):
+        try:
+            devices.append(Card(ElementTree.fromstring(text)).told(len(devices)))
+        except ElementTree.ParseError:
+            continue
+    head = out.partition("<gpu id=")[0]
+    return {"driver_version": first_match(r"<driver_version>\s*([\d.]+)\s*<", head),
+            "cuda_version": first_match(r"<cuda_version>\s*([\d.]+)\s*<", head),
+            "devices": devices}
+
+
+class Card:
+    """One `<gpu>` of the document. What is no value is None, and named in `raw_unknown`.
+
+    Elements were renamed from driver to driver; the first that is there is read.
+    """
+
+    def __init__(self, element):
+        self.element = element
+        self.raw_unknown, self.unanswered = [], []
+
+    def text(self, field, *paths):
+        """The text of the first of these elements that is there; None if it stands for no value."""
+        for path in paths:
+            found = self.element.find(path)
+            if found is None:
+                continue
+            value = (found.text or "").strip()
+            if NO_ANSWER.search(value):
+                self.unanswered.append("%s: %s" % (field, value))
+            if not value or NO_VALUE.match(value) or NO_ANSWER.search(value):
+                break
+            return value
+        self.raw_unknown.append(field)
+        return None
+
+    def number(self, field, *paths, **more):
+        """A number without its unit: whole, unless there is a point in it and `real` is asked."""
+        text = self.text(field, *paths)
+        if text is None:
+            return None
+        match = re.match(r"-?\d+(\.\d+)?", text)
+        value = float(match.group()) if match else None
+        if value is None or abs(value) >= SENTINEL or value == SENTINEL_32:
+            self.raw_unknown.append(field)
+            return None
+        return value if more.get("real") else int(value)
+
+    def yes(self, field, *paths):
+        """True for Yes, Enabled and Active, False for their contraries."""
+        text = (self.text(field, *paths) or "").lower()
+        if text in ("yes", "enabled", "active", "1", "pending"):
+            return True
+        if text in ("no", "disabled", "not active", "0"):
+            return False
+        if text:
+            self.raw_unknown.append(field)
+        return None
+
+    def total(self, field, place):
+        """Errors that could not be corrected, as each generation of drivers counts them."""
+        block = self.element.find(place)
+        if block is None:
+            self.raw_unknown.append(field)
+            return None
+        if block.find("double_bit/total") is not None:
+            return self.number(field, place + "/double_bit/total")
+        names = [part.tag for part in block if part.tag == "dram_uncorrectable"
+                 or re.match(r"sram_uncorrectable(_parity|_secded)?$", part.tag)]
+        counts = [self.number(field, place + "/" + name) for name in names]
+        if not names:
+            self.raw_unknown.append(field)
+        known = [count for count in counts if count is not None]
+        return sum(known) if known else None
+
+    def throttle(self):
+        """Why the clocks are lower than they could be; None where the card does not say."""
+        for name in ("clocks_event_reasons", "clocks_throttle_reasons"):
+            block = self.element.find(name)
+            told = [] if block is None else [
+                (re.sub(r"^clocks_(event|throttle)_reasons?_", "", part.tag),
+                 (part.text or "").strip()) for part in block]
+            told = [(reason, text) for reason, text in told if text in ("Active", "Not Active")]
+            if told:
+                return sorted(REASONS.get(reason, reason.replace("_", "-"))
+                              for reason, text in told if text == "Active")
+        self.raw_unknown.append("throttle")
+        return None
+
+    def remap(self):
+        rows = {"pending": self.yes("remap.pending", "remapped_rows/remapped_row_pending"),
+                "failure": self.yes("remap.failure", "remapped_rows/remapped_row_failure"),
+                "correctable": self.number("remap.correctable", "remapped_rows/remapped_row_corr"),
+                "uncorrectable": self.number("remap.uncorrectable",
+                                             "remapped_rows/remapped_row_unc")}
+        if all(value is None for value in rows.values()):
+            self.raw_unknown = [name for name in self.raw_unknown
+                                if not name.startswith("remap.")] + ["remap"]
+            return None
+        return rows
+
+    def processes(self):
+        found = []
+        for entry in self.element.findall("processes/process_info"):
+            pid = (entry.findtext("pid") or "").strip()
+            memory = re.match(r"\d+", (entry.findtext("used_memory") or "").strip())
+            if pid.isdigit():
+                found.append({"pid": int(pid),
+                              "name": (entry.findtext("process_name") or "").strip() or None,
+                              "memory_mib": int(memory.group()) if memory else None})
+        return found
+
+    def told(self, index):
+        link = "pci/pci_gpu_link_info/"
+        power = ("gpu_power_readings/", "power_readings/")
+        address = re.match(r"(?:([0-9a-f]+):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])$",
+                           (self.text("address", "pci/pci_bus_id") or self.element.get("id")
+                            or "").strip().lower())
+        ecc, pending = (self.text(field, path) for field, path in (
+            ("ecc", "ecc_mode/current_ecc"), ("ecc_pending", "ecc_mode/pending_ecc")))
+        states = {"Enabled": True, "Disabled": False}
+
+        def watts(field, *names):
+            return self.number(field, *[p + name for p in power for name in names], real=True)
+        found = {
+            "index": index,
+            "address": address and "%04x:%s" % (int(address.group(1) or "0", 16),
+                                                address.group(2)),
+            "uuid": self.text("uuid", "uuid"), "name": self.text("name", "product_name"),
+            "memory_total_mib": self.number("memory_total_mib", "fb_memory_usage/total"),
+            "memory_used_mib": self.number("memory_used_mib", "fb_memory_usage/used"),
+            "memory_free_mib": self.number("memory_free_mib", "fb_memory_usage/free"),
+            "compute_capability": None,
+            "persistence": self.yes("persistence", "persistence_mode"),
+            "compute_mode": (self.text("compute_mode", "compute_mode") or "").lower() or None,
+            "ecc": states.get(ecc), "ecc_pending": states.get(pending),
+            "ecc_uncorrected_volatile": self.total("ecc_uncorrected_volatile",
+                                                   "ecc_errors/volatile"),
+            "ecc_uncorrected_aggregate": self.total("ecc_uncorrected_aggregate",
+                                                    "ecc_errors/aggregate"),
+            "retired_pending": self.yes("retired_pending", "retired_pages/pending_retirement",
+                                        "retired_pages/pending_blacklist"),
+            "remap": self.remap(),
+            "power_limit_w": watts("power_limit_w", "current_power_limit", "power_limit"),
+            "power_default_w": watts("power_default_w", "default_power_limit"),
+            "power_max_w": watts("power_max_w", "max_power_limit"),
+            "power_w": watts("power_w", "instant_power_draw", "power_draw", "average_power_draw"),
+            "temperature_c": self.number("temperature_c", "temperature/gpu_temp"),
+            "temperature_slowdown_c": self.number("temperature_slowdown_c",
+                                                  "temperature/gpu_temp_slow_threshold"),
+            "throttle": self.throttle(),
+            "clock_sm_mhz": self.number("clock_sm_mhz", "clocks/sm_clock"),
+            "clock_sm_max_mhz": self.number("clock_sm_max_mhz", "max_clocks/sm_clock"),
+            "pcie": {
+                "generation": self.number("pcie.generation", link + "pcie_gen/current_link_gen"),
+                "generation_max": self.number("pcie.generation_max",
+                                              link + "pcie_gen/max_link_gen"),
+                "width": self.number("pcie.width", link + "link_widths/current_link_width"),
+                "width_max": self.number("pcie.width_max", link + "link_widths/max_link_width")},
+            "utilization_percent": self.number("utilization_percent", "utilization/gpu_util"),
+            "processes": self.processes()}
+        return dict(found, raw_unknown=sorted(set(self.raw_unknown)),
+                    unanswered=list(dict.fromkeys(self.unanswered)))
+
+
+# -- the kernel's log ----------------------------------------------------------------------------
+
+# [(kind, pattern)]: the first that matches a line wins. `address`, `pid`, `process` and `code` are
+# taken from its groups of these names.
+PLACE = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
+EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
+    ("xid", r"NVRM: Xid \((?:PCI:)?" + PLACE + r"[^)]*\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"
+            r"(?:[^,]*, name=(?P<process>[^,]+))?"),
+    ("sxid", r"SXid \((?:PCI:)?" + PLACE + r"[^)]*\): (?P<code>\d+), (?=Fatal)"),
+    ("xid", r"NVRM: .*?" + PLACE + r"\D.*has fallen off the bus"),
+    ("key-rejected", r"Loading of (?:unsigned module|module with \S+ \S+) is rejected"
+                     r"|Key was rejected by service|Lockdown: modprobe: unsigned module loading"),
+    ("api-mismatch", r"NVRM: API mismatch"),
+    ("init-failed", r"(?:NVRM: (?:GPU )?" + PLACE + r": )?(?:NVRM: )?(?:RmInitAdapter failed"
+                    r"|rm_init_adapter failed)"),
+    ("init-failed", r"nvidia: probe of " + PLACE + r" failed|nvidia " + r"[0-9a-f:.]+: probe with"
+                    r" driver nvidia failed|NVRM: The NVIDIA probe routine failed"
+                    r"|NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
+                    r"|NVRM: .* is not supported by the NVIDIA"),
+    ("pcie-error", r"(?:^|\s)" + PLACE + r": (?:PCIe Bus Error: severity=Uncorrect|AER: .*Uncorrect"
+                   r"|AER: can't recover|device recovery failed)"),
+    ("machine-check", r"Uncorrected hardware memory error|Machine Check Exception"
+                      r"|EDAC \S+: \d+ UE |Memory failure: 0x|\[Hardware Error\]: event severity:"
+                      r" (?:fatal|recoverable)"),
+    ("hung-task", r"INFO: task (?P<process>.+):(?P<pid>\d+) blocked for more than"),
+    ("out-of-memory", r"(?:Out of memory|Memory cgroup out of memory): Killed process"
+                      r" (?P<pid>\d+) \((?P<process>[^)]+)\)"),
+    ("io-error", r"(?<!Buffer )I/O error, dev (?!sr\d|fd\d|loop|ram|zram)\S+|EXT4-fs error"
+                 r"|Remounting filesystem read-only|XFS \S+: .*(?:[Cc]orruption|metadata I/O error)"
+                 r"|nvme\S* .*timeout, (?:aborting|reset)"),
+)]
+BOOT_LINE = "Linux version "
+# The first that the driver says when it is loaded, before it has looked at a card.
+LOAD_LINE = re.compile(r"Nvlink Core is being initialized")
+# Of the driver and its cards: what was said before it was loaded anew is of the one before.
+OF_THE_DRIVER = ("xid", "sxid", "key-rejected", "api-mismatch", "init-failed")
+
+
+def section_kernel_log(host):
+    """What the kernel said since boot that concerns cards and machine. Not asked in mode facts."""
+    found = {"source": None, "since_boot": False, "complete": False, "events": []}
+    # A container without a card has no log of its own, and another's is not its business.
+    if host["mode"] != "full" or (container_of(host)
+                                  and not host.exists("/proc/driver/nvidia/version")):
+        return found
+    denied = []
+    for source, reader in (("journal", journal_lines), ("dmesg", dmesg_lines), (None, file_lines)):
+        try:
+            told = reader(host)
+        except PermissionError as error:
+            denied.append(str(error))
+            continue
+        if told:
+            name, lines = told if source is None else (source, told)
+            return {"source": name, "since_boot": True,
+                    "complete": any(BOOT_LINE in text for _, text in lines),
+                    "events": kernel_events(lines)}
+    if denied and os.geteuid() != 0:
+        raise PermissionError("; ".join(denied))
+    return found
+
+
+def stamped(out):
+    """[(seconds since boot, or None, text)] of lines as dmesg and journalctl print them."""
+    lines = []
+    for line in out.splitlines():
+        match = re.match(r"\[\s*(\d+\.\d+)\]\s(?:\S+ kernel: )?(.*)", line)
+        if match:
+            lines.append((float(match.group(1)), match.group(2)))
+    return lines
+
+
+def journal_lines(host):
+    """The kernel's lines of this boot; none where systemd's journal is not, or is not readable."""
+    place = system_program(host, "journalctl")
+    if not place:
+        return []
+    status, out, err = run_command(
+        [host.path(place), "-k", "-b", "-a", "-q", "--no-pager", "-o", "short-monotonic"],
+        host.inner_s / 3)
+    if status != 0 and "insufficient permissions" in err.lower():
+        raise PermissionError("journalctl: insufficient permissions")
+    return stamped(out) if status == 0 else []
+
+
+def dmesg_lines(host):
+    place = system_program(host, "dmesg")
+    if not place:
+        return []
+    status, out, err = run_command([host.path(place)], host.inner_s / 3)
+    if status != 0 and "not permitted" in err:
+        raise PermissionError("dmesg: not permitted")
+    return stamped(out) if status == 0 else []
+
+
+def system_program(host, name):
+    return next((d + name for d in SYSTEM_PLACES if host.exists(d + name)), None)
+
+
+def file_lines(host):
+    """(file, [(None or seconds, text)]) of what syslog wrote since boot; None without such a file.
+
+    The one before the last rotation is read too, since a boot may be as long ago.
+    """
+    boot = first_match(r"^btime (\d+)", host.text_or_none("/proc/stat"))
+    for name in ("/var/log/kern.log", "/var/log/messages"):
+        if boot is None or not host.exists(name):
+            continue
+        text = (host.text_or_none(name + ".1") or "") + host.text(name)
+        lines = []
+        for line in text.splitlines():
+            match = re.match(r"(\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) \S+ kernel:"
+                             r" (?:\[\s*(\d+\.\d+)\] )?(.*)", line)
+            if not match:
+                continue
+            said = syslog_time(match.group(1), time.time())
+            # The clock is often set a little after the kernel began to speak.
+            if said is not None and said < int(boot) - 120:
+                continue
+            if BOOT_LINE in match.group(3):
+                lines = []
+            lines.append((float(match.group(2)) if match.group(2) else None, match.group(3)))
+        return "file:" + name, lines
+    return None
+
+
+def syslog_time(text, now):
+    """Seconds since the epoch of syslog's time; where it has no year, the last that is past."""
+    if text[:4].isdigit():
+        match = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?", text)
+        if not match:
+            return None
+        zone = (match.group(2) or "Z").replace(":", "")
+        offset = 0 if zone == "Z" else int(zone[0] + "1") * (
+            int(zone[1:3]) * 3600 + int(zone[3:5]) * 60)
+        import calendar
+        return calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")) - offset
+    this = time.localtime(now).tm_year
+    for year in range(this, this - 5, -1):
+        try:
+            said = time.mktime(time.strptime("%d %s" % (year, text), "%Y %b %d %H:%M:%S"))
+        except ValueError:
+            # The 29th of February is of a leap year.
+            continue
+        if said <= now + 86400:
+            return said
+    return None
+
+
+def kernel_events(lines):
+    """One entry per kind, code and place, with how often it was and the last that was said."""
+    found = {}
+    for seconds, text in lines:
+        if LOAD_LINE.search(text):
+            found = {key: event for key, event in found.items() if key[0] not in OF_THE_DRIVER}
+            continue
+        for kind, pattern in EVENTS:
+            match = pattern.search(text)
+            if not match:
+                continue
+            named = match.groupdict()
+            address = named.get("address") and full_address(named["address"])
+            code = int(named["code"]) if named.get("code") else None
+            if kind == "xid" and code is None:
+                code = 79
+            key = (kind, code, address)
+            count = found[key]["count"] + 1 if key in found else 1
+            found[key] = {"kind": kind, "code": code, "address": address,
+                          "pid": int(named["pid"]) if named.get("pid") else None,
+                          "process": named.get("process"), "uptime_s": seconds, "count": count,
+                          "text": text[:300]}
+            break
+    return list(found.values())
+
+
+def full_address(text):
+    """`PCI:0000:3B:00` as sysfs writes it: 0000:3b:00.0."""
+    domain, _, rest = text.lower().partition(":")
+    return "%04x:%s" % (int(domain, 16), rest if "." in rest else rest + ".0")
+
 
 
 # -- packages ------------------------------------------------------------------------------------
@@ -2025,9 +2546,10 @@ SECTIONS = {
     "driver": section_driver, "packages": section_packages, "receipts": section_receipts,
     "toolkits": section_toolkits, "cudnn": section_cudnn, "linker": section_linker,
     "environment": section_environment, "stacks": section_stacks, "containers": section_containers,
+    "smi": section_smi, "kernel_log": section_kernel_log,
 }
 # Those in which programs of other people's run, in mode full.
-LONG = ("stacks", "containers")
+LONG = ("stacks", "containers", "smi")
 
 
 def utc_now():

@@ -39,6 +39,9 @@ options:
   containers:
     description: The container engine to ask, as C({engine, image}); none where it is not given.
     type: dict
+  service_user:
+    description: The account that must be able to open the GPUs; else an ordinary one.
+    type: str
 attributes:
   check_mode: {support: full}
 author: [The gpufleet developers]
@@ -71,6 +74,7 @@ def main():
             "pythons": {"type": "list", "elements": "path", "default": []},
             "mig": {"type": "bool", "default": False},
             "containers": {"type": "dict"},
+            "service_user": {"type": "str"},
         },
         supports_check_mode=True,
     )

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from verify import judge
+from tests.smi_text import MEMORY_MIB, MODEL, smi_text
+from verify import judge, probe
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -17,7 +18,9 @@ Document = dict[str, Any]
 # What the healthy host's declarations excuse.
 EXCUSED = {
     **dict.fromkeys(
-        ("driver.loaded", "driver.nodes", "driver.fabric", "stack.gpu", "containers.cdi",
+        ("gpu.smi", "gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
+         "gpu.settings", "kernel.log", "kernel.application-errors", "driver.cuda", "driver.access",
+         "driver.loaded", "driver.nodes", "driver.fabric", "stack.gpu", "containers.cdi",
          "containers.gpus", "containers.reload"), "gpu_expect: {count: 0}"),
     **dict.fromkeys(
         ("driver.packages", "driver.held", "driver.modules", "driver.nouveau", "driver.pending",
@@ -89,11 +92,21 @@ def with_driver(plan: Document, snapshot: Document) -> None:
 def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
     """Put cards into the host, and have its driver run them, whole."""
     with_driver(plan, snapshot)
-    plan["expect"]["count"], plan["driver"]["mig"] = count, {"all": []}
+    plan["expect"].update(count=count, model=MODEL, memory_mib=MEMORY_MIB)
+    plan["driver"]["mig"] = {"all": []}
+    data(snapshot, "smi").update(
+        program="/usr/bin/nvidia-smi", status=0, nvml={"status": 0, "version": DRIVER,
+                                                       "count": count},
+        **probe.parse_smi(smi_text([{"pci/pci_bus_id": f"00000000:0{n}:00.0"}
+                                    for n in range(count)])))
+    nodes = ["/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{n}" for n in range(count))]
+    data(snapshot, "gpus")["node_access"] = [
+        {"path": name, "mode": "0666", "uid": 0, "gid": 0, "major": 195, "tried": True,
+         "error": None} for name in nodes]
     data(snapshot, "gpus").update(
         pci=[{"address": f"0000:0{n}:00.0", "vendor": "0x10de", "device": "0x2330",
               "class": "0x030200", "driver": "nvidia"} for n in range(count)],
-        nodes=["/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{n}" for n in range(count))],
+        nodes=nodes,
         mig=[{"gpu": n, "mode": "off", "instances": []} for n in range(count)])
     driver = data(snapshot, "driver")
     driver.update(loaded=DRIVER, cuinit=0, cuda_version="12.2", modules=["nvidia", "nvidia_uvm"])

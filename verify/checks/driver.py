@@ -23,7 +23,6 @@ from .registry import (
     check,
     declared_none,
     findings,
-    numbers,
     shortened,
 )
 
@@ -59,7 +58,7 @@ def _without_card(plan: Document) -> str | None:
     return excuse if excuse and "count: 0" in excuse else None
 
 
-def _not_asked(plan: Document) -> str | None:
+def not_asked(plan: Document) -> str | None:
     """What needs a card is judged where one is declared, or a driver."""
     if excuse := _without_card(plan):
         return excuse
@@ -134,9 +133,9 @@ def secure_boot(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 # -- as it runs -----------------------------------------------------------------------------------
 
 
-@check("driver.loaded", reads=("driver", "gpus"), repair=REBOOT, excuse=_not_asked)
+@check("driver.loaded", reads=("driver", "gpus"), repair=REBOOT, excuse=not_asked)
 def loaded(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
-    """A driver is loaded, equal to its user-space libraries, and new enough for every toolkit."""
+    """A driver is loaded, and of the very version of its user-space libraries."""
     there = seen["driver"]
     version, library = there["loaded"], there["library"]
     cards = [card["address"] for card in seen["gpus"]["pci"] if card["driver"] == "nouveau"]
@@ -144,19 +143,11 @@ def loaded(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield Finding(f"nouveau holds {', '.join(cards)}: CUDA cannot use a card that it holds",
                       "blacklist nouveau, rebuild the initramfs, reboot")
     yield from findings(driver_running.mismatch, plan, seen)
-    minimum = plan["driver"]["minimum"] if plan["driver"] else None
-    if version and minimum and numbers(version) < numbers(minimum):
-        yield Finding(
-            f"The driver is {version}; {plan['driver']['because']} needs {minimum} or newer",
-            "install a newer driver branch, or declare an older TensorFlow")
-    if version and version == library and there["cuinit"]:
-        yield Finding(f"The driver refuses to start (cuInit returned {there['cuinit']})",
-                      f"reboot {plan['host']}; if it stays so, install the driver again")
-    yield Seen(f"loaded {version}, on disk {there['on_disk']}, libraries {library}, cuInit"
-               f" {there['cuinit']}, modules: {', '.join(there['modules']) or 'none'}")
+    yield Seen(f"loaded {version}, on disk {there['on_disk']}, libraries {library}, modules:"
+               f" {', '.join(there['modules']) or 'none'}")
 
 
-@check("driver.nodes", reads=("gpus", "driver"), repair=LOOK, excuse=_not_asked)
+@check("driver.nodes", reads=("gpus", "driver"), repair=LOOK, excuse=not_asked)
 def nodes(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Each GPU of the loaded driver has its device file."""
     yield from findings(driver_running.nodes, plan, seen)
@@ -170,7 +161,7 @@ def persistence(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     yield Seen(str(seen["driver"]["persistence"]))
 
 
-@check("driver.fabric", reads=("driver", "gpus", "packages"), excuse=_not_asked)
+@check("driver.fabric", reads=("driver", "gpus", "packages"), excuse=not_asked)
 def fabric(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The fabric manager runs where an NVSwitch is, of the driver's version, and nowhere else."""
     yield from findings(driver_running.fabric, plan, seen)

@@ -26,6 +26,8 @@ SECTIONS = (
     "environment",
     "stacks",
     "containers",
+    "smi",
+    "kernel_log",
 )
 
 
