@@ -975,10 +975,11 @@ def node_access(host, nodes):
 def tried_as(host, user, names):
     """{path: why it cannot be read and written, or None} for an account. Nothing is opened."""
     if os.geteuid() == 0:
-        number, group, groups = account(host, user or "nobody")
+        # Without a name: an account that owns nothing and is in no group.
+        number, group, groups = account(host, user) if user else (65534, 65534, [])
         if not host.real:
             os.chroot(host.root)
-        os.setgroups(groups if user else [])
+        os.setgroups(groups)
         os.setgid(group)
         os.setuid(number)
         names = {name: name for name in names}

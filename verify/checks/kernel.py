@@ -18,13 +18,13 @@ TOLD = {"api-mismatch": "see driver.loaded", "hung-task": "a program waited too 
         "out-of-memory": "the kernel ended a program", "io-error": "a disk or file system erred"}
 
 
-@check("kernel.log", reads=("kernel_log", "driver", "gpus"), repair=HARDWARE, excuse=declared_none)
+@check("kernel.log", reads=("kernel_log", "gpus"), repair=HARDWARE, excuse=declared_none)
 def log(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The kernel reports no failure of a card, of the driver or of the machine since boot."""
     told = seen["kernel_log"]
-    cards = {card["address"] for card in seen["gpus"]["pci"]}
+    cards = {card["address"]: card["driver"] for card in seen["gpus"]["pci"]}
     for event in told["events"]:
-        yield from _judged(event, cards, seen["driver"]["loaded"])
+        yield from _judged(event, cards)
     if told["source"] is None:
         yield Finding(
             "What the kernel said since boot could not be read: no journal, dmesg or log file",
@@ -42,7 +42,7 @@ def log(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     yield Seen(f"{told['source']}, since boot; {shortened(said) or 'nothing of note'}")
 
 
-def _judged(event: Document, cards: set[str], loaded: str | None) -> Iterator[Finding]:
+def _judged(event: Document, cards: dict[str, str | None]) -> Iterator[Finding]:
     kind, place = event["kind"], event["address"] or "an unnamed card"
     times = f" ({event['count']} times)" if event["count"] > 1 else ""
     if kind == "xid" and (known := meaning(event)) and known["kind"] in {"hardware", "driver"}:
@@ -53,7 +53,7 @@ def _judged(event: Document, cards: set[str], loaded: str | None) -> Iterator[Fi
         yield Finding(f"SXid {event['code']} of the NVSwitch {place}{times}: a fatal error",
                       "drain the host and reboot it; if it comes back, have the vendor look",
                       event["text"])
-    elif kind == "key-rejected" and loaded is None:
+    elif kind == "key-rejected" and "nvidia" not in cards.values():
         yield Finding(
             "The kernel refused a module, since its signature's key is not enrolled (Secure Boot)",
             "mokutil --import the key that signs the driver's modules (DKMS:"
