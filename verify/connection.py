@@ -17,6 +17,8 @@ from typing import Any
 HERE = Path(__file__).parent
 # The line after which standard input is the probe. What stands before it is for sudo.
 BEGIN = "#gpufleet-probe"
+# The line by which the host says that it takes the probe now: what came before was the way there.
+READY = "gpufleet-ready"
 SUDO_REFUSED = 77
 NO_PYTHON = 78
 
@@ -75,19 +77,21 @@ def command(connection: Connection) -> list[str]:
 
 
 def remote_script(connection: Connection) -> str:
-    """What /bin/sh does there: find Python, become root as told, hand over standard input."""
+    """What /bin/sh does there: find Python, become root as told, ask for the probe, run it."""
     become = connection.become
     python = shlex.quote(connection.python)
     sudo = f"sudo -u {shlex.quote(become.user)}"
     found = f"command -v {python} >/dev/null || exit {NO_PYTHON}; "
+    # On a line of its own, whatever a profile has written before.
+    ready = f'printf "\\n%s\\n" {READY}; '
     run = f"{python} -I -S -"
     if become.wanted is False:
-        return f"{found}exec {run}"
+        return f"{found}{ready}exec {run}"
     if become.password is not None:
         # The password is tried once by itself. sudo may still ask again (no timestamps, another
         # terminal), so it is given again, and whatever of it was not read is skipped.
         inner = shlex.quote(
-            f'while IFS= read -r line; do [ "$line" = "{BEGIN}" ] && break; done; exec {run}'
+            f'{ready}while IFS= read -r line; do [ "$line" = "{BEGIN}" ] && break; done; exec {run}'
         )
         return (
             f"{found}IFS= read -r word; "
@@ -95,25 +99,33 @@ def remote_script(connection: Connection) -> str:
             f'{{ printf "%s\\n" "$word"; cat; }} | {sudo} -S -p "" /bin/sh -c {inner}'
         )
     if become.wanted:
-        return f"{found}{sudo} -n true || exit {SUDO_REFUSED}; exec {sudo} -n {run}"
+        return f"{found}{sudo} -n true || exit {SUDO_REFUSED}; {ready}exec {sudo} -n {run}"
     return (
         f'{found}if [ "$(id -u)" != 0 ] && {sudo} -n true 2>/dev/null; '
-        f"then exec {sudo} -n {run}; else exec {run}; fi"
+        f"then {ready}exec {sudo} -n {run}; else {ready}exec {run}; fi"
     )
 
 
+def password(connection: Connection) -> bytes:
+    """What the command is fed at once: the password, if there is one."""
+    become = connection.become
+    if become.wanted is False or become.password is None:
+        return b""
+    return f"{become.password}\n".encode()
+
+
 def standard_input(connection: Connection, config: Mapping[str, Any]) -> bytes:
-    """What the command is fed: the password if there is one, then the probe."""
+    """What the command is fed once it is ready: the probe."""
     # As an ASCII literal that both Python 3.6 and the probe's JSON reader understand.
     head = f"CONFIG = {json.dumps(config)!r}\n"
-    probe = head + (HERE / "probe.py").read_text(encoding="utf-8")
-    if connection.become.wanted is not False and connection.become.password is not None:
-        probe = f"{connection.become.password}\n{BEGIN}\n{probe}"
-    return probe.encode()
+    mark = f"{BEGIN}\n" if password(connection) else ""
+    return (mark + head + (HERE / "probe.py").read_text(encoding="utf-8")).encode()
 
 
-def why_not(connection: Connection, status: int | None, stderr: str) -> tuple[str, str]:
-    """(cause, remedy) of a command that brought no snapshot, in plain words."""
+def why_not(
+    connection: Connection, status: int | None, stderr: str, ready: bool = False
+) -> tuple[str, str]:
+    """(cause, remedy) of a command that brought no snapshot; `ready`: it came as far as that."""
     name = connection.name
     ssh = shlex.join([word for word in command(connection)[:-2] if word != "--"])
     by_hand = f"try by hand: {ssh} {connection.address or name} true"
@@ -131,10 +143,26 @@ def why_not(connection: Connection, status: int | None, stderr: str) -> tuple[st
     if status == NO_PYTHON:
         return (f"There is no {connection.python} on {name}",
                 "install Python 3.6 or newer there, or set ansible_python_interpreter")
+    if status == 255 and connection.kind == "ssh" and ready:
+        return (f"The connection to {name} broke off during the look: {last or 'no reason given'}",
+                f"look whether {name} or its ssh service was restarted (last -x, journalctl -u ssh)"
+                " or its network failed; then ./gpufleet verify")
     if status == 255 and connection.kind == "ssh":
         return f"ssh does not get in: {last or 'it gave no reason'}", by_hand
     return (f"The probe ended without a snapshot (status {status}): {last or 'it said nothing'}",
             by_hand)
+
+
+def too_late(connection: Connection, deadline_s: float, ready: bool) -> tuple[str, str]:
+    """(cause, remedy) of a host that used up its time."""
+    name = connection.name
+    if ready:
+        return (f"{name} lets us in, but the probe gave no answer within {deadline_s:g} s",
+                "look at the host's console, its load and its network mounts; a busy or slow host"
+                " needs a longer --deadline")
+    return (f"No answer within {deadline_s:g} s: {name} did not let us come to a command",
+            "look at the host's console and load, its ssh service, and the profile files of the"
+            " login there")
 
 
 def _last_words(stderr: str) -> str:

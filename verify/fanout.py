@@ -1,27 +1,33 @@
 """The snapshots of all hosts at the same time, by ClusterShell.
 
-One local process per host, each with its own deadline; the probe travels on standard input. What
-comes back is a snapshot or the plain reason why there is none, never an exception.
+One local process per host, each with its own deadline, connecting included. Once the host says
+that it is ready, the probe travels on standard input, with the time that is left. What comes back
+is a snapshot or the plain reason why there is none, never an exception.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
+from ClusterShell.Worker.Popen import PopenClient, WorkerPopen
+from ClusterShell.Worker.Worker import WorkerSimple
 
-from .connection import Connection, command, standard_input, why_not
+from .connection import READY, Connection, command, password, standard_input, too_late, why_not
 
 # A snapshot is some hundred kilobytes; whoever sends more is not our probe.
-MOST_BYTES = 32 << 20
-MOST_WORDS = 100
-# Beyond the probe's own deadline: connecting, sudo, the transfer.
-GRACE_S = 30
+MOST_BYTES = 8 << 20
+# Of standard error the end is kept: the reason stands there, after banners and warnings.
+MOST_WORDS = 32 << 10
+# Kept back of what is left for the probe: the snapshot has to be written, and to come here.
+RETURN_S, RETURN_SHARE = 5.0, 0.2
+_READY_LINE = f"\n{READY}\n".encode()
 
 
 @dataclass(frozen=True)
@@ -51,29 +57,75 @@ class _Conversation:
 
     target: Target
     deadline_s: float
-    last_line: bytes = b""
-    stderr: list[str] = field(default_factory=list)
+    started: float = 0.0
+    # Until it is ready, the end of what it wrote; from then on all of it.
+    ready: bool = False
+    said: bytearray = field(default_factory=lambda: bytearray(b"\n"))
+    complained: bytes = b""
     received: int = 0
     status: int | None = None
     late: bool = False
 
+    @property
+    def endless(self) -> bool:
+        """Whether it sent more than a snapshot can be."""
+        return self.received > MOST_BYTES
+
+    def hear(self, chunk: bytes, complaint: bool) -> bool:
+        """Take in what came; True at the moment in which the host is ready."""
+        self.received += len(chunk)
+        if complaint:
+            self.complained = (self.complained + chunk)[-MOST_WORDS:]
+            return False
+        self.said += chunk
+        if self.ready:
+            return False
+        _, mark, rest = self.said.partition(_READY_LINE)
+        self.ready = bool(mark)
+        self.said = rest if mark else self.said[-len(_READY_LINE):]
+        return self.ready
+
+    def probe(self) -> bytes:
+        """The probe, told how much of the host's time is left."""
+        left = max(0.0, self.deadline_s - (time.monotonic() - self.started))
+        config = {**self.target.config, "deadline_s": left - min(RETURN_S, left * RETURN_SHARE)}
+        return standard_input(self.target.connection, config)
+
     def outcome(self) -> Outcome:
         connection = self.target.connection
-        words = "\n".join(self.stderr)
-        if self.received > MOST_BYTES:
+        words = self.complained.decode("utf-8", "replace")
+        if self.endless:
             return Outcome(None, f"{connection.name} sends without end instead of a snapshot",
                            "look at the login's profile files there", words)
         if self.late:
-            return Outcome(
-                None, f"No answer within {self.deadline_s:g} s",
-                "look at the host's console, its load and its network mounts", words)
+            return Outcome(None, *too_late(connection, self.deadline_s, self.ready), words)
         try:
-            snapshot = json.loads(self.last_line)
+            # Whatever else was written stands before it.
+            snapshot = json.loads(self.said.strip().rpartition(b"\n")[2])
             if snapshot["schema"] and snapshot["sections"]:
                 return Outcome({**snapshot, "host": connection.name})
         except (ValueError, TypeError, KeyError):
             pass
-        return Outcome(None, *why_not(connection, self.status, words), words)
+        return Outcome(None, *why_not(connection, self.status, words, self.ready), words)
+
+
+class _Client(PopenClient):  # type: ignore[misc]
+    """Hands on what arrives as it comes.
+
+    ClusterShell's own would collect a line, and one without an end until there is no memory left.
+    """
+
+    def _handle_read(self, sname: str) -> None:
+        self.worker.eh.heard(self.worker, self._read(sname), sname == self.worker.SNAME_STDERR)
+
+
+class _Worker(WorkerPopen):  # type: ignore[misc]
+    """A local command that is heard by `_Client`."""
+
+    def __init__(self, line: str, key: str, handler: EventHandler, timeout: float) -> None:
+        WorkerSimple.__init__(self, None, None, None, key, handler, stderr=True, timeout=timeout,
+                              client_class=_Client)
+        self.command, self.key = line, key
 
 
 class _Listener(EventHandler):  # type: ignore[misc]
@@ -83,19 +135,16 @@ class _Listener(EventHandler):  # type: ignore[misc]
         super().__init__()
         self.conversation, self.report = conversation, report
 
-    def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
-        said = self.conversation
-        flooded = said.received > MOST_BYTES
-        said.received += len(msg)
-        if flooded:
-            return
-        if said.received > MOST_BYTES:
+    def ev_start(self, worker: Any) -> None:
+        self.conversation.started = time.monotonic()
+
+    def heard(self, worker: Any, chunk: bytes, complaint: bool) -> None:
+        """Something arrived."""
+        if self.conversation.hear(chunk, complaint):
+            worker.write(self.conversation.probe())
+            worker.set_write_eof()
+        if self.conversation.endless:
             worker.abort()
-        elif sname == worker.SNAME_STDERR:
-            if len(said.stderr) < MOST_WORDS:
-                said.stderr.append(msg.decode("utf-8", "replace"))
-        elif msg.strip():
-            said.last_line = msg
 
     def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
         self.conversation.status = rc
@@ -123,15 +172,12 @@ def look(
     task.set_default("stderr_msgtree", False)
     for target in targets:
         name = target.connection.name
-        conversation = _Conversation(target, target.config["deadline_s"] + GRACE_S)
-        worker = task.shell(
-            f"exec {shlex.join(command(target.connection))}",
-            key=name,
-            handler=_Listener(conversation, arrived(name)),
-            stderr=True,
-            timeout=conversation.deadline_s,
-        )
-        worker.write(standard_input(target.connection, target.config))
-        worker.set_write_eof()
+        conversation = _Conversation(target, target.config["deadline_s"])
+        worker = _Worker(
+            f"exec {shlex.join(command(target.connection))}", name,
+            _Listener(conversation, arrived(name)), conversation.deadline_s)
+        task.schedule(worker)
+        if password(target.connection):
+            worker.write(password(target.connection))
     task.resume()
     return outcomes

@@ -12,10 +12,12 @@ import pytest
 from verify.connection import (
     BEGIN,
     NO_PYTHON,
+    READY,
     SUDO_REFUSED,
     Become,
     Connection,
     command,
+    password,
     remote_script,
     standard_input,
     why_not,
@@ -39,8 +41,8 @@ def test_ssh_gets_what_the_inventory_says_and_never_asks() -> None:
 
 def test_a_password_is_in_no_argument_and_no_repr() -> None:
     connection = Connection("gpu01", become=Become(True, "root", SECRET))
-    fed = standard_input(connection, {"mode": "facts"}).decode()
-    assert fed.splitlines()[:2] == [SECRET, BEGIN]
+    assert password(connection) == f"{SECRET}\n".encode()
+    assert standard_input(connection, {"mode": "facts"}).decode().splitlines()[0] == BEGIN
     assert not [word for word in command(connection) if SECRET in word or "battery" in word]
     assert "battery" not in repr(connection)
     assert "battery" not in "".join(why_not(connection, SUDO_REFUSED, "Sorry, try again."))
@@ -48,6 +50,7 @@ def test_a_password_is_in_no_argument_and_no_repr() -> None:
 
 def test_without_a_password_the_probe_is_all_that_is_fed() -> None:
     fed = standard_input(Connection("gpu01", become=Become(True)), {"mode": "facts"}).decode()
+    assert password(Connection("gpu01", become=Become(True))) == b""
     assert fed.startswith("CONFIG = '{\"mode\": \"facts\"}'\n")
     compile(fed, "probe", "exec")
 
@@ -55,7 +58,7 @@ def test_without_a_password_the_probe_is_all_that_is_fed() -> None:
 def test_become_no_is_never_sudo() -> None:
     connection = Connection("gpu01", become=Become(False, "root", SECRET))
     assert "sudo" not in remote_script(connection)
-    assert SECRET not in standard_input(connection, {}).decode()
+    assert password(connection) == b""
 
 
 @pytest.fixture
@@ -91,7 +94,7 @@ def test_sudo_that_forgets_at_once_gets_the_password_twice_and_python_the_probe_
 ) -> None:
     connection = Connection("gpu01", become=Become(True, "root", SECRET))
     ended = run(connection, sudo, f"{SECRET}\n{BEGIN}\nprint(1)\n".encode())
-    assert ended.stdout == b"print(1)\n"
+    assert ended.stdout == f"\n{READY}\nprint(1)\n".encode()
     assert (sudo / "asked").read_text().split() == ["asked", "asked"]
 
 
@@ -100,7 +103,7 @@ def test_sudo_that_does_not_ask_leaves_no_password_to_python(sudo: Path) -> None
                                ' -*) shift;; *) break;; esac; done\nexec "$@"\n')
     connection = Connection("gpu01", become=Become(True, "root", SECRET))
     ended = run(connection, sudo, f"{SECRET}\n{BEGIN}\nprint(1)\n".encode())
-    assert ended.stdout == b"print(1)\n"
+    assert ended.stdout == f"\n{READY}\nprint(1)\n".encode()
 
 
 def test_a_wrong_password_is_tried_once(sudo: Path) -> None:
