@@ -92,6 +92,33 @@ def planned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         )
 
 
+# Below this an installation, a log or a login's temporary files fail on the next day.
+LEAST_MIB, LEAST_FILES = 100, 1000
+
+
+@check("host.disk", reads=("disks",), repair=LOOK, severity="major")
+def disk(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The file systems of the host, its temporary files and gpufleet's records have room."""
+    disks = seen["disks"]
+    places = ("/", "/tmp", "/var/lib/gpufleet")
+    rooms = {place: (disks["free_mib"][place], disks["free_files"][place]) for place in places}
+    full = [f"{place} ({mib} MiB, {'any number of' if files is None else files} files)"
+            for place, (mib, files) in rooms.items()
+            if mib < LEAST_MIB or (files is not None and files < LEAST_FILES)]
+    if full:
+        yield Finding(
+            f"There is no room left in {', '.join(full)}",
+            "on the host: find what fills it (df -h; df -i; du -xh --max-depth=2 / | sort -h |"
+            " tail), and make room")
+    shut = [place for place in places[1:] if place in disks["readonly"]]
+    if shut:
+        yield Finding(
+            f"{', '.join(shut)} cannot be written: the file system is read-only",
+            "on the host: read the kernel log for errors of the disk (dmesg -T), repair the file"
+            " system and mount it again")
+    yield Seen(", ".join(f"{place}: {disks['free_mib'][place]} MiB free" for place in places))
+
+
 @check("install.complete", reads=("receipts",))
 def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """No installation or removal was left unfinished, and each record of one can be read."""
