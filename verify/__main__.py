@@ -19,6 +19,7 @@ from rich.console import Console
 
 from . import catalogue, judge, report, terminal
 from .errors import ConfigurationError
+from .local import here, plan_here
 from .session import Manner, Session, offline, verify
 from .verdict import USAGE
 from .wishes import Question, declared
@@ -49,6 +50,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("-l", "--limit", metavar="HOSTS")
     top.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS")
     top.add_argument("--vault-password-file", action="append", default=[], metavar="FILE")
+    top.add_argument("--local", action="store_true",
+                     help="this very machine, without ssh; what is not declared is what is found")
     top.add_argument("--json", action="store_true", help="one document on standard output")
     top.add_argument("--snapshot", action="append", default=[], metavar="FILE",
                      help="judge this saved snapshot instead of looking")
@@ -114,11 +117,13 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
         session = offline(options.snapshot, options.plan, _question(options))
         directory = report.new_directory(options.report)
     else:
-        hosts = declared(_question(options))
+        hosts = [here(_question(options))] if options.local else declared(_question(options))
         # Before the look: it may take minutes, and nobody wants them lost.
         directory = report.new_directory(options.report)
         with terminal.progress(console, "Looking", len(hosts)) as heard:
-            session = verify(hosts, manner, heard)
+            session = verify(hosts, manner, heard, planner=plan_here if options.local else None)
+        if options.local:
+            session.notes = session.hosts[0].plan["notes"]
     page = report.write(directory, session)
     if options.save:
         report.save(options.save, session)
@@ -146,7 +151,7 @@ def _run_suite(
             for name in options.inventory)
     words = [str(HERE / "test_host.py"), f"--rootdir={HERE.parent}", "-p", "no:cacheprovider",
              f"--junitxml={junit}", "-o", "junit_suite_name=gpufleet", *rest]
-    if options.snapshot:
+    if options.snapshot or options.local:
         words += ["--hosts", ",".join(f"ssh://{host.name}" for host in session.hosts)]
     prepared = Prepared(session)
     said = io.StringIO()

@@ -48,6 +48,9 @@ class HostRun:
     result: dict[str, Any]
 
 
+Planner = Callable[[Declared, dict[str, Any] | None, Resolver | None], dict[str, Any]]
+
+
 @dataclass
 class Session:
     """All hosts, and the document that says everything about them."""
@@ -56,6 +59,8 @@ class Session:
     started: str = field(default_factory=utc_now)
     finished: str = ""
     seconds: float = 0.0
+    # What was taken for granted, where nobody had declared it.
+    notes: list[str] = field(default_factory=list)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -105,13 +110,14 @@ def verify(
     manner: Manner,
     report: Report = lambda name, outcome: None,
     resolve: Resolver | None = None,
+    planner: Planner | None = None,
 ) -> Session:
     """Look at every host, plan, and judge."""
     session, begin = Session(), time.monotonic()
     outcomes = snapshots(hosts, manner, report)
     for host in hosts:
         outcome = outcomes[host.name]
-        plan = plan_of(host, outcome.snapshot, resolve)
+        plan = (planner or plan_of)(host, outcome.snapshot, resolve)
         result = (
             judge.judge(plan, outcome.snapshot)
             if outcome.snapshot

@@ -66,6 +66,8 @@ def show(console: Console, session: Session, report: Path | None) -> None:
         text.append(gap.declaration, style="italic")
         text.append(f": {', '.join(gap.check_ids)} ({_some(gap.hosts)})")
         console.print(_bullet(SYMBOLS[Verdict.NOT_DECLARED], "dim", text))
+    for note in session.notes:
+        console.print(_bullet("i", "dim", note))
     if report:
         here = Path.cwd()
         shown = report.relative_to(here) if report.is_relative_to(here) else report

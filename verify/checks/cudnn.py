@@ -16,6 +16,7 @@ from .registry import (
     Seen,
     check,
     closed,
+    found_here,
     no_cudnn,
     provision,
     unchanged,
@@ -82,7 +83,8 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
         yield Seen(f"{header['path']}: {header['version']}")
 
 
-@check("cudnn.files", reads=("receipts",), excuse=no_cudnn)
+@check("cudnn.files", reads=("receipts",),
+       excuse=lambda plan: no_cudnn(plan) or found_here(plan, "cudnn"))
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Every file of each cuDNN is as it was installed."""
     for entry in plan["cudnn"]:

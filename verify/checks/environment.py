@@ -14,6 +14,7 @@ from .registry import (
     Sections,
     Seen,
     check,
+    found_here,
     provision,
     shortened,
     unchanged,
@@ -27,7 +28,9 @@ PLACES = (
 
 def no_cuda(plan: Document) -> str | None:
     """The excuse of a host that is to have no CUDA."""
-    return None if plan["toolkits"] or plan["stacks"] else "gpu_toolkits: [], gpu_stacks: []"
+    if plan["toolkits"] or plan["stacks"]:
+        return found_here(plan, "toolkits")
+    return "gpu_toolkits: [], gpu_stacks: []"
 
 
 @check("environment.login", reads=("environment",), repair=LOOK, severity="major", excuse=no_cuda)

@@ -109,6 +109,8 @@ def check(
 
 def provision(plan: Document) -> str:
     """The command that makes a host what its plan says."""
+    if found_here(plan, "toolkits"):
+        return "mend it by hand, or declare it and let ./gpufleet provision install it"
     return f"./gpufleet provision --limit {plan['host']}"
 
 
@@ -130,6 +132,12 @@ def declared_none(plan: Document) -> str | None:
     if count is None:
         return "gpu_expect: not set"
     return "gpu_expect: {count: 0}" if count == 0 else None
+
+
+def found_here(plan: Document, kind: str) -> str | None:
+    """The excuse of what asks for gpufleet's own records, where things were found by `--local`."""
+    found = any(row.get("found") for row in plan[kind])
+    return "gpu_toolkits: not set, these were found" if found else None
 
 
 def no_toolkits(plan: Document) -> str | None:

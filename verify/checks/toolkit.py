@@ -16,6 +16,7 @@ from .registry import (
     Seen,
     check,
     closed,
+    found_here,
     no_toolkits,
     numbers,
     provision,
@@ -70,7 +71,8 @@ def _contradictions(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
             yield f"its libcudart is {version}"
 
 
-@check("toolkit.files", reads=("receipts",), excuse=no_toolkits)
+@check("toolkit.files", reads=("receipts",),
+       excuse=lambda plan: no_toolkits(plan) or found_here(plan, "toolkits"))
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Every file of each toolkit is as it was installed, with the planned patches."""
     receipts = {r["id"]: r for r in seen["receipts"]["receipts"] if r["kind"] == "toolkit"}
