@@ -65,6 +65,28 @@ def mapped_files():
     return found
 
 
+def strangers():
+    """Real paths of code in this process that is neither the environment's, nor its Python's, nor
+    the system's: modules that were imported, and files that are mapped. CUDA's are in `mapped`.
+    """
+    real = os.path.realpath
+    library, base = real(os.path.dirname(os.__file__)), real(sys.base_prefix)
+    homes = [real(sys.prefix), library, "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib64",
+             os.path.dirname(real(__file__)), real(sys.executable)]
+    homes += [] if base in ("/usr", "/usr/local", "/") else [base]
+    used = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    with open("/proc/self/maps") as maps:
+        fields = [line.rstrip("\n").split(None, 5) for line in maps]
+    used |= {each[5] for each in fields if len(each) == 6 and "x" in each[1] and ".so" in each[5]}
+    used = {real(path) for path in used if path and path.startswith("/")}
+    own = tuple(home + "/" for home in homes)
+    # Python's own library stands beside, not in, its standard library.
+    known = re.compile(CUDA_FILE.pattern + r"|^libpython3")
+    return sorted(path for path in used if not known.match(os.path.basename(path)) and (
+        not (path + "/").startswith(own) or (
+            "-packages/" in path and not path.startswith(homes[0] + "/"))))
+
+
 # -- the numbers ---------------------------------------------------------------------------------
 
 def operand(numpy, n, seed):
@@ -315,7 +337,7 @@ def main():
     begin = time.time()
     document = {"state": "failed", "error": "stopped while importing TensorFlow", "version": None,
                 "build": None, "loader": None, "devices": [], "matmul": [], "tower_sum": None,
-                "mapped": [], "seconds": {"import": None, "total": None}}
+                "mapped": [], "strangers": [], "seconds": {"import": None, "total": None}}
     emit(document)
     mapped = set()
     try:
@@ -339,6 +361,7 @@ def main():
     except Exception as error:
         document["error"] = plain(error)
     document["mapped"] = sorted(mapped | mapped_files())
+    document["strangers"] = strangers()
     document["seconds"]["total"] = round(time.time() - begin, 2)
     emit(document)
     # Interpreter shutdown of an old TensorFlow may crash after all is said.

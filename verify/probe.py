@@ -572,6 +572,8 @@ def read_receipts(state_dir):
                 with open(path, encoding="utf-8") as stream:
                     document = json.load(stream)
                 reason = _misshapen(kind, document)
+                if not reason and name != "{kind}-{id}.json".format(**document):
+                    reason = "it is of {kind} {id}".format(**document)
                 if reason:
                     raise ValueError(reason)
                 found[kind].append(document)
@@ -1761,22 +1763,117 @@ def package_sources(host):
 
 def section_receipts(host):
     found = read_receipts(host.path(host["state_dir"]))
-    receipts = []
+    receipts, mounts = [], mount_points(host)
+    listed = {"toolkit": set(), "cudnn": set()}
     for receipt in found["receipts"]:
-        manifest = receipt.pop("manifest", [])
-        receipt["files"] = len(manifest)
+        listed.setdefault(receipt["kind"], set()).update(
+            os.path.join(receipt["path"], entry["path"]) for entry in receipt["manifest"])
+    for receipt in found["receipts"]:
+        manifest = receipt.pop("manifest")
         root = host.path(receipt["path"])
         receipt["changed"] = compare_manifest(root, manifest, host["deep"])
+        paths = [entry["path"] for entry in manifest]
         if receipt["kind"] == "stack" and isinstance(receipt.get("packages"), dict):
-            known = {entry["path"] for entry in manifest}
+            known = set(paths)
             files = [entry for entry in recorded_files(root, receipt["packages"])
                      if entry[0] not in known]
-            receipt["files"] += len(files)
+            paths += [path for path, _, _ in files]
             receipt["changed"] += compare_records(root, files, host["deep"])
+        receipt["files"] = len(paths)
+        receipt["libraries"] = [
+            host.realpath(receipt["path"]) + "/" + path for path in paths
+            if CUDA_FILE.match(os.path.basename(path)) and not os.path.islink(root + "/" + path)]
+        receipt["unlisted"] = unlisted(host, receipt, listed)
+        receipt["exposed"] = exposed(host, receipt, paths, mounts)
         receipts.append(receipt)
     for entry in found["unreadable"]:
         entry["path"] = host.name(entry["path"])
     return dict(found, receipts=receipts, texts=texts_of(host))
+
+
+def mount_points(host):
+    """Where file systems are mounted, as the kernel lists them."""
+    lines = (host.text_or_none("/proc/self/mountinfo") or "").splitlines()
+    return [re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), line.split()[4])
+            for line in lines if len(line.split()) > 4]
+
+
+def exposed(host, receipt, paths, mounts):
+    """[{"path", "what"}]: what of an installation is not root's alone, or lies under a mount.
+
+    Its files, its receipt, and each directory on the way to them: who owns one can exchange what
+    is in it. Directories above its own are the system's: a group may write in some of those.
+    """
+    found, seen = {}, set()
+    top = host.realpath(receipt["path"])
+    root = 0 if host.real else os.stat(host.root).st_uid
+    record = "%s/receipts/%s-%s.json" % (host["state_dir"], receipt["kind"], receipt["id"])
+    for name in [record, *(os.path.normpath(top + "/" + path) for path in paths)]:
+        place = name
+        while place not in seen and place:
+            seen.add(place)
+            try:
+                info = os.lstat(host.path(place))
+            except OSError:
+                info = None
+            what = info and _exposed(info, root, place == name or place.startswith(top + "/")
+                                     or place == top != "/")
+            if what:
+                found[place] = what
+            place = os.path.dirname(place) if place != "/" else ""
+    for point in mounts:
+        if point in seen and (point.startswith(top + "/") or os.path.isfile(host.path(point))):
+            found[point] = "something is mounted over it"
+    return [{"path": path, "what": found[path]} for path in sorted(found)]
+
+
+def _exposed(info, root, own):
+    if info.st_uid != root:
+        return "belongs to user %d" % info.st_uid
+    if stat.S_ISLNK(info.st_mode):
+        return None
+    # In a directory with the sticky bit nobody can exchange what is another's.
+    shared = 0o002 if not info.st_mode & stat.S_ISVTX or not stat.S_ISDIR(info.st_mode) else 0
+    if own and info.st_gid:
+        shared |= 0o020
+    return "mode %s, others can write" % mode_of(info) if info.st_mode & shared else None
+
+
+# What a receipt of its kind must list where it is there; else it would vouch for nothing by
+# listing little.
+CORE_FILES = {
+    "toolkit": ("version.json", "version.txt", "bin/nvcc", "bin/nvcc.profile", "bin/ptxas",
+                "nvvm/bin/cicc", "include/cuda.h", "include/cuda_runtime_api.h"),
+    "cudnn": (),
+    "stack": ("pyvenv.cfg", "bin/python", "bin/activate",
+              "lib/python3*/site-packages/_gpufleet_binding.*"),
+}
+
+
+def unlisted(host, receipt, listed):
+    """Files that a receipt should list, and neither it nor another one does.
+
+    Of a toolkit also every library of CUDA's in its directories: whoever put it there, the linker
+    and programs take it for the toolkit's. NCCL is no part of it, and often put there by hand.
+    """
+    kind, top = receipt["kind"], host.realpath(receipt["path"])
+    names = [host.realpath(os.path.dirname(name)) + "/" + os.path.basename(name)
+             for core in CORE_FILES.get(kind, ()) for name in host.glob(
+                 glob.escape(top) + "/" + core)]
+    directory = library_directory(host, top) if kind in ("toolkit", "cudnn") else None
+    if directory:
+        for place, _, files in os.walk(host.path(host.realpath(directory))):
+            names += [host.name(os.path.join(place, name)) for name in files
+                      if CUDA_FILE.match(name) and not name.startswith("libnccl")
+                      and ("cudnn" in name) == (kind == "cudnn")]
+    known = listed[kind] if kind == "stack" else listed["toolkit"] | listed["cudnn"]
+    if kind == "stack" and isinstance(receipt.get("packages"), dict):
+        for name in host.glob(glob.escape(top) + "/lib/python3*/site-packages/*.dist-info"):
+            package = os.path.basename(name)[:-len(".dist-info")].rpartition("-")[0]
+            if normal_name(package) in receipt["packages"] and not host.exists(name + "/RECORD"):
+                names.append(name + "/RECORD (it is not there)")
+    known = {path.replace(receipt["path"], top, 1) for path in known}
+    return sorted({name for name in names if name not in known})
 
 
 def texts_of(host):
@@ -1848,11 +1945,25 @@ def section_toolkits(host):
             (".".join(version.split(".")[:2]) if version else None),
             "version": version, "version_source": source, "nvcc": nvcc, "nvcc_error": nvcc_error,
             "cudart": [v for v in cudart if v], "receipt": tree in received,
+            "headers": toolkit_headers(host, tree),
             "realpath": host.realpath(tree), "closed": closed_to_users(host, [
                 name for name in (tree, tree + "/bin", tree + "/include",
                                   library_directory(host, tree)) if name and host.exists(name)])})
     return {"trees": trees, "default": default_link(host),
             "occupied": sorted(host.glob(host["prefix"] + "/cuda-[0-9]*"), key=natural)}
+
+
+def toolkit_headers(host, tree):
+    """[{"path", "version"}] of the headers by which programs learn what they are compiled for."""
+    found = []
+    for name, macro in (("cuda.h", "CUDA_VERSION"), ("cuda_runtime_api.h", "CUDART_VERSION")):
+        path = tree + "/include/" + name
+        text = host.text_or_none(path)
+        if text is not None:
+            number = first_match(r"^\s*#\s*define\s+%s\s+(\d+)" % macro, text)
+            found.append({"path": path, "version": number and "%d.%d" % (
+                int(number) // 1000, int(number) % 1000 // 10)})
+    return found
 
 
 def toolkit_version(host, tree):
@@ -1975,8 +2086,34 @@ def section_linker(host):
     except (ValueError, struct.error):
         cache_error = "/etc/ld.so.cache is damaged, or of an unknown format"
     return {"files": files, "cache": cache, "cache_error": cache_error,
-            "offered": offered(host, files),
+            "offered": offered(host, files), "providers": providers(host, files),
             "unregistered": [d for d in directories if d and host.realpath(d) not in named]}
+
+
+# Where the linker looks by itself, and what it prefers below each directory.
+LINKER_PLACES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/*-linux-gnu",
+                 "/usr/lib/*-linux-gnu")
+LINKER_PREFERS = ("", "/glibc-hwcaps/*", "/tls", "/haswell", "/x86_64", "/haswell/x86_64")
+
+
+def providers(host, files):
+    """[{"soname", "path", "realpath"}]: every CUDA and cuDNN file that the linker may ever take."""
+    places = [directory for entry in files for directory in entry["directories"]]
+    places += [name for place in LINKER_PLACES for name in host.glob(place)]
+    found = {}
+    for directory in dict.fromkeys(host.realpath(place) for place in places):
+        for below in [d for more in LINKER_PREFERS
+                      for d in host.glob(glob.escape(directory) + more)]:
+            try:
+                names = sorted(os.listdir(host.path(below)))
+            except OSError:
+                continue
+            for name in [n for n in names if CUDA_FILE.match(n)]:
+                path = below + "/" + name
+                found.setdefault(host.realpath(path), path)
+    rows = [{"soname": soname_of(host, real), "path": path, "realpath": real}
+            for real, path in found.items()]
+    return [row for row in rows if row["soname"]]
 
 
 def offered(host, files):
@@ -2132,11 +2269,16 @@ def section_stacks(host):
         stacks.append({"name": received.get(venv, os.path.basename(venv)), "venv": venv,
                        "python": python, "packages": packages_of(host, venv),
                        "bound_to": bound_to(host, venv),
-                       "receipt": venv in received, "framework": None,
+                       "receipt": venv in received, "framework": None, "start": None,
+                       "binding": None, "hooks": hooks_of(host, venv),
                        "realpath": host.realpath(venv), "closed": closed_to_users(host, [
                            venv, venv + "/bin/python",
                            *host.glob(venv + "/lib/python3*/site-packages"),
                            *host.glob(venv + "/lib/python3*/site-packages/tensorflow*")])})
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for stack, start in zip(stacks, pool.map(
+                lambda stack: started(host, stack["venv"]), stacks)):
+            stack["start"] = start
     if host["mode"] == "full" and host["matmul"]:
         # Beside each other only where no GPU can be fought for.
         workers = min(4, os.cpu_count() or 1) if host["expect_gpus"] == 0 else 1
@@ -2146,10 +2288,68 @@ def section_stacks(host):
             # Newer releases take longer: begun last, they would be waited for alone.
             runs = [(stack, pool.submit(framework_of, host, stack, share_s))
                     for stack in reversed(stacks)]
+            tries = [(stack, pool.submit(try_binding, host, stack)) for stack in stacks]
             for stack, run in runs:
                 stack["framework"] = run.result()
+            for stack, run in tries:
+                stack["binding"] = run.result()
     return {"stacks": stacks,
             "occupied": sorted(host.glob(host["stack_root"] + "/*"), key=natural)}
+
+
+# Where an environment's interpreter looks for modules before its own, beside its Python's.
+START = """
+import json, os, sys
+real = os.path.realpath
+own, library = real(sys.prefix) + "/", real(os.path.dirname(os.__file__))
+site = [n for n, p in enumerate(sys.path) if real(p).startswith(own) and "-packages" in p]
+# What comes after its own packages cannot shadow any of them.
+strange = [p for p in sys.path[1:min(site or [None])] if not (real(p) + "/").startswith(own)
+           and not (real(p) + "/").startswith(library + "/") and not p.endswith(".zip")]
+print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix,
+                  "strange": strange, "error": None}))
+"""
+
+
+def started(host, venv):
+    """What a stack's interpreter says when it is started as people start it."""
+    status, out, err = run_command(
+        [host.path(venv + "/bin/python"), "-c", START], host.inner_s / 4,
+        env={"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME") or "/"}, cwd="/")
+    try:
+        told = json.loads(out.splitlines()[-1])
+        return dict(told, prefix=host.name(told["prefix"]))
+    except (ValueError, LookupError, TypeError):
+        said = (err or out).strip()[-300:] or "it ended with status %s" % status
+        return {"python": None, "prefix": None, "strange": [], "error": said}
+
+
+def hooks_of(host, venv):
+    """Files that change what every start of an interpreter does, and that no package brought."""
+    found = []
+    for site in host.glob(glob.escape(venv) + "/lib/python3*/site-packages"):
+        names = [name for pattern in ("*.pth", "sitecustomize.py", "usercustomize.py")
+                 for name in host.glob(glob.escape(site) + "/" + pattern)]
+        # Lines that are no code only add to the end of the way.
+        names = [name for name in names if not name.endswith(".pth") or re.search(
+            r"^import\s", host.text_or_none(name) or "", re.MULTILINE)]
+        # uv's own and ours have no record; ours are in the receipt.
+        names = [name for name in names if not re.match(
+            r"(_virtualenv|_gpufleet_binding)\.pth$", os.path.basename(name))]
+        records = names and host.glob(glob.escape(site) + "/*.dist-info/RECORD")
+        known = {path for record in records for path, _, _ in _record(host.path(record))}
+        found += [name for name in names if os.path.basename(name) not in known]
+    return found
+
+
+def try_binding(host, stack):
+    """Why a library that a stack is bound to cannot be opened with all its symbols, if so."""
+    if stack["bound_to"] is None:
+        return None
+    status, out, err = run_command(
+        [host.path(stack["venv"] + "/bin/python"), "-m", "_gpufleet_binding"], host.inner_s / 8,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/"}, cwd="/")
+    return {"error": None if status == 0 else (err or out).strip()[-600:] or "status %s" % status}
 
 
 def venvs(host, received):
@@ -2189,7 +2389,7 @@ def bound_to(host, venv):
 
 
 FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [], "matmul": [],
-                    "tower_sum": None, "mapped": [], "seconds": None}
+                    "tower_sum": None, "mapped": [], "strangers": [], "seconds": None}
 FRAMEWORK_MARK = "gpufleet-framework: "
 
 

@@ -86,7 +86,8 @@ def with_driver(plan: Document, snapshot: Document) -> None:
         {"schema": 1, "kind": "driver", "id": "driver", "path": "/", "version": DRIVER,
          "source": "distro", "module": "proprietary", "branch": "535", "previous": None,
          "packages": dict.fromkeys(CORE, f"{DRIVER}-1"), "repository": None,
-         "installed": "now", "files": 3, "changed": []})
+         "installed": "now", "files": 3, "changed": [],
+         "libraries": [], "unlisted": [], "exposed": []})
 
 
 def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:

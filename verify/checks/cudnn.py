@@ -56,6 +56,13 @@ def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Findin
             f" {entry['soname']}",
             provision(plan),
         )
+    # The library that is asked opens the others by their soname alone, whatever version they are.
+    for library in tree["libraries"]:
+        told = library["path"].rpartition(".so.")[2]
+        if (library["soname"] or "").endswith(f".so.{entry['major']}") and "." in told and (
+                not versions.begins(told, entry["short"])):
+            yield Finding(f"{library['path']} is of another version than cuDNN {entry['short']}",
+                          f"on the host: move it away; then {provision(plan)}")
     for found in opened:
         if found["error"]:
             yield Finding(f"{found['path']} cannot be opened: {found['error']}", provision(plan))
@@ -90,7 +97,7 @@ def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     for entry in plan["cudnn"]:
         yield from unchanged(
             plan, seen["receipts"], "cudnn", f"{entry['toolkit']}-{entry['major']}",
-            entry["toolkit_path"],
+            entry["toolkit_path"], entry["version"],
         )
 
 

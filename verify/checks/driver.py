@@ -24,6 +24,7 @@ from .registry import (
     declared_none,
     findings,
     shortened,
+    unchanged,
 )
 
 # -- excuses --------------------------------------------------------------------------------------
@@ -86,6 +87,12 @@ def packages(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     versions = shortened(sorted(set(there.values()))) or "none"
     yield Seen(f"{len(there)} packages of version {versions},"
                f" libraries {seen['driver']['library']}")
+
+
+@check("driver.files", reads=("receipts",), severity="major", excuse=_not_managed)
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Every file that gpufleet wrote for the driver is as it was written."""
+    yield from unchanged(plan, seen["receipts"], *driver_state.RECEIPT, "/")
 
 
 @check("driver.held", reads=("packages", "receipts"), severity="major",

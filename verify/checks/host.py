@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from compat import driver_state
 
 from ..verdict import Verdict
-from .registry import INVENTORY, LOOK, Document, Finding, Sections, Seen, check, provision
+from .registry import (
+    INVENTORY,
+    LOOK,
+    Document,
+    Finding,
+    Sections,
+    Seen,
+    check,
+    provision,
+    shortened,
+)
 
 # The snapshots that these checks read.
 SCHEMA = 1
@@ -151,3 +161,18 @@ def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             f"{entry['path']} cannot be read: {entry['error']}",
             "on the host: put that file back from a backup; else move it away together with what"
             f" it describes, then {provision(plan)}")
+
+
+@check("install.owned", reads=("receipts",), repair=LOOK, severity="major")
+def owned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """What was installed is root's alone to write, and nothing is mounted over it."""
+    receipts = seen["receipts"]["receipts"]
+    found = {entry["path"]: entry["what"] for row in receipts for entry in row["exposed"]}
+    told = [f"{path} ({what})" for path, what in found.items()]
+    if told:
+        yield Finding(
+            f"Somebody else than root can exchange what was installed: {shortened(told)}",
+            "on the host: umount what is mounted there; chown root:root, and chmod go-w, the rest",
+            "\n".join(told),
+        )
+    yield Seen(f"{sum(row['files'] for row in receipts)} files of {len(receipts)} receipts")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .registry import Document, Finding, Sections, Seen, check, provision, shortened
+from .registry import LOOK, Document, Finding, Sections, Seen, check, provision, shortened
 
 
 def nothing_registered(plan: Document) -> str | None:
@@ -118,3 +118,35 @@ def cache(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 "on the host: ldconfig",
             )
     yield Seen(f"{len(entries)} entries of CUDA and cuDNN")
+
+
+@check("linker.providers", reads=("linker", "cudnn", "toolkits"), repair=LOOK, severity="major",
+       excuse=nothing_registered)
+def providers(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Nobody else offers a planned toolkit's libraries in a place where the linker looks by itself.
+
+    Today the linker may prefer the right one. Another order, a package, or another program's
+    directory decides whether it still does tomorrow.
+    """
+    wanted = {soname for row in (*plan["toolkits"], *plan["stacks"]) for soname in row["sonames"]}
+    wanted |= expected(plan, seen).keys()
+    homes = [row["path"] for row in plan["toolkits"]]
+    homes += [tree["realpath"] for tree in seen["toolkits"]["trees"] if tree["path"] in homes]
+    # Of the one that wins, linker.cache speaks.
+    first: dict[str, str] = {}
+    for entry in (*seen["linker"]["cache"], *seen["linker"]["offered"]):
+        first.setdefault(entry["soname"], entry["realpath"])
+    winning = {*first.values(), *(entry["realpath"] for entry in seen["linker"]["offered"])}
+    others: dict[str, list[str]] = {}
+    for entry in seen["linker"]["providers"]:
+        if (entry["soname"] in wanted and entry["realpath"] not in winning
+                and not entry["realpath"].startswith(tuple(f"{home}/" for home in homes))):
+            others.setdefault(entry["path"].rpartition("/")[0], []).append(entry["soname"])
+    for place, sonames in others.items():
+        yield Finding(
+            f"{place} offers {shortened(sorted(sonames))} too, beside the planned toolkits",
+            f"on the host: remove the package that brought it (dpkg -S, rpm -qf), move the files"
+            f" away, or take {place} out of /etc/ld.so.conf.d; then ldconfig",
+            "\n".join(sorted(sonames)),
+        )
+    yield Seen(f"{len(seen['linker']['providers'])} libraries in the linker's places")

@@ -175,7 +175,8 @@ def closed(trees: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
 
 
 def unchanged(
-    plan: Document, receipts: Document, kind: str, receipt_id: str, path: str
+    plan: Document, receipts: Document, kind: str, receipt_id: str, path: str,
+    version: str | None = None,
 ) -> Iterator[Finding]:
     """The one way to judge installed files: as their receipt says, file by file."""
     found = [r for r in receipts["receipts"] if (r["kind"], r["id"]) == (kind, receipt_id)]
@@ -190,6 +191,19 @@ def unchanged(
         yield Finding(
             f"The receipt of {kind} {receipt_id} is of {found[0]['path']}, planned is {path}",
             f"move {path} away, if it is there; then {provision(plan)}",
+        )
+    if version and found[0]["version"] != version:
+        yield Finding(
+            f"The receipt of {kind} {receipt_id} is of {found[0]['version']}, planned is {version}",
+            provision(plan),
+        )
+    if found[0]["unlisted"]:
+        yield Finding(
+            f"No receipt knows {shortened(found[0]['unlisted'])}: it was put there by somebody"
+            f" else, or the receipt of {kind} {receipt_id} was shortened",
+            f"on the host: move what is not of {kind} {receipt_id} away; if it was, move the"
+            f" receipt away and let it be adopted (gpu_cuda_adopt: true); then {provision(plan)}",
+            "\n".join(found[0]["unlisted"]),
         )
     if not found[0]["files"]:
         yield Finding(

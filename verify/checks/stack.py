@@ -136,7 +136,37 @@ def _differences(was: dict[str, str], now: dict[str, str]) -> list[str]:
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """What binds each stack to its toolkit, and each file of its packages, is as installed."""
     for stack in plan["stacks"]:
-        yield from unchanged(plan, seen["receipts"], "stack", stack["name"], stack["venv"])
+        yield from unchanged(plan, seen["receipts"], "stack", stack["name"], stack["venv"],
+                             stack["version"])
+
+
+@check("stack.python", reads=("stacks",), excuse=no_stacks)
+def python(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Each stack starts the planned Python, and it runs nothing but the stack's own code."""
+    for stack, found in installed(plan, seen):
+        name, start = stack["name"], found["start"]
+        if start["error"]:
+            yield Finding(f"The Python of {name} does not start: {start['error']}",
+                          provision(plan), start["error"])
+            continue
+        if ".".join(start["python"].split(".")[:2]) != stack["python"]:
+            yield Finding(f"{name} starts Python {start['python']}, planned is {stack['python']}",
+                          provision(plan))
+        if start["prefix"] not in {found["venv"], found["realpath"]}:
+            yield Finding(f"{found['venv']}/bin/python runs in {start['prefix']}", provision(plan))
+        # What it maps of its own toolkit beside CUDA's usual names is the toolkit's.
+        strangers = [path for path in (found["framework"] or {"strangers": []})["strangers"]
+                     if not path.startswith(f"{stack['toolkit_path']}/")]
+        for what, places in (("looks for modules in", start["strange"]),
+                             ("runs at every start, with no package that brought it,",
+                              found["hooks"]),
+                             ("runs code that is neither its own nor the system's:", strangers)):
+            if places:
+                yield Finding(
+                    f"{name} {what} {shortened(places)}",
+                    "on the host: move that away, or take away what leads there (a .pth file,"
+                    " sitecustomize.py, pyvenv.cfg, /etc/ld.so.conf.d)", "\n".join(places))
+        yield Seen(f"{name}: Python {start['python']} in {start['prefix']}")
 
 
 @check("stack.readable", reads=("stacks",), repair=LOOK, severity="major", excuse=no_stacks)
@@ -178,11 +208,17 @@ def build(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 @check("stack.libraries", reads=("stacks",), excuse=no_stacks)
 def libraries(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """TensorFlow's own loader opens every CUDA and cuDNN library that the build needs."""
+    bound = {found["venv"]: found["binding"] for found in seen["stacks"]["stacks"]}
     for stack, framework, problem in ran(plan, seen, "loader"):
         if problem:
             yield problem
             continue
         loader = framework["loader"]
+        binding = bound.get(stack["venv"])
+        if binding and binding["error"]:
+            yield Finding(f"{stack['name']} is bound to a library that cannot be opened with all"
+                          f" its symbols: {binding['error'].splitlines()[0]}",
+                          provision(plan), binding["error"])
         opened = set(loader["opened"])
         failed = {entry["library"]: entry["error"] for entry in loader["failed"]}
         optional = set(stack["sonames_optional"])
@@ -209,9 +245,9 @@ def libraries(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield Seen(f"{stack['name']}: opened {', '.join(loader['opened']) or 'nothing'}")
 
 
-@check("stack.mapped", reads=("stacks", "toolkits"), excuse=no_stacks)
+@check("stack.mapped", reads=("stacks", "toolkits", "receipts"), excuse=no_stacks)
 def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
-    """Every CUDA and cuDNN file that the computing process maps is of the stack's own toolkit."""
+    """Every CUDA and cuDNN file that the computing process maps is of the stack's own receipts."""
     # Maps name real paths; a tree may be reached through a link.
     real = {tree["path"]: tree["realpath"] for tree in seen["toolkits"]["trees"]}
     real |= {found["venv"]: found["realpath"] for found in seen["stacks"]["stacks"]}
@@ -225,6 +261,14 @@ def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         own = stack["toolkit_path"] if stack["cuda_source"] == "toolkit" else stack["venv"]
         homes = (f"{own}/", f"{real.get(own, own)}/")
         strangers = [path for path in framework["mapped"] if not path.startswith(homes)]
+        known = _own_libraries(stack, seen["receipts"])
+        unknown = [path for path in framework["mapped"]
+                   if path not in strangers and path not in known]
+        if unknown:
+            yield Finding(
+                f"TensorFlow of {stack['name']} maps {shortened(unknown)}: no receipt of its own"
+                " toolkit, cuDNN or packages knows such a file",
+                f"on the host: move it away; then {provision(plan)}", "\n".join(unknown))
         unseen = _not_mapped(framework)
         if unseen:
             yield Finding(
@@ -238,6 +282,15 @@ def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 f"{provision(plan)} (it binds the stack to its toolkit again)",
                 "\n".join(strangers))
         yield Seen(f"{stack['name']}: {len(framework['mapped'])} files, of {own}")
+
+
+def _own_libraries(stack: Document, receipts: Document) -> set[str]:
+    """The very files that ought to be mapped: those of the stack's own receipts."""
+    place = stack["toolkit_path"] if stack["cuda_source"] == "toolkit" else stack["venv"]
+    other = [f"-{major}" for major in range(1, 20) if major != stack["build"]["cudnn_major"]]
+    return {path for receipt in receipts["receipts"] if receipt["path"] == place
+            and not (receipt["kind"] == "cudnn" and receipt["id"].endswith(tuple(other)))
+            for path in receipt["libraries"]}
 
 
 def _not_mapped(framework: dict[str, Any]) -> list[str]:

@@ -64,6 +64,9 @@ def _contradictions(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
         yield f"its nvcc does not run: {tree['nvcc_error']}"
     elif tree["nvcc"] and numbers(tree["nvcc"])[:2] != wanted[:2]:
         yield f"its nvcc says {tree['nvcc']}"
+    for header in tree["headers"]:
+        if numbers(header["version"])[:2] != wanted[:2]:
+            yield f"its {header['path'].rpartition('/')[2]} says {header['version']}"
     if not tree["cudart"]:
         yield "it has no libcudart"
     for version in tree["cudart"]:
@@ -78,7 +81,8 @@ def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     receipts = {r["id"]: r for r in seen["receipts"]["receipts"] if r["kind"] == "toolkit"}
     for toolkit in plan["toolkits"]:
         short = toolkit["short"]
-        yield from unchanged(plan, seen["receipts"], "toolkit", short, toolkit["path"])
+        yield from unchanged(plan, seen["receipts"], "toolkit", short, toolkit["path"],
+                             toolkit["version"])
         other = other_patches(receipts.get(short, {}), short, toolkit["patches"])
         if short in receipts and other:
             yield Finding(f"{toolkit['path']}: {other['because']}", provision(plan))
