@@ -78,7 +78,9 @@ def strangers():
     with open("/proc/self/maps") as maps:
         fields = [line.rstrip("\n").split(None, 5) for line in maps]
     used |= {each[5] for each in fields if len(each) == 6 and "x" in each[1] and ".so" in each[5]}
-    used = {real(path) for path in used if path and path.startswith("/")}
+    used = {path for path in used if path and path.startswith("/")}
+    # Debian's Python has links into /etc in its standard library.
+    used = {real(path) for path in used if not path.startswith(library + "/")}
     own = tuple(home + "/" for home in homes)
     # Python's own library stands beside, not in, its standard library.
     known = re.compile(CUDA_FILE.pattern + r"|^libpython3")

@@ -23,8 +23,8 @@ EXCUSED = {
          "driver.loaded", "driver.nodes", "driver.fabric", "stack.gpu", "containers.cdi",
          "containers.gpus", "containers.reload"), "gpu_expect: {count: 0}"),
     **dict.fromkeys(
-        ("driver.packages", "driver.held", "driver.modules", "driver.nouveau", "driver.pending",
-         "driver.persistence", "driver.secure-boot"), "gpu_driver: not set"),
+        ("driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau",
+         "driver.pending", "driver.persistence", "driver.secure-boot"), "gpu_driver: not set"),
     "gpu.mig": "gpu_mig: not set",
 }
 

@@ -144,7 +144,28 @@ def receipt_unreadable(plan: Document, snapshot: Document) -> None:
         {"path": "/var/lib/gpufleet/receipts/toolkit-11.8.json", "error": "Expecting value"}]
 
 
+@fault(toolkit__files=("The receipt of toolkit 11.8 is of 11.8.1, planned is 11.8.0", PROVISION))
+def receipt_of_another_release(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "toolkit")["version"] = "11.8.1"
+
+
+@fault(cudnn__files=(f"No receipt knows {LIB}/libcudnn_x.so.8.6.0", "move the receipt away"))
+def receipt_that_was_shortened(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "cudnn")["unlisted"] = [f"{LIB}/libcudnn_x.so.8.6.0"]
+
+
+@fault(install__owned=("/usr/local/cuda-11.8/bin/nvcc (belongs to user 1000)", "chown root:root"))
+def file_of_another_owner(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "toolkit")["exposed"] = [
+        {"path": "/usr/local/cuda-11.8/bin/nvcc", "what": "belongs to user 1000"}]
+
+
 # -- toolkits -------------------------------------------------------------------------------------
+
+
+@fault(toolkit__present=("cuda_runtime_api.h says 12.5", PROVISION))
+def header_of_another_toolkit(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"][0]["headers"][1]["version"] = "12.5"
 
 
 @fault(toolkit__present=("There is no /usr/local/cuda-11.8", PROVISION),
@@ -346,8 +367,9 @@ def test_a_toolkit_behind_a_link_is_its_own(plan: Document, snapshot: Document) 
     for entry in data(snapshot, "linker")["cache"]:
         entry["realpath"] = entry["realpath"].replace("/usr/local/cuda-11.8", there)
     framework = stack(snapshot)["framework"]
-    framework["mapped"] = [
-        path.replace("/usr/local/cuda-11.8", there) for path in framework["mapped"]]
+    for row in (framework, *data(snapshot, "receipts")["receipts"]):
+        key = "mapped" if row is framework else "libraries"
+        row[key] = [path.replace("/usr/local/cuda-11.8", there) for path in row[key]]
     found = verdicts(plan, snapshot)
     assert (found["linker.cache"], found["stack.mapped"]) == ("PASS", "PASS")
 
@@ -652,6 +674,63 @@ def test_what_tells_a_toolkits_release(
     """version.json may carry a date; between 11.0 and 11.4 there is no such file at all."""
     data(snapshot, "toolkits")["trees"][0].update(version=version, version_source=source)
     assert verdicts(plan, snapshot)["toolkit.present"] == verdict
+
+
+# -- nothing but what is declared -----------------------------------------------------------------
+
+
+@fault(cudnn__present=("libcudnn_ops_infer.so.8.5.0 is of another version than cuDNN 8.6.0",
+                       "move it away"))
+def part_of_another_cudnn(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "cudnn")["trees"][0]["libraries"].append(
+        {"path": f"{LIB}/libcudnn_ops_infer.so.8.5.0", "soname": "libcudnn_ops_infer.so.8",
+         "size_bytes": 1, "mode": "0755", "error": None})
+
+
+@fault(linker__providers=("/usr/lib/x86_64-linux-gnu offers libcublas.so.11 too", "dpkg -S"))
+def a_second_provider(plan: Document, snapshot: Document) -> None:
+    there = "/usr/lib/x86_64-linux-gnu/libcublas.so.11"
+    data(snapshot, "linker")["providers"].append(
+        {"soname": "libcublas.so.11", "path": there, "realpath": f"{there}.4.1"})
+
+
+@fault(stack__python=("does not start: libpython3.11.so.1.0: cannot open", PROVISION))
+def interpreter_gone(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["start"].update(
+        python=None, prefix=None, error="libpython3.11.so.1.0: cannot open")
+
+
+@fault(stack__python=("looks for modules in /srv/site-packages", "a .pth file"))
+def another_site_first(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["start"]["strange"] = ["/srv/site-packages"]
+
+
+@fault(stack__python=("neither its own nor the system's: /opt/conda/lib/libstdc++.so.6.0.33",
+                      "ld.so.conf.d"))
+def library_of_conda(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["framework"]["strangers"] = ["/opt/conda/lib/libstdc++.so.6.0.33"]
+
+
+@fault(stack__python=("starts Python 3.12.1, planned is 3.11", PROVISION))
+def interpreter_exchanged(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["start"]["python"] = "3.12.1"
+
+
+@fault(stack__libraries=("cannot be opened with all its symbols: libx.so", PROVISION))
+def symbol_missing(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["binding"]["error"] = "libx.so: undefined symbol: cublasCreate_v2"
+
+
+@fault(stack__mapped=("no receipt of its own toolkit", "move it away"))
+def mapped_file_that_no_receipt_knows(plan: Document, snapshot: Document) -> None:
+    mapped = stack(snapshot)["framework"]["mapped"]
+    mapped[0] = f"{LIB}/glibc-hwcaps/x86-64-v2/libcublas.so.11"
+
+
+@fault(stack__mapped=("(deleted)", "move it away"))
+def mapped_file_that_was_replaced(plan: Document, snapshot: Document) -> None:
+    mapped = stack(snapshot)["framework"]["mapped"]
+    mapped[0] += " (deleted)"
 
 
 # -- containers -----------------------------------------------------------------------------------

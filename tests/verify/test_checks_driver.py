@@ -69,6 +69,13 @@ def package_half_configured(plan: Document, snapshot: Document) -> None:
         {"name": "nvidia-kernel-dkms", "status": "half-configured"}]
 
 
+@fault(driver__files=("files changed under /: etc/apt/preferences.d/gpufleet-driver (mtime)",
+                      PROVISION))
+def file_of_ours_that_was_edited(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "receipts")["receipts"][-1]["changed"] = [
+        {"path": "etc/apt/preferences.d/gpufleet-driver", "what": "mtime"}]
+
+
 @fault(driver__packages=("Package linux-headers-6.1.0-50-amd64 is half-configured", PROVISION))
 def kernel_package_that_could_not_build_the_module(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["broken"] = [
@@ -440,7 +447,7 @@ def test_a_fault_of_the_driver_is_caught_by_its_checks_alone(
 OF_A_CARD = {"driver.loaded", "driver.nodes", "driver.persistence", "driver.fabric",
              "driver.secure-boot", "driver.cuda", "driver.access", "gpu.smi", "gpu.identity",
              "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle", "gpu.settings"}
-MANAGED = {"driver.packages", "driver.held", "driver.modules", "driver.nouveau"}
+MANAGED = {"driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau"}
 
 
 def excused(plan: Document, snapshot: Document) -> dict[str, str]:

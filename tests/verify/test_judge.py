@@ -70,7 +70,7 @@ def test_a_host_of_which_nothing_is_wished_is_not_judged_by_its_contents(
              "linker": {**plan["linker"], "directories": []}}
     found = verdicts(plan, snapshot)
     passed = {name for name, verdict in found.items() if verdict == "PASS"}
-    assert passed == {"host.probe", "host.plan", "host.disk", "install.complete"}
+    assert passed == {"host.probe", "host.plan", "host.disk", "install.complete", "install.owned"}
     assert {found[name] for name in set(found) - passed} == {"NOT-DECLARED"}
 
 

@@ -66,7 +66,7 @@ def test_without_tensorflow_it_says_so_in_one_document(tmp_path: Path) -> None:
     assert found["state"] == "failed"
     assert found["error"] == "ModuleNotFoundError: No module named 'tensorflow'"
     assert list(found) == ["state", "error", "version", "build", "loader", "devices", "matmul",
-                           "tower_sum", "mapped", "seconds"]
+                           "tower_sum", "mapped", "strangers", "seconds"]
 
 
 class TestNumbers:

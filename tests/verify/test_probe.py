@@ -185,7 +185,8 @@ def test_receipts_are_summed_up_and_what_is_unreadable_is_said(root: Path) -> No
     assert found["receipts"] == [
         {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
          "version": "11.8.0", "files": 2,
-         "changed": [{"path": "version.json", "what": "missing"}]}]
+         "changed": [{"path": "version.json", "what": "missing"}], "libraries": [],
+         "unlisted": [f"/{LIB}/libcudart.so.11.8.89"], "exposed": []}]
     assert [entry["id"] for entry in found["journal"]] == ["x"]
     assert [entry["path"] for entry in found["unreadable"]] == [
         "/var/lib/gpufleet/receipts/cudnn-11.8-8.json"]
@@ -194,6 +195,7 @@ def test_receipts_are_summed_up_and_what_is_unreadable_is_said(root: Path) -> No
 @pytest.mark.parametrize(
     ("change", "reason"),
     [({"schema": 99}, "its schema is 99"), ({"manifest": "zzz"}, "no manifest"),
+     ({"id": "12.5"}, "it is of toolkit 12.5"),
      ({"path": 5}, "no path"), ({"manifest": [{"path": "a"}]}, "manifest is damaged")],
 )
 def test_a_receipt_that_proves_nothing_is_unreadable(
@@ -202,7 +204,7 @@ def test_a_receipt_that_proves_nothing_is_unreadable(
     good = {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
             "version": "11.8.0", "manifest": []}
     put(root, "var/lib/gpufleet/receipts/toolkit-11.8.json", json.dumps({**good, **change}))
-    put(root, "var/lib/gpufleet/journal/x.json",
+    put(root, "var/lib/gpufleet/journal/stack-x.json",
         '{"schema": 1, "kind": "stack", "id": "x", "path": "/x"}')
     os.mkfifo(root / "var/lib/gpufleet/receipts/pipe.json")
     found = look(root)["receipts"]
@@ -210,6 +212,67 @@ def test_a_receipt_that_proves_nothing_is_unreadable(
     errors = [entry["error"] for entry in found["unreadable"]]
     assert (errors[0], errors[2]) == ("it is no file", "it has no state")
     assert reason in errors[1]
+
+
+def test_what_others_could_exchange_is_told(root: Path) -> None:
+    toolkit = root / "usr/local/cuda-11.8"
+    lib = f"/{LIB}"
+
+    def receipt() -> dict[str, Any]:
+        found: dict[str, Any] = look(root)["receipts"]["receipts"][0]
+        return found
+
+    put(root, "var/lib/gpufleet/receipts/toolkit-11.8.json", json.dumps(
+        {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+         "version": "11.8.0", "manifest": probe.manifest_of(
+             str(toolkit), ["version.json", "bin/nvcc", "lib64/libcudart.so.11.8.89"])}))
+    healthy = receipt()
+    assert (healthy["exposed"], healthy["unlisted"]) == ([], [])
+    assert healthy["libraries"] == [f"{lib}/libcudart.so.11.8.89"]
+    (root / "usr").chmod(0o757)
+    (toolkit / "version.json").chmod(0o646)
+    # A directory that all share, and where none can touch what is another's.
+    (root / "usr/local").chmod(0o1777)
+    put(root, "proc/self/mountinfo",
+        f"36 25 0:31 / / rw - ext4 /dev/sda rw\n37 36 0:32 / {lib} rw - tmpfs tmpfs rw\n")
+    # Preferred by the linker on a processor that has what it asks for.
+    shared_library(root / LIB / "glibc-hwcaps/x86-64-v3/libcublas.so.11", "libcublas.so.11")
+    found = receipt()
+    assert found["exposed"] == [
+        {"path": "/usr", "what": "mode 0757, others can write"},
+        {"path": lib, "what": "something is mounted over it"},
+        {"path": "/usr/local/cuda-11.8/version.json", "what": "mode 0646, others can write"}]
+    assert found["unlisted"] == [f"{lib}/glibc-hwcaps/x86-64-v3/libcublas.so.11"]
+
+
+def test_every_place_of_the_linkers_is_searched(root: Path) -> None:
+    conf = "etc/ld.so.conf.d/"
+    put(root, "etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n")
+    put(root, conf + "cuda.conf", "/usr/local/cuda-11.8/lib64\n")
+    place = "usr/lib/x86_64-linux-gnu"
+    shared_library(root / place / "glibc-hwcaps/x86-64-v3/libx.so.1", "libx.so.1")
+    shared_library(root / place / "glibc-hwcaps/x86-64-v3/libcublas.so.11.4", "libcublas.so.11")
+    found = {row["path"]: row["soname"] for row in look(root)["linker"]["providers"]}
+    assert found[f"/{place}/glibc-hwcaps/x86-64-v3/libcublas.so.11.4"] == "libcublas.so.11"
+    assert set(found.values()) == {"libcublas.so.11", "libcudart.so.11.0", "libcudnn.so.8"}
+
+
+def test_a_stack_is_started_as_people_start_it(tmp_path: Path) -> None:
+    venv = tmp_path / "stack"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    site = next(venv.glob("lib/python3*/site-packages"))
+    host = probe.Host({})
+    assert probe.started(host, str(venv)) == {
+        "python": "{}.{}.{}".format(*sys.version_info[:3]), "prefix": str(venv), "strange": [],
+        "error": None}
+    other = tmp_path / "other/site-packages"
+    other.mkdir(parents=True)
+    # At the end of the way it shadows nothing, as after `pip install --editable`.
+    (site / "end.pth").write_text(f"{other}\n")
+    assert (probe.started(host, str(venv))["strange"], probe.hooks_of(host, str(venv))) == ([], [])
+    (site / "first.pth").write_text(f"import sys; sys.path.insert(0, {str(other)!r})\n")
+    assert probe.started(host, str(venv))["strange"] == [str(other)]
+    assert probe.hooks_of(host, str(venv)) == [str(site / "first.pth")]
 
 
 def test_packages_vouch_for_their_own_files(tmp_path: Path) -> None:
@@ -300,7 +363,7 @@ def test_a_toolkit_is_described_from_its_own_files(root: Path) -> None:
         {"path": "/usr/local/cuda-11.8", "short": "11.8", "version": "11.8.20220929",
          "version_source": "version.json", "nvcc": "11.8.89", "nvcc_error": None,
          "cudart": ["11.8.89"], "receipt": False, "realpath": "/usr/local/cuda-11.8",
-         "closed": []}]
+         "closed": [], "headers": []}]
     assert found["default"] == {"path": "/usr/local/cuda", "state": "link", "target": "cuda-11.8",
                                 "realpath": "/usr/local/cuda-11.8"}
 
@@ -471,7 +534,9 @@ def test_packages_are_read_without_importing_anything(root: Path) -> None:
         {"name": "relic", "venv": "/opt/gpufleet/stacks/relic", "python": "3.6.15",
          "packages": {"keras-preprocessing": "1.1.2", "termcolor": "1.1.0"}, "receipt": False,
          "bound_to": "/usr/local/cuda-8.0/lib64", "framework": None,
-          "realpath": "/opt/gpufleet/stacks/relic", "closed": []}]
+         "realpath": "/opt/gpufleet/stacks/relic", "closed": [], "hooks": [], "binding": None,
+         "start": {"python": None, "prefix": None, "strange": [],
+                   "error": f"{venv}/bin/python: No such file or directory"}}]
 
 
 # -- framework runs -------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     for entry in plan["cudnn"]:
         yield from unchanged(
             plan, seen["receipts"], "cudnn", f"{entry['toolkit']}-{entry['major']}",
-            entry["toolkit_path"], entry["version"],
+            entry["toolkit_path"],
         )
 
 

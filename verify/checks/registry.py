@@ -174,9 +174,17 @@ def closed(trees: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
             )
 
 
+def _planned(plan: Document, kind: str, receipt_id: str) -> str | None:
+    """The version that a receipt must be of, where the plan says one."""
+    versions = {("toolkit", row["short"]): row["version"] for row in plan["toolkits"]}
+    versions |= {("cudnn", f"{row['toolkit']}-{row['major']}"): row["version"]
+                 for row in plan["cudnn"]}
+    versions |= {("stack", row["name"]): row["version"] for row in plan["stacks"]}
+    return versions.get((kind, receipt_id))
+
+
 def unchanged(
-    plan: Document, receipts: Document, kind: str, receipt_id: str, path: str,
-    version: str | None = None,
+    plan: Document, receipts: Document, kind: str, receipt_id: str, path: str
 ) -> Iterator[Finding]:
     """The one way to judge installed files: as their receipt says, file by file."""
     found = [r for r in receipts["receipts"] if (r["kind"], r["id"]) == (kind, receipt_id)]
@@ -192,6 +200,7 @@ def unchanged(
             f"The receipt of {kind} {receipt_id} is of {found[0]['path']}, planned is {path}",
             f"move {path} away, if it is there; then {provision(plan)}",
         )
+    version = _planned(plan, kind, receipt_id)
     if version and found[0]["version"] != version:
         yield Finding(
             f"The receipt of {kind} {receipt_id} is of {found[0]['version']}, planned is {version}",

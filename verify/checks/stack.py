@@ -136,8 +136,7 @@ def _differences(was: dict[str, str], now: dict[str, str]) -> list[str]:
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """What binds each stack to its toolkit, and each file of its packages, is as installed."""
     for stack in plan["stacks"]:
-        yield from unchanged(plan, seen["receipts"], "stack", stack["name"], stack["venv"],
-                             stack["version"])
+        yield from unchanged(plan, seen["receipts"], "stack", stack["name"], stack["venv"])
 
 
 @check("stack.python", reads=("stacks",), excuse=no_stacks)
@@ -261,9 +260,8 @@ def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         own = stack["toolkit_path"] if stack["cuda_source"] == "toolkit" else stack["venv"]
         homes = (f"{own}/", f"{real.get(own, own)}/")
         strangers = [path for path in framework["mapped"] if not path.startswith(homes)]
-        known = _own_libraries(stack, seen["receipts"])
-        unknown = [path for path in framework["mapped"]
-                   if path not in strangers and path not in known]
+        unknown = [path for path in framework["mapped"] if path not in strangers
+                   and path not in _ought_to_be_mapped(stack, seen["receipts"], path)]
         if unknown:
             yield Finding(
                 f"TensorFlow of {stack['name']} maps {shortened(unknown)}: no receipt of its own"
@@ -284,13 +282,18 @@ def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield Seen(f"{stack['name']}: {len(framework['mapped'])} files, of {own}")
 
 
-def _own_libraries(stack: Document, receipts: Document) -> set[str]:
-    """The very files that ought to be mapped: those of the stack's own receipts."""
-    place = stack["toolkit_path"] if stack["cuda_source"] == "toolkit" else stack["venv"]
-    other = [f"-{major}" for major in range(1, 20) if major != stack["build"]["cudnn_major"]]
-    return {path for receipt in receipts["receipts"] if receipt["path"] == place
-            and not (receipt["kind"] == "cudnn" and receipt["id"].endswith(tuple(other)))
-            for path in receipt["libraries"]}
+def _ought_to_be_mapped(stack: Document, receipts: Document, path: str) -> list[str]:
+    """The files of the stack's own receipt for a library like this one.
+
+    Where there is no such receipt another check says so, and nothing can be concluded here.
+    """
+    place, kind = stack["venv"], "stack"
+    if stack["cuda_source"] == "toolkit":
+        place, kind = stack["toolkit_path"], "cudnn" if "/libcudnn" in path else "toolkit"
+    own = [row for row in receipts["receipts"] if (row["kind"], row["path"]) == (kind, place)]
+    major = f"-{stack['build']['cudnn_major']}"
+    return [each for row in own if kind != "cudnn" or row["id"].endswith(major)
+            for each in row["libraries"]] if own else [path]
 
 
 def _not_mapped(framework: dict[str, Any]) -> list[str]:

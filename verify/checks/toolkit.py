@@ -81,8 +81,7 @@ def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     receipts = {r["id"]: r for r in seen["receipts"]["receipts"] if r["kind"] == "toolkit"}
     for toolkit in plan["toolkits"]:
         short = toolkit["short"]
-        yield from unchanged(plan, seen["receipts"], "toolkit", short, toolkit["path"],
-                             toolkit["version"])
+        yield from unchanged(plan, seen["receipts"], "toolkit", short, toolkit["path"])
         other = other_patches(receipts.get(short, {}), short, toolkit["patches"])
         if short in receipts and other:
             yield Finding(f"{toolkit['path']}: {other['because']}", provision(plan))
