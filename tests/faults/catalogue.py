@@ -53,6 +53,11 @@ class Fault:
         """A test's id."""
         return f"{self.number}-{re.sub(r'[^a-z0-9]+', '-', self.shows.lower()).strip('-')[:48]}"
 
+    def says(self, check: Mapping[str, Any]) -> bool:
+        """Whether a check's cause and remedy are the right ones."""
+        return bool(re.search(self.cause, check["cause"] or "")
+                    and re.search(self.remedy, check["remedy"] or ""))
+
 
 def faults() -> Iterator[Fault]:
     """All of them, by number; the invented ones last."""

@@ -22,7 +22,7 @@ from .registry import (
 
 PLACES = (
     "/etc/environment, /etc/profile, /etc/profile.d, the user's profile, /etc/systemd,"
-    " /etc/ld.so.preload"
+    " /etc/security/pam_env.conf"
 )
 
 
@@ -35,20 +35,29 @@ def no_cuda(plan: Document) -> str | None:
 
 @check("environment.login", reads=("environment",), repair=LOOK, severity="major", excuse=no_cuda)
 def login(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
-    """A fresh login sets nothing that leads frameworks to other libraries or hides GPUs."""
+    """Nothing that logins, services and cron get leads to other libraries or hides GPUs."""
     found = seen["environment"]
-    for where, variables in [
-        ("A login", found["login"]),
-        *((other["where"], other["variables"]) for other in found["others"]),
+    told = found.get("mentions", {})
+    for where, variables, job in [
+        ("A login", found["login"], False),
+        *((other["where"], other["variables"], other.get("job", False))
+          for other in found["others"]),
     ]:
-        values = {key: value for key, value in variables.items() if value}
-        for name, reason in _disturbing(plan, values, found["offers"]):
+        values = {key: value for key, value in variables.items() if value is not None}
+        # What one job sets is its author's affair, unless it can be right for none.
+        reasons = _never_right(plan, values) if job else _disturbing(plan, values, found["offers"])
+        for name, reason in reasons:
+            place = f"in {shortened(told[name])}" if name in told else f"where {name} is set"
             yield Finding(
                 f"{where} sets {name}={values[name]}: {reason}",
-                f"on the host: find where {name} is set ({PLACES}) and take it out",
+                f"on the host: take {name} out of {where} (a unit: then systemctl daemon-reload,"
+                " and restart it)" if where.startswith("/") else
+                f"on the host: find {place} ({PLACES}) and take it out",
             )
-        told = ", ".join(f"{key}={value}" for key, value in values.items())
-        yield Seen(f"{where} sets {told or 'none'}")
+        sets = ", ".join(f"{key}={value}" for key, value in values.items())
+        yield Seen(f"{where} sets {sets or 'none'}")
+    if found.get("unread"):
+        yield Seen(f"not to be read by the probe's user: {shortened(found['unread'])}")
 
 
 def _disturbing(
@@ -72,15 +81,40 @@ def _disturbing(
     if any(offers.get(library) for library in preloaded):
         yield "LD_PRELOAD", "it puts its libraries before those of every stack"
     for name in ("PYTHONPATH", "PYTHONHOME"):
-        if name in values:
+        if values.get(name):
             yield name, "modules from there win over those of every stack"
     count = plan["expect"]["count"] if plan["expect"] else None
     visible = values.get("CUDA_VISIBLE_DEVICES")
     if count and visible is not None:
-        hidden = {"", "-1", "NoDevFiles"}
-        shown = [item for item in visible.split(",") if item.strip() not in hidden]
+        shown, _ = _shown(visible, count)
         if len(shown) != count:
             yield "CUDA_VISIBLE_DEVICES", f"it shows {len(shown)} of the {count} declared GPUs"
+
+
+def _never_right(plan: Document, values: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """(variable, reason) of what no job of this host can mean."""
+    if "/stubs" in values.get("LD_LIBRARY_PATH", ""):
+        yield "LD_LIBRARY_PATH", "the stub libraries there stand for a driver that is not one"
+    count = plan["expect"]["count"] if plan["expect"] else None
+    _, wrong = _shown(values.get("CUDA_VISIBLE_DEVICES", ""), count or 0)
+    if count and wrong:
+        yield "CUDA_VISIBLE_DEVICES", (
+            f"there is no GPU {wrong} among the {count} declared, and CUDA reads no further")
+
+
+def _shown(visible: str, count: int) -> tuple[list[str], str | None]:
+    """The GPUs that CUDA shows for this value, and the number that is none of them, if one is.
+
+    CUDA reads up to the first entry that names no GPU; GPU-... and MIG-... are taken for right.
+    """
+    shown: list[str] = []
+    for item in (part.strip() for part in visible.split(",")):
+        if item.isdigit() and int(item) >= count:
+            return shown, item
+        if item in shown or not (item.isdigit() or item.startswith(("GPU-", "MIG-"))):
+            break
+        shown.append(item)
+    return shown, None
 
 
 @check(

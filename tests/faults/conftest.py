@@ -1,0 +1,135 @@
+"""A healthy lab host to be broken, and the count of what was caught."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.stubs import library
+from tests.acceptance.conftest import ROOT, Fleet
+from tests.acceptance.conftest import fleet as fleet  # noqa: PLC0414
+from verify import session, wishes
+
+from .catalogue import Fault, collateral
+from .libraries import STAND_INS
+
+Checks = dict[str, dict[str, Any]]
+
+
+@dataclass
+class Healthy:
+    """lab1 in a declared state, and its verdicts before anything was broken."""
+
+    fleet: Fleet
+    inventory: str = "inventory/lab"
+    wishes: dict[str, Any] = field(default_factory=dict)
+    before: Checks = field(default_factory=dict)
+
+    def provision(self, status: int | None = 0) -> str:
+        """Make it so, by the playbook that the launcher runs."""
+        playbook = ROOT / ".venv" / "bin" / "ansible-playbook"
+        return self.fleet.run(
+            playbook, "playbooks/site.yml", "-i", self.inventory, "--limit", "lab1",
+            "-e", json.dumps(self.wishes), status=status,
+        ).stdout  # fmt: skip
+
+    def verify(self, **more: Any) -> Checks:
+        """{check: what it says}, by a whole verification: look, plan, judge."""
+        question = wishes.Question((str(ROOT / self.inventory),), "lab1",
+                                   (json.dumps({**self.wishes, **more}),))  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GPUFLEET_LAB", self.fleet.instance)
+            found = session.verify(wishes.declared(question), session.Manner())
+        return {check["id"]: check for check in found.hosts[0].result["checks"]}
+
+    def healthy(self) -> Healthy:
+        """The same, with what it says now as the state to come back to."""
+        self.before = self.verify()
+        bad = [f"{name}: {check['cause']}" for name, check in self.before.items()
+               if check["verdict"] not in {"PASS", "NOT-DECLARED"}]  # fmt: skip
+        assert not bad, bad
+        return self
+
+    def on(self, command: str, status: int | None = 0) -> str:
+        """Run a shell script on it, as root."""
+        return self.fleet.on("lab1", command, status)
+
+
+def verdicts(checks: Checks) -> dict[str, str]:
+    """{check: verdict}."""
+    return {name: check["verdict"] for name, check in checks.items()}
+
+
+def bring(fleet: Fleet, folder: Path, place: str) -> None:
+    """Copy a directory's content to lab1."""
+    packed = subprocess.run(["tar", "c", "-C", folder, "."], capture_output=True, check=True)
+    words = [ROOT / ".venv/bin/python", "-m", "lab", "exec", "lab1", "--", "sh", "-c",
+             f"mkdir -p {place}; tar x -C {place}"]  # fmt: skip
+    subprocess.run(words, cwd=ROOT, env=fleet.environment, input=packed.stdout, check=True)
+
+
+@pytest.fixture(scope="module")
+def one_stack(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Healthy:
+    """TensorFlow 2.13.1, CUDA 11.8 and cuDNN 8.6, as the lab declares; stand-ins lie ready."""
+    folder = tmp_path_factory.mktemp("stand-ins")
+    library.write(folder / "libcublasLt.so.11", "libcublasLt.so.11",
+                  {"cublasLtCreate": library.Function()})  # fmt: skip
+    library.write(folder / "libcufft.so.10", "libcufft.so.10", {"cufftCreate": library.Function()})
+    library.write(folder / "libcudnn.so.8.5.0", "libcudnn.so.8",
+                  {"cudnnGetVersion": library.Function(8500)})  # fmt: skip
+    bring(fleet, folder, STAND_INS)
+    host = Healthy(fleet)
+    host.provision()
+    return host.healthy()
+
+
+Prove = Callable[[Fault, Checks, Checks], None]
+
+
+@pytest.fixture
+def prove(record_property: Callable[[str, object], None]) -> Prove:
+    """Judge what the checks said before and after a fault was injected, and count it."""
+
+    def proven(fault: Fault, before: Checks, after: Checks) -> None:
+        found = fault_found(fault, before, after)
+        record_property("fault", {"number": fault.number, **found})
+        said = {name: (check["verdict"], check["cause"], check["remedy"], check["evidence"])
+                for name, check in after.items()
+                if check["verdict"] != before[name]["verdict"] or name == fault.check}  # fmt: skip
+        told = json.dumps(said, indent=1)
+        assert found["caught"], told
+        assert found["right"], f"cause {fault.cause!r}, remedy {fault.remedy!r} not in:\n{told}"
+        assert not found["collateral"], f"{found['collateral']} beside:\n{told}"
+
+    return proven
+
+
+def fault_found(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
+    """Whether the named check says it, with the right cause and remedy, and which others do."""
+    check = after[fault.check]
+    return {
+        "caught": check["verdict"] == fault.verdict,
+        "right": fault.says(check),
+        "collateral": collateral(fault, verdicts(before), verdicts(after)),
+    }
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The figures of the proof, over all faults of this run."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(
+        kind, []) if report.when == "call"]  # fmt: skip
+    rows = [value for report in reports for key, value in report.user_properties if key == "fault"]
+    if rows:
+        numbers = {row["number"] for row in rows}
+        terminalreporter.section("faults")
+        terminalreporter.write_line(
+            f"injected: {len(rows)} (of {len(numbers)} numbers); caught:"
+            f" {sum(row['caught'] for row in rows)}; caught with the right cause and remedy:"
+            f" {sum(row['right'] for row in rows)}; collateral failures:"
+            f" {sum(len(row['collateral']) for row in rows)}")
