@@ -1,0 +1,284 @@
+/* Stand-ins for NVIDIA's libraries, for tests on machines without a GPU. They compute on the
+ * processor, so that what is computed can be right, and are told by the environment to go wrong:
+ *
+ *   STAND_IN_GPUS=2  STAND_IN_CUINIT=803  STAND_IN_FREE_MIB=300
+ *   STAND_IN_CUBLAS, _NVRTC, _CUDNN, _CUDA, _PEER = wrong | zeros | crash | hang | STATUS, and
+ *   STAND_IN_HEAT, in degrees.
+ *
+ * One source; -DLIBRARY_cuda, -DLIBRARY_cudart ... choose what is built of it. */
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int number(const char *name, int otherwise)
+{
+    const char *value = getenv(name);
+    return value && *value ? atoi(value) : otherwise;
+}
+
+/* What goes wrong: does it here if that is to crash or hang, returns a status if one is told. */
+static int trouble(const char *name)
+{
+    const char *value = getenv(name);
+    if (!value)
+        return 0;
+    if (!strcmp(value, "crash"))
+        raise(SIGSEGV);
+    if (!strcmp(value, "hang"))
+        for (;;)
+            pause();
+    return atoi(value);
+}
+
+static int told(const char *name, const char *word)
+{
+    const char *value = getenv(name);
+    return value && !strcmp(value, word);
+}
+
+static const size_t MIB = 1 << 20;
+
+#ifdef LIBRARY_cuda
+static int current;
+int cuInit(unsigned flags) { return (void)flags, number("STAND_IN_CUINIT", 0); }
+int cuDriverGetVersion(int *version) { return *version = 12020, 0; }
+int cuDeviceGetCount(int *count) { return *count = number("STAND_IN_GPUS", 2), 0; }
+int cuDeviceGet(int *device, int index) { return *device = index, 0; }
+int cuDeviceGetName(char *name, int size, int device)
+{
+    (void)device;
+    return snprintf(name, size, "Stand-in GPU"), 0;
+}
+int cuDeviceGetPCIBusId(char *name, int size, int device)
+{
+    return snprintf(name, size, "0000:%02X:00.0", device), 0;
+}
+int cuDeviceGetUuid(char *raw, int device) { return memset(raw, device + 1, 16), 0; }
+int cuDeviceTotalMem_v2(size_t *total, int device) { return (void)device, *total = 8192 * MIB, 0; }
+int cuDeviceGetAttribute(int *value, int which, int device)
+{
+    (void)device;
+    switch (which) {
+    case 10: *value = 32; break;
+    case 13: *value = 1500000; break;
+    case 16: *value = 20; break;
+    case 36: *value = 5000000; break;
+    case 37: *value = 256; break;
+    case 38: *value = 4 << 20; break;
+    case 75: *value = 7; break;
+    case 76: *value = 5; break;
+    default: *value = 0;
+    }
+    return 0;
+}
+int cuGetErrorName(int status, const char **name)
+{
+    *name = status == 803 ? "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
+          : status == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_STAND_IN";
+    return 0;
+}
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    return current = device, *context = &current, trouble("STAND_IN_CUDA");
+}
+int cuCtxSetCurrent(void *context) { return (void)context, 0; }
+int cuCtxSynchronize(void) { return 0; }
+int cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    return *free = number("STAND_IN_FREE_MIB", 8000) * MIB, *total = 8192 * MIB, 0;
+}
+int cuMemAlloc_v2(void **place, size_t size) { return *place = malloc(size), 0; }
+int cuMemFree_v2(void *place) { return free(place), 0; }
+int cuMemcpyHtoD_v2(void *to, const void *from, size_t size) { return memcpy(to, from, size), 0; }
+int cuMemcpyDtoH_v2(void *to, const void *from, size_t size) { return memcpy(to, from, size), 0; }
+int cuModuleLoadData(void **module, const char *code)
+{
+    *module = (void *)code;
+    return strstr(code, "stand-in") ? 0 : 209;
+}
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    *function = module;
+    return strcmp(name, "gpufleet_mix") ? 500 : 0;
+}
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared, void *stream, void **arguments, void **extra)
+{
+    (void)function, (void)gy, (void)gz, (void)by, (void)bz, (void)shared, (void)stream, (void)extra;
+    const unsigned *in = *(unsigned **)arguments[0];
+    unsigned *out = *(unsigned **)arguments[1], n = *(unsigned *)arguments[2];
+    int status = trouble("STAND_IN_KERNEL");
+    for (unsigned i = 0; i < n && i < gx * bx; i++)
+        out[i] = in[i] * 2654435761u + (i ^ (in[i] >> 7));
+    if (told("STAND_IN_KERNEL", "wrong"))
+        out[7] ^= 1;
+    return status;
+}
+#endif
+
+#ifdef LIBRARY_cudart
+static int device;
+const char *cudaGetErrorName(int status)
+{
+    return status == 2 ? "cudaErrorMemoryAllocation" : status == 35 ? "cudaErrorInsufficientDriver"
+         : "cudaErrorOfStandIn";
+}
+int cudaGetLastError(void) { return 0; }
+int cudaSetDevice(int index) { return device = index, trouble("STAND_IN_CUDA"); }
+int cudaFree(void *place) { return free(place), 0; }
+int cudaMalloc(void **place, size_t size) { return *place = malloc(size), 0; }
+int cudaMemGetInfo(size_t *free, size_t *total)
+{
+    int first = number("STAND_IN_FREE_MIB", 8000);
+    return *free = (device ? 8000 : first) * MIB, *total = 8192 * MIB, 0;
+}
+int cudaMemcpy(void *to, const void *from, size_t size, int kind)
+{
+    memcpy(to, from, size);
+    if (kind == 3 && told("STAND_IN_MEMORY", "wrong"))
+        ((char *)to)[size - 4] ^= 1;
+    return 0;
+}
+int cudaDeviceSynchronize(void) { return 0; }
+int cudaDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b, 0; }
+int cudaDeviceEnablePeerAccess(int peer, unsigned flags) { return (void)peer, (void)flags, 704; }
+int cudaMemcpyPeer(void *to, int a, const void *from, int b, size_t size)
+{
+    (void)a, (void)b;
+    memcpy(to, from, size);
+    if (told("STAND_IN_PEER", "wrong"))
+        memset(to, 0, size);
+    return trouble("STAND_IN_PEER");
+}
+#endif
+
+#ifdef LIBRARY_cublas
+int cublasCreate_v2(void **handle) { return *handle = &(int){0}, trouble("STAND_IN_CUBLAS"); }
+int cublasDestroy_v2(void *handle) { return (void)handle, 0; }
+/* By columns, as BLAS does: element (row, column) of a matrix stands at row + column * lead. */
+int cublasSgemm_v2(void *handle, int ta, int tb, int m, int n, int k, const float *alpha,
+                   const float *a, int la, const float *b, int lb, const float *beta, float *c,
+                   int lc)
+{
+    (void)handle, (void)ta, (void)tb;
+    int swapped = told("STAND_IN_CUBLAS", "transposed");
+    for (int column = 0; column < n; column++)
+        for (int row = 0; row < m; row++) {
+            float sum = 0;
+            for (int i = 0; i < k; i++)
+                sum += swapped ? a[i + row * la] * b[i + column * lb]
+                               : a[row + i * la] * b[i + column * lb];
+            c[row + column * lc] = *alpha * sum + (*beta ? *beta * c[row + column * lc] : 0);
+        }
+    if (told("STAND_IN_CUBLAS", "wrong"))
+        c[5] += 1;
+    if (told("STAND_IN_CUBLAS", "zeros"))
+        memset(c, 0, sizeof *c * m * n);
+    return 0;
+}
+#endif
+
+#ifdef LIBRARY_nvrtc
+static const char PTX[] = "// stand-in\n.version 7.8\n.target sm_52\n.visible .entry gpufleet_mix(";
+int nvrtcVersion(int *major, int *minor) { return *major = 12, *minor = 2, 0; }
+const char *nvrtcGetErrorString(int s) { return s == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR"; }
+int nvrtcCreateProgram(void **program, const char *source, const char *name, int count, void *h, void *n)
+{
+    (void)source, (void)name, (void)count, (void)h, (void)n;
+    return *program = &(int){0}, trouble("STAND_IN_NVRTC");
+}
+int nvrtcCompileProgram(void *program, int count, const char **options)
+{
+    (void)program;
+    /* As a release that does not know the GPU's own machine code. */
+    if (count && !strncmp(options[0], "--gpu-architecture=sm_", 22) && getenv("STAND_IN_PTX"))
+        return 5;
+    return told("STAND_IN_NVRTC", "compilation") ? 6 : 0;
+}
+int nvrtcGetPTXSize(void *program, size_t *size) { return (void)program, *size = sizeof PTX, 0; }
+int nvrtcGetPTX(void *program, char *text) { return (void)program, memcpy(text, PTX, sizeof PTX), 0; }
+int nvrtcGetCUBINSize(void *program, size_t *size) { return nvrtcGetPTXSize(program, size); }
+int nvrtcGetCUBIN(void *program, char *text) { return nvrtcGetPTX(program, text); }
+#endif
+
+#ifdef LIBRARY_cudnn
+static int shape[4], filter[4];
+size_t cudnnGetVersion(void) { return 8907; }
+const char *cudnnGetErrorString(int s) { return s == 1 ? "CUDNN_STATUS_NOT_INITIALIZED" : "CUDNN"; }
+int cudnnCreate(void **handle) { return *handle = shape, trouble("STAND_IN_CUDNN"); }
+int cudnnCreateTensorDescriptor(void **made) { return *made = shape, 0; }
+int cudnnCreateFilterDescriptor(void **made) { return *made = filter, 0; }
+int cudnnCreateConvolutionDescriptor(void **made) { return *made = shape, 0; }
+int cudnnSetTensor4dDescriptor(void *d, int format, int type, int n, int c, int h, int w)
+{
+    (void)d, (void)format, (void)type;
+    return shape[0] = n, shape[1] = c, shape[2] = h, shape[3] = w, 0;
+}
+int cudnnSetFilter4dDescriptor(void *d, int type, int format, int k, int c, int h, int w)
+{
+    (void)d, (void)format, (void)type;
+    return filter[0] = k, filter[1] = c, filter[2] = h, filter[3] = w, 0;
+}
+int cudnnSetConvolution2dDescriptor(void *d, int ph, int pw, int u, int v, int dh, int dw, int mode,
+                                    int type)
+{
+    (void)d, (void)type;
+    return ph == 1 && pw == 1 && u == 1 && v == 1 && dh == 1 && dw == 1 && mode == 1 ? 0 : 3;
+}
+int cudnnGetConvolutionForwardWorkspaceSize(void *h, void *x, void *w, void *c, void *y, int algo,
+                                            size_t *size)
+{
+    (void)h, (void)x, (void)w, (void)c, (void)y, (void)algo;
+    return *size = 0, 0;
+}
+int cudnnConvolutionForward(void *handle, const float *alpha, void *xd, const float *x, void *wd,
+                            const float *w, void *cd, int algo, void *space, size_t size,
+                            const float *beta, void *yd, float *y)
+{
+    (void)handle, (void)xd, (void)wd, (void)cd, (void)algo, (void)space, (void)size, (void)beta, (void)yd;
+    int C = shape[1], H = shape[2], W = shape[3], S = filter[2];
+    for (int k = 0; k < filter[0]; k++)
+        for (int r = 0; r < H; r++)
+            for (int q = 0; q < W; q++) {
+                float sum = 0;
+                for (int c = 0; c < C; c++)
+                    for (int i = 0; i < S; i++)
+                        for (int j = 0; j < S; j++) {
+                            int row = r + i - 1, column = q + j - 1;
+                            if (row >= 0 && row < H && column >= 0 && column < W)
+                                sum += w[((k * C + c) * S + i) * S + j] * x[(c * H + row) * W + column];
+                        }
+                y[(k * H + r) * W + q] = *alpha * sum;
+            }
+    if (told("STAND_IN_CUDNN", "wrong"))
+        y[3] += 0.5f;
+    return 0;
+}
+#endif
+
+#ifdef LIBRARY_nvml
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *place, void **device)
+{
+    return *device = (void *)place, 0;
+}
+/* Cold at first, hot after that, as the stress would make it. */
+int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *degrees)
+{
+    static int asked;
+    (void)device, (void)sensor;
+    return *degrees = 40 + (asked++ >= number("STAND_IN_GPUS", 2) ? number("STAND_IN_HEAT", 0) : 0), 0;
+}
+int nvmlDeviceGetClockInfo(void *device, int kind, unsigned *mhz)
+{
+    return (void)device, (void)kind, *mhz = 1400, 0;
+}
+int nvmlDeviceGetPowerUsage(void *device, unsigned *mw) { return (void)device, *mw = 70000, 0; }
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons)
+{
+    return (void)device, *reasons = number("STAND_IN_THROTTLE", 0), 0;
+}
+#endif
