@@ -922,7 +922,7 @@ def measure(runtime, blas, exact, found):
     handle = blas.handle()
     blas.multiply(handle, n, a, b, c)
     runtime.wait()
-    found["first_s"] = round(time.time() - begin, 4)
+    found["first_s"] = round(time.time() - begin, 6)
     started, times = time.time(), []
     while not times or time.time() - started < 0.5:
         begin = time.time()

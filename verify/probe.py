@@ -39,6 +39,8 @@ DEFAULTS = {
     "state_dir": "/var/lib/gpufleet", "tmpdir": "/tmp", "root": "/", "expect_gpus": None,
     "matmul": None, "deadline_s": 120, "deep": False, "pythons": [],
     "mig": False,
+    # Of a GPU's memory, for a product beside other people's jobs; how long --deep loads it.
+    "budget_mib": 1024, "sustained_s": 120,
     # {"engine": "docker" | "podman", "image": NAME | None}, where containers are declared.
     "containers": None,
     # The account that must be able to open the cards; an ordinary one where none is named.
@@ -1152,6 +1154,10 @@ def dkms_of(host):
     return found
 
 
+# The probe's own, as they are started: they hold a GPU for as long as they prove it.
+OWN_RUN = re.compile(r"/gpufleet[^/\0]*/matmul\.py\0")
+
+
 def holders_of(host):
     """[{"pid", "user", "command", "nodes"}] of processes with a device file of the driver open.
 
@@ -1174,6 +1180,8 @@ def holders_of(host):
         try:
             owner = os.stat(host.path("/proc/" + pid)).st_uid
             command = host.text("/proc/%s/comm" % pid).strip()
+            if OWN_RUN.search(host.text("/proc/%s/cmdline" % pid)):
+                continue
         except OSError:
             continue
         # A directory service that gives no answer must not hide who it is.
@@ -2511,8 +2519,12 @@ def bound_to(host, venv):
 
 
 FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [], "matmul": [],
-                    "tower_sum": None, "mapped": [], "strangers": [], "seconds": None}
+                    "tower_sum": None, "mapped": [], "strangers": [], "seconds": None,
+                    "small": None, "capabilities": []}
 FRAMEWORK_MARK = "gpufleet-framework: "
+# What TensorFlow says when it leaves a GPU unused, or makes its code anew for it.
+TELLING = re.compile(r"^.*(?:minimum required Cuda capability|jit-compiled from PTX"
+                     r"|Skipping registering GPU|CUDA_ERROR_OUT_OF_MEMORY).*$", re.MULTILINE)
 
 
 def scratch_script(host):
@@ -2552,12 +2564,18 @@ def framework_of(host, stack, deadline_s):
 
 def framework_told(status, out, err):
     """What matmul.py said, from how it ended and what it wrote."""
+    said = list(dict.fromkeys(line.strip()[:500] for line in TELLING.findall(err)))[:20]
+    return told_by_script(dict(FRAMEWORK_SILENT, said=said), FRAMEWORK_MARK, status, out, err)
+
+
+def told_by_script(found, mark, status, out, err):
+    """`found` with what its script last reported, and why it ended if it did so early."""
     # It reports before each stage, so that what it learned outlives a crash in the next one.
-    found = dict(FRAMEWORK_SILENT, state="failed")
+    found = dict(found, state="failed", error=None)
     for line in reversed(out.splitlines()):
-        if line.startswith(FRAMEWORK_MARK):
+        if line.startswith(mark):
             try:
-                found = json.loads(line[len(FRAMEWORK_MARK):])
+                found.update(json.loads(line[len(mark):]))
                 break
             except ValueError:
                 continue
@@ -2573,6 +2591,52 @@ def framework_told(status, out, err):
                                  (err or out).strip()[-600:])
     found["error"] = ", ".join(part for part in (found.get("error"), reason) if part)
     return found
+
+
+# -- toolkits that compute -----------------------------------------------------------------------
+
+COMPUTE_MARK = "gpufleet-compute: "
+COMPUTE_SILENT = {"driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
+                  "cublas": [], "nvrtc": None, "cudnn": [], "bandwidth": None, "peer": None,
+                  "sustained": None, "mapped": [], "seconds": None}
+
+
+def section_compute(host):
+    """What each toolkit computes by itself; one after the other, as there may be a GPU."""
+    deep = bool(host["deep"]) and host["expect_gpus"] != 0
+    found = {"deep": deep, "runs": []}
+    if host["mode"] != "full" or not host["matmul"]:
+        return found
+    ends = time.monotonic() + host.inner_s
+    trees = toolkit_trees(host)
+    for left, tree in zip(range(len(trees), 0, -1), trees):
+        # The minutes of load are for the newest, which comes last: they would disturb the others.
+        last = left == 1
+        share_s = (ends - time.monotonic() - (host["sustained_s"] if deep and not last else 0)) / left
+        found["runs"].append(compute_of(host, tree, max(share_s, 1), deep and last))
+    return found
+
+
+def compute_of(host, tree, deadline_s, deep):
+    """What matmul.py says of one toolkit, started with an empty environment."""
+    silent = dict(COMPUTE_SILENT, toolkit=tree)
+    expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
+    try:
+        home, script = scratch_script(host)
+    except OSError as error:
+        return dict(silent, state="failed",
+                    error="no directory to write its script in: %s" % error)
+    words = ["--expect-gpus", expect, "--budget", str(host["budget_mib"]),
+             "--deadline", str(deadline_s * 0.9), "--sustained", str(host["sustained_s"])]
+    words += ["--deep"] if deep else []
+    try:
+        told = run_command([sys.executable, "-I", "-S", script, "--toolkit", host.path(tree),
+                            *words], deadline_s, env={"PATH": "/usr/bin:/bin", "HOME": home},
+                           cwd=home, partial=True)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    found = told_by_script(silent, COMPUTE_MARK, *told)
+    return dict(found, toolkit=tree, mapped=[host.name(path) for path in found["mapped"]])
 
 
 # -- containers ----------------------------------------------------------------------------------
@@ -2871,10 +2935,10 @@ SECTIONS = {
     "driver": section_driver, "packages": section_packages, "receipts": section_receipts,
     "toolkits": section_toolkits, "cudnn": section_cudnn, "linker": section_linker,
     "environment": section_environment, "stacks": section_stacks, "containers": section_containers,
-    "smi": section_smi, "kernel_log": section_kernel_log,
+    "smi": section_smi, "kernel_log": section_kernel_log, "compute": section_compute,
 }
 # Those in which programs of other people's run, in mode full.
-LONG = ("stacks", "containers", "smi")
+LONG = ("stacks", "containers", "smi", "compute")
 
 
 def utc_now():

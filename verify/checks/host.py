@@ -38,6 +38,7 @@ SECTIONS = (
     "containers",
     "smi",
     "kernel_log",
+    "compute",
 )
 
 

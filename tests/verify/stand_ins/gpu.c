@@ -40,6 +40,7 @@ static int told(const char *name, const char *word)
 }
 
 static const size_t MIB = 1 << 20;
+static int handle_of_stand_in;
 
 #ifdef LIBRARY_cuda
 static int current;
@@ -156,7 +157,7 @@ int cudaMemcpyPeer(void *to, int a, const void *from, int b, size_t size)
 #endif
 
 #ifdef LIBRARY_cublas
-int cublasCreate_v2(void **handle) { return *handle = &(int){0}, trouble("STAND_IN_CUBLAS"); }
+int cublasCreate_v2(void **handle) { return *handle = &handle_of_stand_in, trouble("STAND_IN_CUBLAS"); }
 int cublasDestroy_v2(void *handle) { return (void)handle, 0; }
 /* By columns, as BLAS does: element (row, column) of a matrix stands at row + column * lead. */
 int cublasSgemm_v2(void *handle, int ta, int tb, int m, int n, int k, const float *alpha,
@@ -188,7 +189,7 @@ const char *nvrtcGetErrorString(int s) { return s == 6 ? "NVRTC_ERROR_COMPILATIO
 int nvrtcCreateProgram(void **program, const char *source, const char *name, int count, void *h, void *n)
 {
     (void)source, (void)name, (void)count, (void)h, (void)n;
-    return *program = &(int){0}, trouble("STAND_IN_NVRTC");
+    return *program = &handle_of_stand_in, trouble("STAND_IN_NVRTC");
 }
 int nvrtcCompileProgram(void *program, int count, const char **options)
 {

@@ -1,0 +1,294 @@
+"""A toolkit by itself: each stage on stand-ins that compute, and each way in which one goes wrong.
+
+What the real NVRTC compiles without a GPU is tried on lab hosts.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verify import matmul
+
+from . import stand_ins
+
+Document = dict[str, Any]
+SCRIPT = Path(matmul.__file__)
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A toolkit and a driver of stand-ins."""
+    return stand_ins.build(tmp_path_factory.mktemp("stand-ins"))
+
+
+def run(
+    libraries: tuple[Path, Path], *more: str, python: str = sys.executable, **told: str | int
+) -> Document:
+    """One run on the stand-ins, told by STAND_IN_... what they are to do."""
+    toolkit, driver = libraries
+    environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(driver)}
+    environment |= {f"STAND_IN_{name.upper()}": str(value) for name, value in told.items()}
+    ended = subprocess.run(
+        [python, "-I", "-S", str(SCRIPT), "--toolkit", str(toolkit), "--size", "48", *more],
+        env=environment, capture_output=True, text=True, timeout=120, check=True)
+    last = ended.stdout.splitlines()[-1]
+    found: Document = json.loads(last.removeprefix(matmul.COMPUTE_MARK))
+    return found
+
+
+class TestNumbers:
+    """The check without numpy demands the same as the one with it."""
+
+    N = 40
+
+    @pytest.fixture
+    def exact(self) -> Any:
+        return matmul.Exact(self.N)
+
+    def product(self, a: Any, b: Any) -> Any:
+        n = range(self.N)
+        return array.array("f", [float(sum(a[i * self.N + k] * b[k * self.N + j] for k in n))
+                                 for i in n for j in n])
+
+    def test_a_right_product_is_accepted(self, exact: Any) -> None:
+        assert exact.wrong_rows(self.product(exact.a, exact.b)) == 0
+
+    def test_tf32_and_float32_hold_the_operands_and_products_exactly(self, exact: Any) -> None:
+        def rounded(numbers: Any) -> Any:
+            """What TF32 keeps of a float32: ten bits behind the first."""
+            raw = array.array("I", numbers.tobytes())
+            return array.array("f", array.array(
+                "I", [(word + 0x1000) & 0xFFFFE000 for word in raw]).tobytes())
+
+        a, b = (rounded(operand) for operand in exact.operands())
+        assert [a, b] == exact.operands()
+        assert exact.wrong_rows(self.product(a, b)) == 0
+
+    @pytest.mark.parametrize(
+        "value", [1, -1, 0.5, 1e-30, float("nan"), float("inf"), float("-inf"), 1e38])
+    def test_one_wrong_element_is_seen(self, exact: Any, value: float) -> None:
+        c = self.product(exact.a, exact.b)
+        zero = next((at for at, each in enumerate(c) if each == 0), 7)
+        c[zero] += value
+        assert exact.wrong_rows(c) == 1
+
+    def test_zeros_transposed_and_misshapen_products_are_rejected(self, exact: Any) -> None:
+        a, b, n = exact.a, exact.b, self.N
+        turned = array.array("b", [a[j * n + i] for i in range(n) for j in range(n)])
+        assert exact.wrong_rows(array.array("f", [0.0]) * n ** 2) > n - 4
+        assert exact.wrong_rows(self.product(b, a)) > n - 4
+        assert exact.wrong_rows(self.product(turned, b)) > n - 4
+        assert exact.wrong_rows(self.product(a, b)[:-1]) == n
+        assert exact.wrong_rows(array.array("f")) == n
+
+    def test_the_operands_are_small_and_differ(self, exact: Any) -> None:
+        assert set(exact.a) <= set(range(-8, 9))
+        assert len(set(exact.a)) > 10
+        assert exact.a != exact.b
+
+
+@pytest.fixture(scope="module")
+def found(libraries: tuple[Path, Path]) -> Document:
+    """A run on two cards on which everything is right."""
+    return run(libraries)
+
+
+class TestHealthy:
+    """Two cards on which everything is right."""
+
+    def test_it_ran_to_its_end(self, found: Document) -> None:
+        assert (found["state"], found["error"]) == ("ok", None)
+
+    def test_the_devices_figures(self, found: Document) -> None:
+        assert found["driver"] == {"cuinit": 0, "version": "12.2", "error": None}
+        assert found["devices"][1] == {
+            "index": 1, "uuid": "GPU-02020202-0202-0202-0202-020202020202",
+            "address": "0000:01:00.0", "name": "Stand-in GPU", "compute_capability": "7.5",
+            "memory_mib": 8192, "free_mib": 8000, "sm_count": 20, "clock_mhz": 1500,
+            "memory_clock_mhz": 5000, "memory_bus_bits": 256, "l2_kib": 4096, "warp_size": 32}
+
+    def test_cublas_is_exact_and_timed_on_each(self, found: Document) -> None:
+        assert [(row["gpu"], row["n"], row["wrong"], row["error"], row["busy"])
+                for row in found["cublas"]] == [(0, 48, 0, None, None), (1, 48, 0, None, None)]
+        assert all(row["tflops"] > 0 and row["first_s"] > 0 for row in found["cublas"])
+
+    def test_nvrtc_compiles_and_its_kernel_runs_on_each(self, found: Document) -> None:
+        nvrtc = found["nvrtc"]
+        assert (nvrtc["version"], nvrtc["arch"], nvrtc["ptx"], nvrtc["error"]) == (
+            "12.2", "sm_52", True, None)
+        assert nvrtc["ran"] == [{"gpu": gpu, "arch": "sm_75", "wrong": 0, "error": None}
+                                for gpu in (0, 1)]
+
+    def test_cudnn_convolves_exactly_on_each(self, found: Document) -> None:
+        assert found["cudnn"] == [
+            {"gpu": gpu, "soname": "libcudnn.so.8", "version": "8.9.7", "wrong": 0, "busy": None,
+             "error": None} for gpu in (0, 1)]
+
+    def test_what_is_mapped_is_the_toolkits(
+        self, found: Document, libraries: tuple[Path, Path]
+    ) -> None:
+        assert found["mapped"] == sorted(
+            str(libraries[0] / "lib64" / name) for name in stand_ins.TOOLKIT.values())
+
+    def test_what_was_not_asked_is_null(self, found: Document) -> None:
+        assert (found["bandwidth"], found["peer"], found["sustained"]) == (None, None, None)
+
+
+@pytest.mark.parametrize("how", ["wrong", "zeros", "transposed"])
+def test_a_wrong_product_is_counted(libraries: tuple[Path, Path], how: str) -> None:
+    found = run(libraries, cublas=how)
+    assert found["state"] == "ok"
+    least = 1 if how == "wrong" else 40
+    assert all(row["wrong"] >= least and row["error"] is None for row in found["cublas"])
+    assert [row["wrong"] for row in found["cudnn"]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("stage", "key"), [("cublas", "cublas"), ("cudnn", "cudnn"), ("nvrtc", "nvrtc")])
+def test_a_stage_that_crashes_loses_only_itself(
+    libraries: tuple[Path, Path], stage: str, key: str
+) -> None:
+    found = run(libraries, **{stage: "crash"})
+    assert found["state"] == "failed"
+    first = found[key] if key == "nvrtc" else found[key][0]
+    assert first["error"].startswith("killed by SIGSEGV")
+    others = {"cublas", "cudnn"} - {key}
+    assert all(row["wrong"] == 0 for other in others for row in found[other])
+
+
+def test_what_comes_after_a_crash_on_the_first_gpu_says_so(libraries: tuple[Path, Path]) -> None:
+    rows = run(libraries, cublas="crash")["cublas"]
+    assert [row["error"] for row in rows] == [
+        "killed by SIGSEGV", "it was not tried, since before it: killed by SIGSEGV"]
+
+
+def test_a_stage_that_hangs_is_abandoned(libraries: tuple[Path, Path]) -> None:
+    found = run(libraries, "--deadline", "8", cublas="hang", gpus=1)
+    assert found["state"] == "hung"
+    assert found["cublas"][0]["error"].startswith("no answer within")
+    assert found["cudnn"][0]["wrong"] == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ({"cublas": 1}, "cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED"),
+        ({"cublas": 3}, "cublasCreate_v2 returned 3 CUBLAS_STATUS_ALLOC_FAILED"),
+        ({"cuda": 2}, "cudaSetDevice returned 2 cudaErrorMemoryAllocation"),
+        ({"cuda": 35}, "cudaSetDevice returned 35 cudaErrorInsufficientDriver"),
+    ],
+)
+def test_what_cublas_and_the_runtime_refuse_is_told_by_name(
+    libraries: tuple[Path, Path], told: dict[str, int], error: str
+) -> None:
+    found = run(libraries, gpus=1, **told)
+    assert (found["cublas"][0]["wrong"], found["cublas"][0]["error"]) == (None, error)
+    assert found["state"] == "ok"
+
+
+def test_a_gpu_whose_memory_is_held_is_busy_and_not_computed_on(
+    libraries: tuple[Path, Path]
+) -> None:
+    found = run(libraries, free_mib=300)
+    assert [(row["busy"], row["wrong"], row["error"]) for row in found["cublas"]] == [
+        ({"free_mib": 300, "wanted_mib": 1024}, None, None), (None, 0, None)]
+    assert found["cudnn"][0]["busy"] == {"free_mib": 300, "wanted_mib": 1024}
+    assert run(libraries, "--budget", "200", free_mib=300)["cublas"][0]["wrong"] == 0
+
+
+def test_a_driver_that_refuses_leaves_the_compiler(libraries: tuple[Path, Path]) -> None:
+    found = run(libraries, "--expect-gpus", "1", cuinit=803)
+    assert found["driver"] == {
+        "cuinit": 803, "version": "12.2",
+        "error": "cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}
+    assert found["devices"] == []
+    assert [row["error"] for row in found["cublas"]] == ["the driver shows 0 GPUs"]
+    assert found["nvrtc"]["ptx"]
+
+
+def test_a_declared_gpu_that_is_not_there_is_a_failing_entry(
+    libraries: tuple[Path, Path]
+) -> None:
+    found = run(libraries, "--expect-gpus", "2", gpus=1)
+    for part in ("cublas", "cudnn"):
+        assert [row["error"] for row in found[part]] == [None, "the driver shows 1 GPU"]
+
+
+def test_where_no_gpu_is_declared_none_is_touched(libraries: tuple[Path, Path]) -> None:
+    found = run(libraries, "--expect-gpus", "0")
+    assert (found["driver"]["cuinit"], found["devices"], found["cublas"], found["cudnn"]) == (
+        None, [], [], [])
+    assert (found["state"], found["nvrtc"]["ptx"], found["nvrtc"]["ran"]) == ("ok", True, [])
+
+
+def test_a_kernel_that_computes_wrong_is_counted(libraries: tuple[Path, Path]) -> None:
+    found = run(libraries, kernel="wrong")
+    assert [row["wrong"] for row in found["nvrtc"]["ran"]] == [1, 1]
+
+
+def test_ptx_does_where_the_compiler_does_not_know_the_gpu(libraries: tuple[Path, Path]) -> None:
+    found = run(libraries, ptx="1")
+    assert found["nvrtc"]["ran"][0] == {"gpu": 0, "arch": "compute_75", "wrong": 0, "error": None}
+
+
+def test_a_compiler_that_fails_is_told(libraries: tuple[Path, Path]) -> None:
+    found = run(libraries, "--expect-gpus", "0", nvrtc="compilation")
+    assert found["nvrtc"]["error"] == "nvrtcCompileProgram returned 6 NVRTC_ERROR_COMPILATION"
+    assert not found["nvrtc"]["ptx"]
+
+
+def test_cudnn_that_refuses_or_errs_is_told(libraries: tuple[Path, Path]) -> None:
+    refused = run(libraries, cudnn=1, gpus=1)["cudnn"][0]
+    assert refused["error"] == "cudnnCreate returned 1 CUDNN_STATUS_NOT_INITIALIZED"
+    assert refused["version"] == "8.9.7"
+    assert run(libraries, cudnn="wrong", gpus=1)["cudnn"][0]["wrong"] == 1
+
+
+def test_a_missing_library_is_told_by_name(tmp_path: Path, libraries: tuple[Path, Path]) -> None:
+    (tmp_path / "lib64").mkdir()
+    found = run((tmp_path, libraries[1]), gpus=1)
+    assert found["cublas"][0]["error"] == f"there is no libcudart.so.* in {tmp_path}"
+    assert found["nvrtc"]["error"] == f"there is no libnvrtc.so.* in {tmp_path}"
+
+
+class TestDeep:
+    """Minutes of load, made seconds."""
+
+    WORDS = ("--deep", "--sustained", "2")
+
+    def test_bandwidth_copies_and_load(self, libraries: tuple[Path, Path]) -> None:
+        found = run(libraries, *self.WORDS)
+        assert [(row["wrong"], row["error"]) for row in found["bandwidth"]] == [(0, None)] * 2
+        assert all(row["gib_s"] > 0 for row in found["bandwidth"] + found["peer"])
+        assert [(row["from"], row["to"], row["access"], row["wrong"], row["error"])
+                for row in found["peer"]] == [(0, 1, True, 0, None), (1, 0, True, 0, None)]
+        for row in found["sustained"]:
+            assert (row["wrong"], row["error"], row["settled_s"]) == (0, None, 0.0)
+            assert row["seconds"] >= 2
+            assert len(row["samples"]) >= 2
+            sample = row["samples"][0]
+            assert sample["tflops"] > 0
+            assert (sample["temperature_c"], sample["clock_sm_mhz"], sample["power_w"],
+                    sample["throttle"]) == (40, 1400, 70, [])
+
+    def test_what_goes_wrong_in_it(self, libraries: tuple[Path, Path]) -> None:
+        found = run(libraries, *self.WORDS, memory="wrong", peer="wrong", throttle=0x48)
+        assert [row["wrong"] for row in found["bandwidth"]] == [1, 1]
+        assert all(row["wrong"] > 1000 for row in found["peer"])
+        assert found["sustained"][0]["samples"][0]["throttle"] == ["hw-slowdown", "hw-thermal"]
+
+    def test_a_gpu_that_stays_hot_is_not_settled(self, libraries: tuple[Path, Path]) -> None:
+        # Its deadline ends the wait: two minutes are too long for a test.
+        found = run(libraries, *self.WORDS, "--deadline", "9", heat=30, gpus=1)
+        row = found["sustained"][0]
+        assert (row["wrong"], row["settled_s"], row["error"]) == (0, None, None)
+        assert row["samples"][-1]["temperature_c"] == 70
+        assert found["state"] == "hung"
