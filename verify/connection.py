@@ -50,9 +50,9 @@ class Connection:
     become: Become = Become()
 
 
-def command(connection: Connection) -> list[str]:
-    """The local command that runs the probe there and reads it from standard input."""
-    remote = remote_script(connection)
+def command(connection: Connection, run: str | None = None) -> list[str]:
+    """The local command that runs the probe (or `run`) there and reads it from standard input."""
+    remote = remote_script(connection, run)
     if connection.kind == "local":
         return ["/bin/sh", "-c", remote]
     # ssh keeps the first value of an option: what must hold comes first, then the inventory's.
@@ -76,15 +76,15 @@ def command(connection: Connection) -> list[str]:
             f"exec /bin/sh -c {shlex.quote(remote)}"]
 
 
-def remote_script(connection: Connection) -> str:
-    """What /bin/sh does there: find Python, become root as told, ask for the probe, run it."""
+def remote_script(connection: Connection, run: str | None = None) -> str:
+    """What /bin/sh does there: find Python, become root as told, ask for input, hand it over."""
     become = connection.become
     python = shlex.quote(connection.python)
     sudo = f"sudo -u {shlex.quote(become.user)}"
     found = f"command -v {python} >/dev/null || exit {NO_PYTHON}; "
     # On a line of its own, whatever a profile has written before.
     ready = f'printf "\\n%s\\n" {READY}; '
-    run = f"{python} -I -S -"
+    run = run or f"{python} -I -S -"
     if become.wanted is False:
         return f"{found}{ready}exec {run}"
     if become.password is not None:
@@ -120,6 +120,13 @@ def standard_input(connection: Connection, config: Mapping[str, Any]) -> bytes:
     head = f"CONFIG = {json.dumps(config)!r}\n"
     mark = f"{BEGIN}\n" if password(connection) else ""
     return (mark + head + (HERE / "probe.py").read_text(encoding="utf-8")).encode()
+
+
+def with_password(connection: Connection, program: bytes) -> bytes:
+    """What is fed to a command all at once."""
+    if not password(connection):
+        return program
+    return password(connection) + f"{BEGIN}\n".encode() + program
 
 
 def why_not(

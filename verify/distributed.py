@@ -1,0 +1,314 @@
+"""One side of a distributed TensorFlow run between two hosts, and the truth about where it happened.
+
+Fed to a stack's own interpreter on standard input, on both hosts at the same time. Standard library
+and that stack's TensorFlow (1.x or 2.x) only, Python 3.6 and later. A line that begins with the mark
+is one JSON object: what this side hands to the other (`said`), and all it knows (`document`, see
+docs/documents.md). The control machine answers with a line as soon as both have said something:
+the list of what both said. That is the only thing it does between them; the two sides otherwise
+talk over the network that they are there to prove.
+
+- Ports are free ones of each host, outside the range that the kernel gives to others. Before
+  TensorFlow waits for anything, each side connects to each port: a firewall is told by its name.
+- The operands are small integers, so every product and sum is exact in float32 and in TF32: the
+  check demands equality, not closeness.
+- Nothing is left behind: all servers live in this one process, and it ends with its standard
+  input (the ssh session), at its deadline, or by the kernel's alarm if it cannot do so itself.
+"""
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from queue import Queue
+
+# ruff: noqa: B905 (zip has no `strict` before Python 3.10)
+
+MARK = "gpufleet-pair: "
+# Below the range of outgoing connections, where a port that is free now stays free.
+PORTS = (20000, 32768)
+REACH_S = 5
+ROWS = 256
+# What TensorFlow raises when the other side is gone.
+LOST = ("UnavailableError", "AbortedError", "CancelledError")
+
+
+class Side:
+    """This side's document, and its line to the other side."""
+
+    def __init__(self, config):
+        self.config, self.me = config, config["index"]
+        self.begin = time.time()
+        self.answers, self.lock = Queue(), threading.Lock()
+        self.home = tempfile.mkdtemp(prefix="gpufleet-pair-")
+        self.document = {
+            "state": "running", "stage": "starting", "error": None, "version": None,
+            "device": None, "ports": [], "reach": [], "variables": [], "products": [], "sum": None,
+            "communication": None, "in_sync": None, "replicas": [], "nccl": [], "seconds": None}
+
+    def emit(self, said=None):
+        line = "\n%s%s\n" % (MARK, json.dumps({"said": said, "document": self.document}))
+        os.write(1, line.encode())
+
+    def stage(self, name):
+        self.document["stage"] = name
+        self.emit()
+
+    def gather(self, name, value):
+        """Hand a value over, and wait for that of each side."""
+        self.document["stage"] = name
+        self.emit({"value": value})
+        return self.answers.get()
+
+    def listen(self):
+        """In a thread of its own: answers, and the end of the session."""
+        for line in sys.stdin.buffer:
+            self.answers.put([each["value"] for each in json.loads(line.decode())])
+        self.end("stopped", "the other side ended, or the ssh session did")
+
+    def end(self, state, error):
+        """Say the last word, once, and be gone with every server and thread."""
+        self.lock.acquire()
+        try:
+            self.document.update(state=state, error=error,
+                                 seconds=round(time.time() - self.begin, 2))
+            self.emit()
+            shutil.rmtree(self.home, ignore_errors=True)
+        finally:
+            os._exit(0)
+
+    def watch(self):
+        """Have the session's end, the deadline and at last the kernel end this process."""
+        deadline = self.config["deadline_s"]
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, deadline + 3)
+        late = threading.Timer(deadline, self.end, ("hung", "no answer within %g s" % deadline))
+        for thread in (late, threading.Thread(target=self.listen)):
+            thread.daemon = True
+            thread.start()
+
+
+# -- the network ---------------------------------------------------------------------------------
+
+def listener():
+    """A socket that listens on a free port of all addresses."""
+    for _ in range(200):
+        port = random.randrange(*PORTS)
+        for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+            try:
+                found = socket.socket(family, socket.SOCK_STREAM)
+            except OSError:  # a host without IPv6
+                continue
+            try:
+                if family == socket.AF_INET6:
+                    found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                found.bind((anywhere, port))
+                found.listen(8)
+                return found
+            except OSError:
+                found.close()
+    raise OSError("no free port between %d and %d" % PORTS)
+
+
+def reached(address, port):
+    """Why no connection comes about; None if one does."""
+    try:
+        socket.create_connection((address, port), timeout=REACH_S).close()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def target(address, port):
+    return "%s:%d" % ("[%s]" % address if ":" in address else address, port)
+
+
+def meet(side, count, device):
+    """Ports of both sides, proven to be reachable from here and there: ([[port]], [device])."""
+    sockets = [listener() for _ in range(count)]
+    side.document["ports"] = [each.getsockname()[1] for each in sockets]
+    both = side.gather("waiting for the other host's ports", [side.document["ports"], device])
+    side.stage("connecting to the other host")
+    for index, (ports, _device) in enumerate(both):
+        address = side.config["addresses"][index]
+        for port in ports:
+            side.document["reach"].append({"to": index, "address": address, "port": port,
+                                           "error": reached(address, port)})
+    failed = [each["error"] for each in side.document["reach"] if each["error"]]
+    everywhere = side.gather("waiting until the other host has connected", failed)
+    for each in sockets:
+        each.close()
+    if any(everywhere):
+        side.end("unconnected", (failed or ["the other host cannot connect to this one"])[0])
+    return [ports for ports, _device in both], [device for _ports, device in both]
+
+
+# -- the numbers ---------------------------------------------------------------------------------
+
+def operand(numpy, seed):
+    return numpy.random.RandomState(seed).randint(-8, 9, size=(ROWS, ROWS)).astype(numpy.float32)
+
+
+def wrong_rows(numpy, expected, found):
+    """Rows that are not exactly those expected."""
+    if found.shape != expected.shape:
+        return ROWS
+    return int((found.astype(numpy.float64) != expected).any(axis=1).sum())
+
+
+def exact(numpy, *factors):
+    left, right = [factor.astype(numpy.int64) for factor in factors]
+    return left.dot(right)
+
+
+# -- the parameter server ------------------------------------------------------------------------
+
+def parameter_server(side, tensorflow, numpy):
+    """Variables on each host's parameter server, products on each worker, their sum: by this master.
+
+    Each product's operand comes from the other host's server, and both hosts are masters, so
+    every way between the two is taken.
+    """
+    tf = getattr(getattr(tensorflow, "compat", None), "v1", tensorflow)
+    me, names = side.me, side.config["addresses"]
+    ports, devices = meet(side, 2, own_device(side, tf))
+    cluster = tf.train.ClusterSpec({
+        job: [target(name, own[number]) for name, own in zip(names, ports)]
+        for number, job in enumerate(("ps", "worker"))})
+    config = tf.ConfigProto(allow_soft_placement=False)
+    config.gpu_options.allow_growth = True
+    side.stage("starting its servers")
+    server = tf.train.Server(cluster, job_name="worker", task_index=me, config=config)
+    parameters = tf.train.Server(cluster, job_name="ps", task_index=me,
+                                 config=tf.ConfigProto(device_count={"GPU": 0}))
+    side.gather("waiting for the other host's servers", parameters.target)
+    side.stage("computing")
+    own = "side%d_" % me
+    with tf.Graph().as_default() as graph:
+        variables, parts, sources = [], [], []
+        for task in (0, 1):
+            with tf.device("/job:ps/task:%d/device:CPU:0" % task):
+                sources.append(tf.placeholder(tf.float32, (ROWS, ROWS)))
+                variables.append(tf.get_variable(own + "part%d" % task, (ROWS, ROWS), tf.float32,
+                                                 tf.zeros_initializer()))
+        with tf.device("/job:ps/task:%d/device:CPU:0" % (1 - me)):
+            total = tf.get_variable(own + "total", (ROWS, ROWS), tf.float32,
+                                    tf.zeros_initializer())
+        with tf.device("/job:worker/task:%d/device:CPU:0" % me):
+            factor = tf.placeholder(tf.float32, (ROWS, ROWS))
+        for task in (0, 1):
+            with tf.device("/job:worker/task:%d/device:%s" % (task, devices[task])):
+                parts.append(tf.matmul(variables[1 - task], factor, name="product%d" % task))
+        fill = [tf.assign(*pair) for pair in zip(variables, sources)]
+        add = tf.assign_add(total, tf.add_n(parts, name="total"))
+        start = tf.global_variables_initializer()
+    metadata, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
+    operands, b = [operand(numpy, 10 * me + task) for task in (1, 2)], operand(numpy, 10 * me)
+    with tf.Session(server.target, graph=graph, config=config) as session:
+        session.run(start)
+        session.run(fill, dict(zip(sources, operands)))
+        numbers, _ = session.run([parts, add], {factor: b}, options, metadata)
+        added = session.run(total)
+    # Which device each part was really given to, from the graphs that were run.
+    placed = {node.name: node.device for part in metadata.partition_graphs for node in part.node
+              if "MatMul" in node.op or "Var" in node.op}
+    for task in (0, 1):
+        name = own + "part%d" % task
+        side.document["variables"].append({"task": task, "device": placed.get(name)})
+        side.document["products"].append({
+            "task": task, "device": placed.get("product%d" % task),
+            "wrong": wrong_rows(numpy, exact(numpy, operands[1 - task], b), numbers[task])})
+    side.document["variables"].append({"task": 1 - me, "device": placed.get(own + "total")})
+    side.document["sum"] = {"wrong": wrong_rows(numpy, exact(numpy, sum(operands), b), added)}
+    side.gather("waiting for the other host to finish", True)
+
+
+def own_device(side, tf):
+    """This worker's device: the declared kind; where nothing is declared, a GPU if one is seen."""
+    declared = side.config["gpus"]
+    seen = declared if declared is not None else int(tf.test.is_gpu_available())
+    side.document["device"] = "GPU:0" if seen else "CPU:0"
+    return side.document["device"]
+
+
+# -- the all-reduce ------------------------------------------------------------------------------
+
+def all_reduce(side, tensorflow, numpy):
+    """Each replica of each host multiplies, and every one gets the sum of all: MultiWorkerMirrored."""
+    tf, kind = tensorflow, "NCCL" if side.config["kind"] == "nccl" else "RING"
+    ports, _devices = meet(side, 1, None)
+    workers = [target(name, own[0])
+               for name, own in zip(side.config["addresses"], ports)]
+    os.environ["TF_CONFIG"] = json.dumps({
+        "cluster": {"worker": workers}, "task": {"type": "worker", "index": side.me}})
+    side.stage("starting its server")
+    strategy = multi_worker(tf.distribute, kind)
+    side.document.update(communication=kind, in_sync=int(strategy.num_replicas_in_sync))
+    a, b = operand(numpy, 1), operand(numpy, 2)
+
+    def replica():
+        context = tf.distribute.get_replica_context()
+        mine = tf.cast(context.replica_id_in_sync_group, tf.float32)
+        product = tf.linalg.matmul(tf.constant(a) + mine, tf.constant(b))
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, product)
+
+    run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+    step = tf.autograph.experimental.do_not_convert(replica)
+    side.stage("computing")
+    results = strategy.experimental_local_results(
+        tf.function(lambda: run(step), autograph=False)())
+    count = side.document["in_sync"]
+    expected = exact(numpy, count * a + count * (count - 1) // 2, b)
+    for result in results:
+        side.document["replicas"].append({
+            "device": getattr(result, "backing_device", None) or result.device,
+            "wrong": wrong_rows(numpy, expected, result.numpy())})
+    side.gather("waiting for the other host to finish", True)
+    if kind == "NCCL" and os.path.exists(os.environ["NCCL_DEBUG_FILE"]):
+        with open(os.environ["NCCL_DEBUG_FILE"]) as stream:
+            side.document["nccl"] = [line.strip()[:200] for line in stream
+                                     if "Init COMPLETE" in line][:16]
+
+
+def multi_worker(distribute, kind):
+    """The strategy of every release from 2.0 on, communicating in one way and no other."""
+    old = distribute.experimental
+    if hasattr(old, "CommunicationOptions"):
+        options = old.CommunicationOptions(
+            implementation=getattr(old.CommunicationImplementation, kind))
+        return distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return old.MultiWorkerMirroredStrategy(getattr(old.CollectiveCommunication, kind))
+
+
+# -- the run -------------------------------------------------------------------------------------
+
+def plain(error):
+    text = str(error).strip().splitlines()
+    return "%s: %s" % (type(error).__name__, text[0][:500] if text else "")
+
+
+def main():
+    side = Side(json.loads(CONFIG))  # noqa: F821 (stands before this text)
+    side.watch()
+    os.environ.update(HOME=side.home, TF_FORCE_GPU_ALLOW_GROWTH="true", NCCL_DEBUG="INFO",
+                      NCCL_DEBUG_FILE=os.path.join(side.home, "nccl"))
+    if side.config["gpus"] == 0:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    try:
+        side.stage("importing TensorFlow")
+        import numpy
+        import tensorflow
+        side.document["version"] = tensorflow.__version__
+        work = parameter_server if side.config["kind"] == "parameter-server" else all_reduce
+        work(side, tensorflow, numpy)
+    except BaseException as error:
+        side.end("lost" if type(error).__name__ in LOST else "failed", plain(error))
+    side.end("ok", None)
+
+
+if __name__ == "__main__":
+    main()
