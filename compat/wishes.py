@@ -17,6 +17,7 @@ KEYS = (
     "gpu_containers",
     "gpu_expect",
     "gpu_gpus",
+    "gpu_pair_address",
     "gpu_service_user",
     "gpu_prefix",
     "gpu_stack_root",

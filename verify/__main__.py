@@ -20,6 +20,7 @@ from rich.console import Console
 from . import catalogue, judge, report, terminal
 from .errors import ConfigurationError
 from .local import here, plan_here
+from .pairs import NOTHING, Asked
 from .session import Manner, Session, offline, verify
 from .verdict import USAGE
 from .wishes import Question, declared
@@ -65,6 +66,11 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--deadline", type=float, default=Manner.deadline_s, metavar="S",
                      help="how long one host may take")
     top.add_argument("--deep", action="store_true", help="compare contents, not only dates")
+    top.add_argument("--pair", action="append", default=[], metavar="HOST,OTHER",
+                     help="also run a distributed TensorFlow between these two")
+    top.add_argument("--pairs", action="store_true",
+                     help="and between each host and the next, in a ring")
+    top.add_argument("--pair-stack", metavar="NAME", help="in this stack only")
     top.add_argument("--offline", action="store_true", help="plan: do not look at the hosts")
     return top
 
@@ -113,6 +119,10 @@ def _manner(options: argparse.Namespace, mode: str) -> Manner:
 
 def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> int:
     manner = _manner(options, "full")
+    asked = Asked(tuple(options.pair), options.pairs, options.pair_stack)
+    if options.snapshot and asked != NOTHING:
+        raise ConfigurationError("Saved snapshots have their pairs in them.", "--pair",
+                                 "Leave out --snapshot to have hosts meet.")
     if options.snapshot:
         session = offline(options.snapshot, options.plan, _question(options))
         directory = report.new_directory(options.report)
@@ -121,7 +131,9 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
         # Before the look: it may take minutes, and nobody wants them lost.
         directory = report.new_directory(options.report)
         with terminal.progress(console, "Looking", len(hosts)) as heard:
-            session = verify(hosts, manner, heard, planner=plan_here if options.local else None)
+            session = verify(hosts, manner, heard, planner=plan_here if options.local else None,
+                             asked=asked,
+                             told=lambda text: console.print(text, markup=False, soft_wrap=True))
         if options.local:
             session.notes = session.hosts[0].plan["notes"]
     page = report.write(directory, session)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .checks import CHECKS
+from .checks import CHECKS, PAIR_CHECKS
 from .judge import REACHABLE, REACHABLE_STATEMENT
 
 
@@ -16,6 +16,6 @@ def markdown() -> str:
     rows += [
         f"| `{check.id}` | {check.statement} | {check.severity} |"
         f" {', '.join(check.reads) or 'the whole snapshot'} | {check.repair} |"
-        for check in CHECKS.values()
+        for check in (*CHECKS.values(), *PAIR_CHECKS.values())
     ]
     return "\n".join(rows) + "\n"

@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 
 from verify import judge
-from verify.checks import CHECKS
 from verify.connection import Connection
 from verify.errors import ConfigurationError
+from verify.pairs import Asked
 from verify.session import Manner, Session, offline, verify
 from verify.wishes import GROUP, Declared, Question, declared
 
 SESSION = pytest.StashKey[Session]()
-CHECK_IDS = [judge.REACHABLE, *CHECKS]
 
 
 class Prepared:
@@ -45,6 +44,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--gpu-fanout", metavar="N", type=int, default=Manner.fanout)
     group.addoption("--gpu-deadline", metavar="S", type=float, default=Manner.deadline_s)
     group.addoption("--gpu-deep", action="store_true", help="compare contents, not only dates")
+    group.addoption("--gpu-pair", metavar="HOST,OTHER", action="append", default=[],
+                    help="also run a distributed TensorFlow between these two")
+    group.addoption("--gpu-pairs", action="store_true", help="and between each host and the next")
+    group.addoption("--gpu-pair-stack", metavar="NAME", help="in this stack only")
     group.addoption("--gpu-snapshot", metavar="FILE", action="append", default=[],
                     help="judge this saved snapshot instead of looking")
     group.addoption("--gpu-plan", metavar="FILE", action="append", default=[],
@@ -96,7 +99,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
         metafunc.module.testinfra_hosts = hosts
     yield
     if ours:
-        metafunc.parametrize("check_id", CHECK_IDS)
+        metafunc.parametrize("check_id", judge.CHECK_IDS)
 
 
 def _host_of(item: pytest.Item) -> Any:
@@ -121,7 +124,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         try:
             config.stash[SESSION] = verify(_named(config, hosts), Manner(
                 fanout=config.option.gpu_fanout, deadline_s=config.option.gpu_deadline,
-                deep=config.option.gpu_deep))
+                deep=config.option.gpu_deep), asked=Asked(
+                    tuple(config.option.gpu_pair), config.option.gpu_pairs,
+                    config.option.gpu_pair_stack))
         except ConfigurationError as error:
             raise pytest.UsageError(str(error)) from error
     results = _results(config)

@@ -1,11 +1,10 @@
-"""One side of a distributed TensorFlow run between two hosts, and the truth about where it happened.
+"""One side of a distributed TensorFlow run between two hosts, and where each part of it was.
 
-Fed to a stack's own interpreter on standard input, on both hosts at the same time. Standard library
-and that stack's TensorFlow (1.x or 2.x) only, Python 3.6 and later. A line that begins with the mark
-is one JSON object: what this side hands to the other (`said`), and all it knows (`document`, see
-docs/documents.md). The control machine answers with a line as soon as both have said something:
-the list of what both said. That is the only thing it does between them; the two sides otherwise
-talk over the network that they are there to prove.
+Fed to a stack's own interpreter on standard input, on both hosts at the same time. Standard
+library and that stack's TensorFlow (1.x or 2.x) only, Python 3.6 and later. A line that begins with
+the mark is one JSON object: what this side hands to the other (`said`), and all that it knows
+(`document`, see docs/documents.md). As soon as both have said something, the control machine
+answers each with the list of what both said. All else goes over the network that is to be proven.
 
 - Ports are free ones of each host, outside the range that the kernel gives to others. Before
   TensorFlow waits for anything, each side connects to each port: a firewall is told by its name.
@@ -168,7 +167,7 @@ def exact(numpy, *factors):
 # -- the parameter server ------------------------------------------------------------------------
 
 def parameter_server(side, tensorflow, numpy):
-    """Variables on each host's parameter server, products on each worker, their sum: by this master.
+    """Variables on each parameter server, a product on each worker, their sum: by this master.
 
     Each product's operand comes from the other host's server, and both hosts are masters, so
     every way between the two is taken.
@@ -182,10 +181,11 @@ def parameter_server(side, tensorflow, numpy):
     config = tf.ConfigProto(allow_soft_placement=False)
     config.gpu_options.allow_growth = True
     side.stage("starting its servers")
-    server = tf.train.Server(cluster, job_name="worker", task_index=me, config=config)
-    parameters = tf.train.Server(cluster, job_name="ps", task_index=me,
-                                 config=tf.ConfigProto(device_count={"GPU": 0}))
-    side.gather("waiting for the other host's servers", parameters.target)
+    without = tf.ConfigProto(device_count={"GPU": 0})
+    # Both kept to the end: a server goes with its object.
+    servers = [tf.train.Server(cluster, job_name=job, task_index=me, config=each)
+               for job, each in (("worker", config), ("ps", without))]
+    side.gather("waiting for the other host's servers", True)
     side.stage("computing")
     own = "side%d_" % me
     with tf.Graph().as_default() as graph:
@@ -208,7 +208,7 @@ def parameter_server(side, tensorflow, numpy):
         start = tf.global_variables_initializer()
     metadata, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
     operands, b = [operand(numpy, 10 * me + task) for task in (1, 2)], operand(numpy, 10 * me)
-    with tf.Session(server.target, graph=graph, config=config) as session:
+    with tf.Session(servers[0].target, graph=graph, config=config) as session:
         session.run(start)
         session.run(fill, dict(zip(sources, operands)))
         numbers, _ = session.run([parts, add], {factor: b}, options, metadata)
@@ -238,7 +238,7 @@ def own_device(side, tf):
 # -- the all-reduce ------------------------------------------------------------------------------
 
 def all_reduce(side, tensorflow, numpy):
-    """Each replica of each host multiplies, and every one gets the sum of all: MultiWorkerMirrored."""
+    """Each replica of both hosts multiplies, and gets the sum of all: MultiWorkerMirrored."""
     tf, kind = tensorflow, "NCCL" if side.config["kind"] == "nccl" else "RING"
     ports, _devices = meet(side, 1, None)
     workers = [target(name, own[0])

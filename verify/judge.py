@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import verdict as statuses
-from .checks import CHECKS, Check, Finding, Sections, Seen
+from .checks import CHECKS, PAIR_CHECKS, Check, Finding, Sections, Seen
 from .checks.host import unread
 from .checks.registry import Document
 from .verdict import Verdict, worst
 
 SCHEMA = 1
 REACHABLE = "host.reachable"
+CHECK_IDS = (REACHABLE, *CHECKS, *PAIR_CHECKS)
 REACHABLE_STATEMENT = "The host answers, lets us in, and runs the probe."
 
 
 def judge(plan: Document, snapshot: Document) -> dict[str, Any]:
     """The result of one host: its verdict and that of each check."""
-    return _host([_apply(check, plan, snapshot) for check in CHECKS.values()])
+    checks = [*CHECKS.values(), *(PAIR_CHECKS.values() if plan.get("pairs") else ())]
+    return _host([_apply(check, plan, snapshot) for check in checks])
 
 
 def unreachable(cause: str, remedy: str, evidence: str = "") -> dict[str, Any]:

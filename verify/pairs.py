@@ -1,8 +1,8 @@
 """Distributed TensorFlow between two hosts: which pairs, their meetings, what is known afterwards.
 
 `distributed.py` runs on both hosts at the same time over the connections of the fan-out; here each
-side's words are handed to the other, and nothing else is done between them. What a side said becomes
-part of its host's snapshot (`pairs`), what was asked part of its plan, and `checks/pair.py` judges
+side's words are handed to the other, and nothing else is done between them. What both said becomes
+part of their snapshots (`pairs`), what was asked part of their plans, and `checks/pair.py` judges
 the two like everything else.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
 
-from .connection import NO_PYTHON, Connection, command, why_not, with_password
+from .connection import NO_PYTHON, SUDO_REFUSED, Connection, command, why_not, with_password
 from .errors import ConfigurationError
 from .wishes import Declared
 
@@ -30,6 +30,7 @@ MARK = b"gpufleet-pair: "
 FINAL = {"ok", "failed", "lost", "hung", "stopped", "unconnected"}
 KINDS = ("parameter-server", "all-reduce", "nccl")
 MOST_BYTES = 4 << 20
+SSH_FAILED = 255
 # Beyond the side's own deadline, after which its host's kernel has ended it.
 GRACE_S = 5
 # A side reads its program by length, since the rest of standard input are its answers.
@@ -45,6 +46,9 @@ class Asked:
     pairs: Sequence[str] = ()
     ring: bool = False
     stack: str | None = None
+
+
+NOTHING = Asked()
 
 
 @dataclass(frozen=True)
@@ -178,12 +182,12 @@ def jobs_of(pairs: Iterable[Pair]) -> list[Job]:
         for stack in pair.stacks
         for kind in KINDS
         if kind == "parameter-server"
-        or not stack.release.startswith("1.") and (kind == "all-reduce" or all(pair.gpus))
+        or (not stack.release.startswith("1.") and (kind == "all-reduce" or all(pair.gpus)))
     ]
 
 
 def rounds(jobs: Sequence[Job], most: int) -> Iterator[list[Job]]:
-    """Batches in which no host meets two others; each of `most` hosts at the same time, at least 2."""
+    """Batches of `most` hosts at the same time (but 2 at least), none of which meets two others."""
     rest = list(jobs)
     while rest:
         batch: list[Job] = []
@@ -230,7 +234,7 @@ class _Side:
             return {**found, "state": "hung", "error": f"no answer within {self.deadline_s:g} s"}
         if self.status == NO_PYTHON:
             return {**found, "state": "absent", "error": f"there is no {self.connection.python}"}
-        if not self.document:
+        if not self.document and self.status in {None, SUDO_REFUSED, SSH_FAILED}:
             cause, remedy = why_not(self.connection, self.status, words)
             return {**found, "state": "silent", "error": cause, "remedy": remedy}
         return {**found, "state": "failed",
@@ -354,7 +358,7 @@ def meet(
     return records
 
 
-# -- what the documents say of it --------------------------------------------------------------------
+# -- what the documents say of it ------------------------------------------------------------------
 
 
 def planned(host: str, pairs: Iterable[Pair]) -> list[dict[str, Any]]:

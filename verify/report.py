@@ -12,9 +12,8 @@ from typing import Any
 import jinja2
 
 from . import summary
-from .checks import CHECKS
 from .errors import ConfigurationError
-from .judge import REACHABLE
+from .judge import CHECK_IDS
 from .session import Session
 from .verdict import SYMBOLS, Verdict
 
@@ -38,7 +37,7 @@ def html(session: Session) -> str:
     return environment.get_template("report.html.j2").render(
         document=document,
         hosts=session.hosts,
-        check_ids=[name for name in (REACHABLE, *CHECKS) if name in present],
+        check_ids=[name for name in CHECK_IDS if name in present],
         results={host.name: {check["id"]: check for check in host.result["checks"]}
                  for host in session.hosts},
         headline=summary.headline(session),

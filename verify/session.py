@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from . import judge
+from . import judge, pairs
 from .errors import ConfigurationError
 from .fanout import Outcome, Report, Target, look
 from .wishes import Declared, Question, declared
@@ -111,13 +111,25 @@ def verify(
     report: Report = lambda name, outcome: None,
     resolve: Resolver | None = None,
     planner: Planner | None = None,
+    *,
+    asked: pairs.Asked = pairs.NOTHING,
+    told: pairs.Told = lambda text: None,
 ) -> Session:
-    """Look at every host, plan, and judge."""
+    """Look at every host, have pairs of them meet, plan, and judge."""
     session, begin = Session(), time.monotonic()
+    meeting = pairs.pairs_of(hosts, asked)
     outcomes = snapshots(hosts, manner, report)
+    seen = {name: outcome.snapshot for name, outcome in outcomes.items() if outcome.snapshot}
+    both = [pair for pair in meeting if set(pair.names) <= set(seen)]
+    records = pairs.meet(both, manner.deadline_s, manner.fanout, told)
     for host in hosts:
         outcome = outcomes[host.name]
         plan = (planner or plan_of)(host, outcome.snapshot, resolve)
+        planned = pairs.planned(host.name, meeting)
+        if planned:
+            plan["pairs"] = planned
+        if planned and outcome.snapshot:
+            outcome.snapshot["pairs"] = [each for each in records if host.name in each["hosts"]]
         result = (
             judge.judge(plan, outcome.snapshot)
             if outcome.snapshot

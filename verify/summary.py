@@ -92,6 +92,10 @@ def _proven_on(host: HostRun) -> Iterable[str]:
         where = "on every declared GPU" if hold("stack.gpu") else "on the CPU, not on a GPU"
         for stack in host.plan["stacks"]:
             yield f"{stack['name']} multiplies matrices exactly {where}"
+    if hold("pair.parameter-server"):
+        for pair in host.plan["pairs"]:
+            releases = " and ".join(stack["release"] for stack in pair["stacks"])
+            yield f"TensorFlow {releases} computes exactly together with {pair['with']}"
     if hold("containers.runtime"):
         engine = host.plan["containers"]["engine"]
         cards = ", and each declared GPU computes there" if hold(

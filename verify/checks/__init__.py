@@ -1,11 +1,12 @@
 """All checks, in the order in which a person wants to read them."""
 
 from . import host, toolkit, cudnn, linker, environment  # noqa: I001 (their order)
-from . import gpu, gpu_health, driver, driver_use, kernel, restart, stack, containers
-from .registry import CHECKS, Check, Finding, Sections, Seen
+from . import gpu, gpu_health, driver, driver_use, kernel, restart, stack, containers, pair
+from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Sections, Seen
 
 __all__ = [
     "CHECKS",
+    "PAIR_CHECKS",
     "Check",
     "Finding",
     "Sections",
@@ -20,6 +21,7 @@ __all__ = [
     "host",
     "kernel",
     "linker",
+    "pair",
     "restart",
     "stack",
     "toolkit",

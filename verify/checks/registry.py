@@ -82,6 +82,8 @@ class Check:
 
 
 CHECKS: dict[str, Check] = {}
+# Those of hosts that took part in a pair, and of no others.
+PAIR_CHECKS: dict[str, Check] = {}
 
 
 def check(
@@ -91,14 +93,15 @@ def check(
     repair: str = PROVISION,
     severity: str = "critical",
     excuse: Excuse = lambda plan: None,
+    among: dict[str, Check] = CHECKS,
 ) -> Callable[[Function], Function]:
     """Register a function under a stable id; the first line of its docstring is the statement."""
 
     def register(function: Function) -> Function:
-        if check_id in CHECKS:
+        if check_id in among:
             raise ValueError(f"two checks are called {check_id}")
         statement = (inspect.getdoc(function) or "").partition("\n")[0]
-        CHECKS[check_id] = Check(check_id, statement, severity, reads, repair, excuse, function)
+        among[check_id] = Check(check_id, statement, severity, reads, repair, excuse, function)
         return function
 
     return register
