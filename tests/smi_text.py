@@ -116,7 +116,8 @@ def smi_text(
             tree["processes"] = "".join(
                 "<process_info><gpu_instance_id>N/A</gpu_instance_id>"
                 f"<pid>{pid}</pid><type>C</type><process_name>{name}</process_name>"
-                f"<used_memory>{memory}</used_memory></process_info>" for pid, name, memory in using)
+                f"<used_memory>{memory}</used_memory></process_info>"
+                for pid, name, memory in using)
         body += f'\t<gpu id="{card["pci/pci_bus_id"]}">\n{_elements(tree)}\t</gpu>\n'
     return f"{head}{body}</nvidia_smi_log>\n"
 

@@ -1043,7 +1043,8 @@ def mig_of(host):
     """
     if not host["mig"] or not host.exists("/proc/driver/nvidia/version"):
         return None
-    smi = nvidia_smi(host) or "nvidia-smi"
+    place = nvidia_smi(host)
+    smi = host.path(place) if place else "nvidia-smi"
     status, modes, _ = run_command(
         [smi, "--query-gpu=index,mig.mode.current", "--format=csv,noheader"], host.inner_s / 2)
     if status != 0:

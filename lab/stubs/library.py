@@ -17,6 +17,7 @@ _SEGMENTS = 4
 _LOAD, _DYNAMIC, _STACK = 1, 2, 0x6474E551
 _R, _W, _X = 4, 2, 1
 _GLOBAL_FUNCTION = 0x12
+_PAUSE = 34  # the system call's number
 # Any section number but 0, which means "undefined": there is no table of sections.
 _DEFINED = 1
 # How the instructions name the first two arguments' registers, rdi and rsi.
@@ -26,13 +27,18 @@ _ARGUMENTS = (7, 6)
 @dataclass(frozen=True)
 class Function:
     """Returns `status`. `writes` goes to where the argument of number `to` points, unless that is
-    null; a text without `to` is itself what is returned."""
+    null; a text without `to` is itself what is returned. With `copies` the text itself goes there,
+    not its address. One that `pauses` never returns, until it is killed."""
 
     status: int = 0
     writes: int | str | None = None
     to: int | None = None
+    copies: bool = False
+    pauses: bool = False
 
     def code(self) -> bytes:
+        if self.pauses:
+            return b"\xb8" + struct.pack("<I", _PAUSE) + b"\x0f\x05\xeb\xf7"  # syscall; jmp back
         end = b"\xb8" + struct.pack("<I", self.status) + b"\xc3"  # mov eax, status; ret
         if self.writes is None:
             return end
@@ -44,6 +50,11 @@ class Function:
         if isinstance(self.writes, int):
             # mov dword [register], value
             store = bytes([0xC7, register]) + struct.pack("<I", self.writes)
+        elif self.copies:
+            # The same, four letters at a time.
+            store = b"".join(bytes([0xC7, 0x40 | register, at]) + text[at:at + 4].ljust(4, b"\0")
+                             for at in range(0, len(text), 4))
+            text = b""
         else:
             # lea rax, [text]; mov [register], rax
             store = b"\x48\x8d\x05" + struct.pack("<i", 3 + len(end))

@@ -45,6 +45,19 @@ def test_status_value_and_text(tmp_path: Path) -> None:
     assert (stub.name(1, ctypes.byref(text)), text.value) == (3, b"a name")
 
 
+def test_a_text_is_copied_to_where_it_is_wanted(tmp_path: Path) -> None:
+    stub = load(tmp_path / "stub.so", {"text": Function(writes="535.261.03", to=0, copies=True)})
+    text = ctypes.create_string_buffer(b"x" * 20)
+    assert (stub.text(text, 20), text.value) == (0, b"535.261.03")
+
+
+def test_one_that_pauses_gives_no_answer_until_it_is_killed(tmp_path: Path) -> None:
+    load(tmp_path / "stub.so", {"pause": Function(pauses=True)})
+    words = f"import ctypes; ctypes.CDLL({str(tmp_path / 'stub.so')!r}).pause()"
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run([sys.executable, "-c", words], timeout=1, check=False)
+
+
 def test_a_null_pointer_is_not_written_to(tmp_path: Path) -> None:
     stub = load(
         tmp_path / "stub.so",

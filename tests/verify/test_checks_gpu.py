@@ -304,11 +304,11 @@ def a_lowered_limit_that_nobody_declared_otherwise(plan: Document, snapshot: Doc
 @pytest.mark.parametrize("kind", ["consumer", "old", "virtual", "mig"])
 def test_healthy_cards_of_other_kinds_pass(plan: Document, snapshot: Document, kind: str) -> None:
     with_cards(plan, snapshot)
-    virtual = {name: "N/A" for name in (
+    virtual: dict[str, str | None] = dict.fromkeys((
         LINK + "pcie_gen/max_link_gen", LINK + "pcie_gen/current_link_gen",
         LINK + "link_widths/max_link_width", LINK + "link_widths/current_link_width",
         "temperature/gpu_temp", "gpu_power_readings/current_power_limit",
-        "ecc_mode/current_ecc", "ecc_mode/pending_ecc", "utilization/gpu_util")}
+        "ecc_mode/current_ecc", "ecc_mode/pending_ecc", "utilization/gpu_util"), "N/A")
     mig = {"mig_mode/current_mig": "Enabled", "utilization/gpu_util": "N/A", "mig_devices":
            "<mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><fb_memory_usage>"
            "<total>40192 MiB</total></fb_memory_usage></mig_device>"}

@@ -129,20 +129,21 @@ def smi(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield Finding(
             "NVML: driver and library are of different versions (status 18): the libraries were"
             " upgraded under the loaded driver", f"see driver.loaded: reboot {plan['host']}")
-    elif status not in {0, None}:
-        yield Finding(f"NVML does not start (status {status})",
-                      f"see driver.loaded and driver.nodes; then reboot {plan['host']}")
-    elif status is None and told["status"] == 0:
-        yield Finding("NVML could not be asked: libnvidia-ml.so.1 cannot be opened",
-                      "install the driver's libraries again; on the host: ldconfig -p",
-                      verdict=Verdict.INCONCLUSIVE)
-    if told["error"] and status in {0, None}:
+    elif told["error"]:
         yield Finding(f"nvidia-smi fails (status {told['status']}): {told['error']}",
                       "see driver.loaded: the module must be loaded (dkms status, lsmod); if it is,"
                       f" reboot {plan['host']}" if not cards(seen) else
-                      "see kernel.log for the card that it names; reboot, then replace that card")
-    elif not told["error"] and not cards(seen):
+                      "see kernel.log for the card that it names; reboot, then replace that card",
+                      f"NVML status {status}")
+    elif status:
+        yield Finding(f"NVML does not start (status {status})",
+                      f"see driver.loaded and driver.nodes; then reboot {plan['host']}")
+    elif not cards(seen):
         yield Finding("nvidia-smi names no card", "see driver.loaded and gpu.count")
+    elif status is None:
+        yield Finding("NVML could not be asked: libnvidia-ml.so.1 cannot be opened",
+                      "install the driver's libraries again; on the host: ldconfig -p",
+                      verdict=Verdict.INCONCLUSIVE)
     version = told["driver_version"]
     if version and loaded and version != loaded:
         yield Finding(f"nvidia-smi speaks of driver {version}, loaded is {loaded}",

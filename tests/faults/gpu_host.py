@@ -1,0 +1,199 @@
+"""A healthy host with two GPUs, planted below a directory: the probe itself reads it.
+
+What `/proc`, `/sys`, `/dev`, the driver's libraries, `nvidia-smi` and the kernel's log say is
+planted; toolkits, stacks and whatever else has to be real is taken from the saved healthy host.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from lab.stubs import library
+from lab.stubs.library import Function
+from tests.elf_file import kernel_module
+from tests.smi_text import CUDA, DRIVER, Texts, smi_text
+from tests.verify.conftest import document, with_cards
+from verify import judge, probe
+
+Document = dict[str, Any]
+
+KERNEL, LATER = "6.1.0-27-amd64", "6.1.0-50-amd64"
+CARDS = ("0000:01:00.0", "0000:02:00.0")
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+MODULES = "updates/dkms"
+NODES = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1")
+# Read from the planted host; the others are those of the saved one.
+PLANTED = ("kernel", "gpus", "driver", "smi", "kernel_log")
+
+
+class GpuHost:
+    """The planted host; its methods change what one part of it says."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.deadline_s = 20.0
+        self.service_user: str | None = None
+        self.plan, self.saved = document("plan.json"), document("snapshot.json")
+        with_cards(self.plan, self.saved)
+        self.plan["stacks"] = []
+        self.plan["expect"].update(
+            uuids=[f"GPU-00000000-1111-2222-3333-4444444444{at:02x}" for at in range(len(CARDS))],
+            power_limit_w=700, ecc="on", compute_mode="default",
+            pcie={"generation": 5, "width": 16})
+        self.plant()
+
+    def plant(self) -> None:
+        """The healthy host, in the place of whatever is there."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        (self.root / "tmp").mkdir(parents=True)
+        self.root.chmod(0o755)
+        self._system()
+        self._driver()
+        for address in CARDS:
+            self.card(address)
+        self.smi()
+        self.log()
+
+    def put(self, name: str, text: str = "", mode: int = 0o644) -> Path:
+        """A file of the host."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(mode)
+        return path
+
+    def remove(self, name: str) -> None:
+        """A file or tree of the host, which has to be there."""
+        path = self.root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+    def link(self, name: str, target: str) -> None:
+        """A symbolic link of the host."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+    def _system(self) -> None:
+        self.booted = int(time.time()) - 86400
+        self.put("proc/sys/kernel/osrelease", KERNEL + "\n")
+        self.put("proc/sys/kernel/random/boot_id", "0b3233d7-a511-4351-8094-a2709db98e31\n")
+        self.put("proc/uptime", "86400.5 1.0\n")
+        self.put("proc/stat", f"cpu 1 2 3\nbtime {self.booted}\n")
+        self.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nslurm:x:64030:64030::/:/bin/false\n")
+        self.put("etc/group", "video:x:44:\nslurm:x:64030:\n")
+        self.kernel(KERNEL)
+        for node in NODES:
+            self.put(f"dev/{node}", mode=0o666)
+
+    def kernel(self, version: str, *, driver: str | None = DRIVER) -> None:
+        """A kernel with its headers, and the driver's modules for it, if it has any."""
+        self.put(f"boot/vmlinuz-{version}")
+        self.put(f"boot/initrd.img-{version}")
+        self.put(f"usr/src/linux-headers-{version}/Makefile")
+        self.link(f"lib/modules/{version}/build", f"/usr/src/linux-headers-{version}")
+        for name in ("nvidia", "nvidia-uvm") if driver else ():
+            kernel_module(self.root / f"lib/modules/{version}/{MODULES}/{name}.ko",
+                          version=str(driver), license="NVIDIA")
+
+    def _driver(self) -> None:
+        self.loaded(DRIVER)
+        self.cuda()
+        self.nvml()
+        self.put("etc/modprobe.d/nvidia-blacklists-nouveau.conf", "blacklist nouveau\n")
+        unit = "nvidia-persistenced.service"
+        self.put(f"lib/systemd/system/{unit}")
+        self.link(f"etc/systemd/system/multi-user.target.wants/{unit}",
+                  f"/lib/systemd/system/{unit}")
+        tree = f"var/lib/dkms/nvidia/{DRIVER}"
+        (self.root / tree / KERNEL / "x86_64/module").mkdir(parents=True)
+        self.link(f"{tree}/source", f"/usr/src/nvidia-{DRIVER}")
+        self.link(f"var/lib/dkms/nvidia/kernel-{KERNEL}-x86_64", f"{DRIVER}/{KERNEL}/x86_64")
+
+    def loaded(self, version: str | None) -> None:
+        """The driver that runs; None: none."""
+        if version is None:
+            self.put("proc/modules", "ext4 1 0\n")
+            self.remove("proc/driver/nvidia")
+            return
+        self.put("proc/modules", "nvidia_uvm 1 0\nnvidia 1 1 nvidia_uvm\next4 1 0\n")
+        self.put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "
+                                               f"{version}  Wed Nov  1 00:00:00 UTC 2026\n")
+
+    def _library(self, soname: str, version: str, functions: dict[str, Function]) -> None:
+        name = soname.removesuffix(".1")
+        for old in (self.root / LIBRARIES).glob(f"{name}.*"):
+            old.unlink()
+        library.write(self.root / LIBRARIES / f"{name}.{version}", soname, functions)
+        self.link(f"{LIBRARIES}/{soname}", f"{name}.{version}")
+
+    def cuda(self, status: int = 0, version: str = DRIVER, cuda: int = 12020, *,
+             hangs: bool = False) -> None:
+        """What libcuda.so.1 answers when it is asked to start."""
+        self._library("libcuda.so.1", version, {
+            "cuInit": Function(status, pauses=hangs),
+            "cuDriverGetVersion": Function(writes=cuda, to=0)})
+
+    def nvml(self, status: int = 0, version: str = DRIVER, count: int = 2) -> None:
+        """What libnvidia-ml.so.1 answers."""
+        self._library("libnvidia-ml.so.1", version, {
+            "nvmlInit_v2": Function(status),
+            "nvmlSystemGetDriverVersion": Function(writes=version, to=0, copies=True),
+            "nvmlDeviceGetCount_v2": Function(writes=count, to=0)})
+
+    def card(self, address: str, driver: str | None = "nvidia") -> None:
+        """A card on the PCI bus, and what holds it."""
+        place = f"sys/bus/pci/devices/{address}"
+        for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
+            self.put(f"{place}/{name}", text + "\n")
+        if driver:
+            self.link(f"{place}/driver", f"../../../bus/pci/drivers/{driver}")
+        else:
+            self.remove(f"{place}/driver")
+
+    def smi(self, *cards: Texts, driver: str = DRIVER, **more: Any) -> None:
+        """What nvidia-smi prints of the cards; of none given: of the two healthy ones."""
+        self.smi_says(smi_text(cards or ({}, {}), driver, CUDA, **more))
+        self.put("mig.csv", "0, Disabled\n1, Disabled\n")
+        self.put("list.txt", "GPU 0: NVIDIA H100 80GB HBM3\nGPU 1: NVIDIA H100 80GB HBM3\n")
+
+    def smi_says(self, text: str, status: int = 0, before: str = "") -> None:
+        """A stand-in nvidia-smi, which prints this and ends so."""
+        said = self.put("smi.xml", text)
+        asked = "*" if status else "-q*"
+        self.put("usr/bin/nvidia-smi", "#!/bin/sh\n" + before + (
+            f'case "$*" in\n{asked}) cat {said}; exit {status};;\n'
+            f"-L) cat {self.root}/list.txt;;\n*) cat {self.root}/mig.csv;;\nesac\n"), 0o755)
+
+    def log(self, *lines: str, whole: bool = True) -> None:
+        """The kernel's log since boot, as syslog writes it: without a year."""
+        first = [(0.0, "Linux version 6.1.0-27-amd64 (debian-kernel@lists.debian.org)")] * whole
+        usual = [(4.1, "nvidia-nvlink: Nvlink Core is being initialized, major device number 236"),
+                 (4.2, "nvidia: module license 'NVIDIA' taints kernel."),
+                 (4.3, f"NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {DRIVER}"),
+                 (5.0, "EXT4-fs (sda1): mounted filesystem with ordered data mode")]
+        told = [*first, *usual, *((3600.0 + at, line) for at, line in enumerate(lines))]
+        self.put("var/log/kern.log", "".join(
+            time.strftime("%b %d %H:%M:%S", time.localtime(self.booted + int(seconds)))
+            + f" gpu01 kernel: [{seconds:12.6f}] {text}\n" for seconds, text in told))
+
+    # -- what is made of it ----------------------------------------------------------------------
+
+    def snapshot(self) -> Document:
+        """The saved host's, with what the probe reads here in its place."""
+        found = probe.probe({
+            "root": str(self.root), "mode": "full", "host": self.plan["host"], "mig": True,
+            "deadline_s": self.deadline_s, "service_user": self.service_user,
+            "expect_gpus": len(CARDS)})
+        own = {name: found["sections"][name] for name in PLANTED}
+        return {**self.saved, "sections": {**self.saved["sections"], **own}}
+
+    def checks(self) -> dict[str, Document]:
+        """{check: what it says}."""
+        return {row["id"]: row for row in judge.judge(self.plan, self.snapshot())["checks"]}
