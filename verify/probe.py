@@ -1507,7 +1507,7 @@ OF_THE_DRIVER = ("xid", "sxid", "key-rejected", "api-mismatch", "init-failed")
 
 def section_kernel_log(host):
     """What the kernel said since boot that concerns cards and machine. Not asked in mode facts."""
-    found = {"source": None, "since_boot": False, "complete": False, "events": []}
+    found = {"source": None, "error": None, "since_boot": False, "complete": False, "events": []}
     # A container without a card has no log of its own, and another's is not its business.
     if host["mode"] != "full" or (container_of(host)
                                   and not host.exists("/proc/driver/nvidia/version")):
@@ -1521,12 +1521,9 @@ def section_kernel_log(host):
             continue
         if told:
             name, lines = told if source is None else (source, told)
-            return {"source": name, "since_boot": True,
-                    "complete": any(BOOT_LINE in text for _, text in lines),
-                    "events": kernel_events(lines)}
-    if denied and os.geteuid() != 0:
-        raise PermissionError("; ".join(denied))
-    return found
+            return dict(found, source=name, since_boot=True, events=kernel_events(lines),
+                        complete=any(BOOT_LINE in text for _, text in lines))
+    return dict(found, error="; ".join(denied) or None)
 
 
 def stamped(out):

@@ -137,7 +137,7 @@ def test_neither_nvidia_smi_nor_the_log_is_asked_in_mode_facts(host: GpuHost) ->
         "cuda_version": None, "nvml": {"status": None, "version": None, "count": None},
         "devices": []}
     assert found["kernel_log"] == {
-        "source": None, "since_boot": False, "complete": False, "events": []}
+        "source": None, "error": None, "since_boot": False, "complete": False, "events": []}
 
 
 def test_nvml_and_nvidia_smi_are_asked(host: GpuHost) -> None:
@@ -286,8 +286,8 @@ def test_lines_of_syslog_are_of_this_boot_or_dropped(host: GpuHost) -> None:
     host.put("var/log/kern.log.1", f"{old} gpu01 kernel: Linux version 6.1\n"
                                    f"{old} gpu01 kernel: {XID}\n")
     found = section(host, "kernel_log")
-    assert found == {"source": "file:/var/log/kern.log", "since_boot": True, "complete": True,
-                     "events": []}
+    assert found == {"source": "file:/var/log/kern.log", "error": None, "since_boot": True,
+                     "complete": True, "events": []}
     host.log(XID)
     assert section(host, "kernel_log")["events"][0]["uptime_s"] == 3600.0
     host.log(whole=False)
@@ -324,11 +324,21 @@ def test_the_journal_comes_first_and_then_dmesg(host: GpuHost) -> None:
     said = "[    0.000000] gpu01 kernel: Linux version 6.1\\n[ 3.5] gpu01 kernel: " + XID
     host.put("usr/bin/dmesg", "#!/bin/sh\nprintf '[    7.1] Linux version 6\\n'\n", 0o755)
     assert section(host, "kernel_log") == {
-        "source": "dmesg", "since_boot": True, "complete": True, "events": []}
+        "source": "dmesg", "error": None, "since_boot": True, "complete": True, "events": []}
     host.put("usr/bin/journalctl", f"#!/bin/sh\nprintf '{said}\\n'\n", 0o755)
     found = section(host, "kernel_log")
     assert (found["source"], found["complete"], found["events"][0]["code"]) == ("journal", True, 79)
     assert found["events"][0]["uptime_s"] == 3.5
+
+
+def test_a_log_that_only_root_may_read_says_so(host: GpuHost) -> None:
+    host.remove("var/log")
+    for name, said in (("journalctl", "Not opened due to insufficient permissions."),
+                       ("dmesg", "read kernel buffer failed: Operation not permitted")):
+        host.put(f"usr/bin/{name}", f"#!/bin/sh\necho '{said}' >&2; exit 1\n", 0o755)
+    found = section(host, "kernel_log")
+    assert (found["source"], found["error"]) == (
+        None, "journalctl: insufficient permissions; dmesg: not permitted")
 
 
 def test_a_container_without_a_card_reads_nobody_s_log(tmp_path: Path) -> None:

@@ -27,9 +27,10 @@ def log(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield from _judged(event, cards)
     if told["source"] is None:
         yield Finding(
-            "What the kernel said since boot could not be read: no journal, dmesg or log file",
-            "on the host, as root: journalctl -k -b; in a container: look at the machine's own",
-            verdict=Verdict.INCONCLUSIVE)
+            "What the kernel said since boot could not be read:"
+            f" {told['error'] or 'no journal, dmesg or log file'}",
+            "let the probe become root: ansible_become; in a container: look at the machine's own"
+            " log (journalctl -k -b)", verdict=Verdict.INCONCLUSIVE)
     elif not told["complete"]:
         yield Finding(
             f"The kernel's log ({told['source']}) does not reach back to the boot: what it said"
