@@ -185,9 +185,9 @@ def graph(meeting: Meeting) -> Iterator[Finding | Seen]:
         raise ValueError("a side tells not of every part of its graph")
     good = True
     for side in meeting.record["sides"]:
-        parts = [("worker", wanted, row) for row in side["products"]]
-        parts += [("ps", "CPU:0", row) for row in side["variables"]]
-        for job, device, row in parts:
+        parts = [("worker", wanted, row, row["wrong"]) for row in side["products"]]
+        parts += [("ps", "CPU:0", row, 0) for row in side["variables"]]
+        for job, device, row, wrong in parts:
             if row["task"] != me:
                 continue
             if place(row["device"]) != (job, me, device):
@@ -196,10 +196,10 @@ def graph(meeting: Meeting) -> Iterator[Finding | Seen]:
                     f"{meeting.what}: what was for /job:{job}/task:{me}/device:{device} was on"
                     f" {row['device'] or 'an unknown device'} instead",
                     f"see stack.gpu and stack.libraries; {provision(meeting.plan)}", str(row))
-            elif row.get("wrong", 0) != 0:
+            elif wrong != 0:
                 good = False
-                yield Finding(f"{meeting.what}: the product on {row['device']} has"
-                              f" {row['wrong']} wrong rows", WRONG, str(row))
+                yield Finding(f"{meeting.what}: the product on {row['device']} has {wrong} wrong"
+                              " rows", WRONG, str(row))
     if own["sum"]["wrong"] != 0:
         yield Finding(f"{meeting.what}: the sum of both hosts' products has"
                       f" {own['sum']['wrong']} wrong rows", WRONG, str(own["sum"]))
