@@ -175,12 +175,12 @@ def parameter_server(side, tensorflow, numpy):
     tf = getattr(getattr(tensorflow, "compat", None), "v1", tensorflow)
     me, names = side.me, side.config["addresses"]
     ports, devices = meet(side, 2, own_device(side, tf))
+    side.stage("starting its servers")
     cluster = tf.train.ClusterSpec({
         job: [target(name, own[number]) for name, own in zip(names, ports)]
         for number, job in enumerate(("ps", "worker"))})
     config = tf.ConfigProto(allow_soft_placement=False)
     config.gpu_options.allow_growth = True
-    side.stage("starting its servers")
     without = tf.ConfigProto(device_count={"GPU": 0})
     # Both kept to the end: a server goes with its object.
     servers = [tf.train.Server(cluster, job_name=job, task_index=me, config=each)

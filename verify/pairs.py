@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -216,6 +217,7 @@ class _Side:
     received: int = 0
     status: int | None = None
     late: bool = False
+    begin: float = field(default_factory=time.monotonic)
 
     @property
     def over(self) -> bool:
@@ -285,8 +287,8 @@ class _Meeting:
                 each.worker.write(f"{both}\n".encode())
 
     def ended(self, side: _Side) -> None:
-        """One is gone: unless all was said, the other waits for nobody."""
-        if side.document.get("state") != "ok":
+        """One is gone: the other waits for nobody, but for its own deadline."""
+        if side.document.get("state") not in {"ok", "hung", "unconnected"} and not side.late:
             for each in self.sides:
                 each.worker.set_write_eof()
 
@@ -333,7 +335,8 @@ class _Listener(EventHandler):  # type: ignore[misc]
         self.side.status = rc
 
     def ev_close(self, worker: Any, timedout: bool) -> None:
-        self.side.late = timedout
+        late = time.monotonic() - self.side.begin >= self.side.deadline_s
+        self.side.late = timedout or late
         self.meeting.ended(self.side)
 
 

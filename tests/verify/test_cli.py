@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from verify.checks import CHECKS
+from verify.checks import CHECKS, PAIR_CHECKS
 
-from .conftest import EXCUSED, FIXTURES, Document, data
+from .conftest import EXCUSED, FIXTURES, Document, data, document
 
 ROOT = Path(__file__).parents[2]
 SNAPSHOT, PLAN = str(FIXTURES / "snapshot.json"), str(FIXTURES / "plan.json")
@@ -72,6 +72,9 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path, broken: str) -> N
         (["--snapshot", "/nowhere.json"], "cannot be read"),
         (["--snapshot", SNAPSHOT, "-i", "other,"], "There is no plan for gpu01"),
         (["-i", "gpu01,", "--fanout", "0"], "more than 0"),
+        (["-i", "gpu01,gpu02", "--pair", "gpu01,gpu09"], "gpu09 is not among the hosts"),
+        (["-i", "gpu01,gpu02", "--pairs"], "have no stack of the same TensorFlow release"),
+        (["--snapshot", SNAPSHOT, "--pairs"], "have their pairs in them"),
     ],
 )
 def test_usage_and_configuration_end_with_4(
@@ -88,6 +91,26 @@ def test_an_option_that_not_even_pytest_knows_ends_with_4(tmp_path: Path) -> Non
                 "--no-such-option")
     assert ended.returncode == 4
     assert "--no-such-option" in ended.stderr
+
+
+def test_hosts_that_met_have_their_checks_in_every_report(
+    tmp_path: Path, plan: Document, snapshot: Document
+) -> None:
+    snapshot["pairs"] = document("pairs.json")
+    plan["pairs"] = [{"with": "gpu02", "gpus": 0, "stacks": [
+        {"name": "tensorflow-2.13.1", "release": "2.13.1"}]}]
+    for name, content in (("snapshot", snapshot), ("plan", plan)):
+        (tmp_path / name).write_text(json.dumps(content))
+    ended = run("verify", "--snapshot", str(tmp_path / "snapshot"), "--plan",
+                str(tmp_path / "plan"), "--report", str(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+    assert "✓ pair.parameter-server" in ended.stdout
+    assert "TensorFlow 2.13.1 computes exactly together with gpu02" in ended.stdout
+    latest = tmp_path / "latest"
+    names = [case.get("name") for case in ET.parse(latest / "junit.xml").getroot()[0]]
+    for check in PAIR_CHECKS:
+        assert f"test_check[ssh://gpu01-{check}]" in names
+        assert f'id="h1-{check}"' in (latest / "report.html").read_text()
 
 
 def test_saved_documents_can_be_judged_again(tmp_path: Path, broken: str) -> None:

@@ -44,6 +44,14 @@ def records() -> list[Document]:
     return found
 
 
+@pytest.fixture
+def healthy(
+    plan: Document, snapshot: Document, records: list[Document]
+) -> tuple[Document, Document, list[Document]]:
+    """All three."""
+    return plan, snapshot, records
+
+
 def with_gpus(records: list[Document], count: int = 2) -> list[Document]:
     """The same in 2.13.1, had the two hosts GPUs."""
     graph, reduce = records[1:]
@@ -243,9 +251,9 @@ def test_what_is_broken_is_said_by_that_check_of_that_host(
     ],
 )
 def test_a_gpu_that_is_declared_and_not_used_is_told(
-    change: Change, check: str, cause: str, plan: Document, snapshot: Document,
-    records: list[Document],
+    change: Change, check: str, cause: str, healthy: tuple[Document, Document, list[Document]]
 ) -> None:
+    plan, snapshot, records = healthy
     cards = with_gpus(records)
     change(cards)
     entry = meeting(plan, snapshot, cards)["gpu01"][check]
