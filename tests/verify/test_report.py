@@ -123,7 +123,7 @@ def test_a_hosts_name_cannot_leave_the_directory(name: str) -> None:
 def test_the_catalogue_has_every_check_with_its_statement() -> None:
     text = catalogue.markdown()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
-    assert len(rows) == len(CHECKS) + 1
+    assert len(rows) == len(judge.CHECK_IDS)
     for check in CHECKS.values():
         assert f"| `{check.id}` | {check.statement} |" in text
         assert check.statement.endswith("."), check.id
