@@ -36,14 +36,14 @@ PAIR = (*WHERE, "--pair", "lab1,lab2")
 GRAPH, REDUCE, NCCL = "pair.parameter-server", "pair.all-reduce", "pair.nccl"
 # On a host: what it runs of the stacks, and listens on where the two meet. Brackets keep the
 # pattern from matching the shell that carries it.
-OURS = "pgrep -f '[s]tacks/tensorflow'; ss -Htln | awk '{print $4}' | grep -E ':(2[0-9]|3[0-2])...$'"
+OURS = """pgrep -f '[s]tacks/tensorflow'
+ss -Htln | awk '{print $4}' | grep -E ':(2[0-9]|3[0-2])...$'
+ls -d /tmp/gpufleet-pair-*"""
 
 
 def left(fleet: Fleet) -> str:
     """What is left of a meeting on both hosts."""
-    rest = "ls -d /tmp/gpufleet-pair-*"
-    return "".join(fleet.on(host, f"{{ {OURS}; {rest}; }} 2>/dev/null; :")
-                   for host in ("lab1", "lab2"))
+    return "".join(fleet.on(host, f"{{ {OURS}; }} 2>/dev/null; :") for host in ("lab1", "lab2"))
 
 
 def gone(fleet: Fleet) -> bool:
