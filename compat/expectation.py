@@ -5,13 +5,15 @@ What is not declared is None, and then not judged.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 from .problems import Code
 from .shapes import Reader
 
-KEYS = ("count", "model", "memory_mib", "uuids", "power_limit_w", "ecc", "compute_mode", "pcie")
+KEYS = ("count", "model", "memory_mib", "uuids", "power_limit_w", "ecc", "compute_mode", "pcie",
+        "tflops")
 COMPUTE_MODES = ("default", "exclusive_process")
 _UUID = re.compile(r"(?i:GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\$?")
@@ -38,6 +40,7 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "compute_mode": reader.choice(
             entry.get("compute_mode"), f"{_WHERE}.compute_mode", COMPUTE_MODES),
         "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
+        "tflops": _amount(reader, entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
     }
     return {key: part for key, part in found.items() if part is not None}
 
@@ -72,6 +75,16 @@ def _link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | Non
             number = None
         found[key] = number
     return found if any(found.values()) else None
+
+
+def _amount(reader: Reader, value: Any, where: str, wanted: str) -> float | None:
+    """A number above 0, whole or not."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+        return float(value)
+    reader.wrong(value, where, f"a number above 0, {wanted}")
+    return None
 
 
 def _uuids(reader: Reader, value: Any, count: int | None) -> list[str] | None:

@@ -22,6 +22,7 @@ from . import (
     offers,
     ownership,
     pci,
+    performance,
     pins,
     space,
     stacks,
@@ -93,7 +94,10 @@ def resolve(
         "schema": SCHEMA,
         "host": name or case.host.name,
         "arch": case.host.arch or ARCH,
-        "expect": {key: case.wishes.expect.get(key) for key in expectation.KEYS},
+        "expect": {
+            **{key: case.wishes.expect.get(key) for key in expectation.KEYS},
+            **_throughput(case),
+        },
         "service_user": case.wishes.service_user,
         "os": offers.describe(case.host),
         "driver": own_driver,
@@ -124,6 +128,18 @@ def resolve(
     plan["notes"] = case.notes
     plan["problems"] = problems.documents()
     return plan
+
+
+def _throughput(case: Case) -> Row:
+    """The least float32 throughput of each GPU: as wished, else the declared model's floor."""
+    wished = case.wishes.expect.get("tflops")
+    if wished is not None:
+        return {"tflops": wished, "tflops_because": "gpu_expect.tflops"}
+    floor = performance.floors(case.wishes.expect.get("model") or "")
+    return {
+        "tflops": floor.tflops if floor else None,
+        "tflops_because": floor.because if floor else None,
+    }
 
 
 def _look_at_host(case: Case) -> None:

@@ -1006,7 +1006,7 @@ def convolved(image, weights):
 
 MIB = 1 << 20
 # After a stress a GPU has settled when it is at most this much warmer than before it.
-SETTLED_C, SETTLE_S = 10, 120
+SETTLED_C = 10
 HOLDS_BACK = {0x4: "sw-power-cap", 0x8: "hw-slowdown", 0x20: "sw-thermal", 0x40: "hw-thermal",
               0x80: "hw-power-brake"}
 
@@ -1181,7 +1181,7 @@ def sustain(options, tell):
                           wrong=exact.wrong_rows(load.result()), error=None)
     tell(sustained=entries)
     begin = time.time()
-    while loads and time.time() - begin < SETTLE_S:
+    while loads and time.time() - begin < options.settle:
         for load in [load for load in loads if load.settled()]:
             load.found["settled_s"] = round(time.time() - begin, 1)
             loads.remove(load)
@@ -1223,7 +1223,7 @@ def in_process(options, stage, deadline_s, more):
     """(what a stage told, why it ended early or None), of a process that may crash or hang."""
     words = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--toolkit", options.toolkit,
              "--stage", stage, "--budget", str(options.budget),
-             "--sustained", str(options.sustained)]
+             "--sustained", str(options.sustained), "--settle", str(options.settle)]
     words += ["--size", str(options.size)] if options.size else []
     given = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     environment = dict(os.environ, CUDA_DEVICE_ORDER="PCI_BUS_ID", LD_LIBRARY_PATH=":".join(
@@ -1231,17 +1231,14 @@ def in_process(options, stage, deadline_s, more):
     with scratch() as out, scratch() as err:
         with open(os.devnull) as null:
             process = subprocess.Popen([*words, *more], stdin=null, stdout=out, stderr=err,
-                                       env=environment, start_new_session=True)
+                                       env=environment)
         deadline = time.time() + deadline_s
         while process.poll() is None and time.time() < deadline:
             time.sleep(0.005)
         status = process.returncode
         if status is None:
             # Killed and not waited for: it may be in a D state.
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except OSError:
-                pass
+            process.kill()
         out.seek(0)
         err.seek(0)
         told, complaint = last_told(out.read()), err.read().decode("utf-8", "replace")
@@ -1370,6 +1367,8 @@ def main():
     parser.add_argument("--deep", action="store_true",
                         help="also minutes of load, memory bandwidth, copies between GPUs")
     parser.add_argument("--sustained", type=float, default=120, metavar="S")
+    parser.add_argument("--settle", type=float, default=120, metavar="S",
+                        help="how long to wait until a GPU is cool again")
     parser.add_argument("--deadline", type=float, default=600, metavar="S")
     # Those of a stage's own process.
     parser.add_argument("--stage", choices=sorted(STAGES), help=argparse.SUPPRESS)

@@ -1181,7 +1181,7 @@ def holders_of(host):
         try:
             owner = os.stat(host.path("/proc/" + pid)).st_uid
             command = host.text("/proc/%s/comm" % pid).strip()
-            if OWN_RUN.search(host.text("/proc/%s/cmdline" % pid)):
+            if OWN_RUN.search(host.text_or_none("/proc/%s/cmdline" % pid) or ""):
                 continue
         except OSError:
             continue
@@ -2606,12 +2606,15 @@ def section_compute(host):
     if host["mode"] != "full" or not host["matmul"]:
         return found
     ends = time.monotonic() + host.inner_s
+    # The minutes of load are for the newest, which comes last: they would disturb the others.
+    if deep:
+        ends -= 2 * host["sustained_s"]
     trees = toolkit_trees(host)
-    for left, tree in zip(range(len(trees), 0, -1), trees):
-        # The minutes of load are for the newest, which comes last: they would disturb the others.
-        last = left == 1
-        share_s = (ends - time.monotonic() - (host["sustained_s"] if deep and not last else 0)) / left
-        found["runs"].append(compute_of(host, tree, max(share_s, 1), deep and last))
+    for at, tree in enumerate(trees):
+        share_s = max(1, (ends - time.monotonic()) / (len(trees) - at))
+        last = deep and at == len(trees) - 1
+        found["runs"].append(compute_of(
+            host, tree, share_s + (2 * host["sustained_s"] if last else 0), last))
     return found
 
 

@@ -20,6 +20,9 @@ from .wishes import Declared, Question, declared
 
 HERE = Path(__file__).parent
 
+# What the minutes of load and the time to cool down add to a host's deadline.
+DEEP_S = 360
+
 Resolver = Callable[[dict[str, Any], dict[str, Any] | None, str], dict[str, Any]]
 
 
@@ -87,7 +90,7 @@ def probe_config(host: Declared, manner: Manner) -> dict[str, Any]:
     config: dict[str, Any] = {
         "host": host.name,
         "mode": manner.mode,
-        "deadline_s": manner.deadline_s,
+        "deadline_s": manner.deadline_s + (DEEP_S if manner.deep else 0),
         "deep": manner.deep,
         "expect_gpus": expect.get("count") if isinstance(expect, dict) else None,
         **compat.places(host.wishes),

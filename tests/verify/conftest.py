@@ -26,6 +26,10 @@ EXCUSED = {
         ("driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau",
          "driver.pending", "driver.persistence", "driver.secure-boot"), "gpu_driver: not set"),
     "gpu.mig": "gpu_mig: not set",
+    **dict.fromkeys(
+        ("toolkit.device-query", "toolkit.cublas", "cudnn.convolution", "gpu.throughput",
+         "gpu.sustained", "gpu.bandwidth", "gpu.peer", "stack.capability"),
+        "gpu_expect: {count: 0}"),
 }
 
 
@@ -112,3 +116,40 @@ def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
     driver = data(snapshot, "driver")
     driver.update(loaded=DRIVER, cuinit=0, cuda_version="12.2", modules=["nvidia", "nvidia_uvm"])
     driver["persistence"]["active"] = True
+    with_computing(plan, snapshot, count)
+
+
+def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
+    """Have its toolkit and stack compute on its cards, deeply, with everything as it should be."""
+    compute, numbers = data(snapshot, "compute"), range(count)
+    run = compute["runs"][0]
+    compute["deep"] = True
+    done: Document = {"wrong": 0, "busy": None, "error": None}
+    run["driver"] = {"cuinit": 0, "version": "12.2", "error": None}
+    run["devices"] = [
+        {"index": n, "uuid": f"GPU-0000000{n}", "address": f"0000:0{n}:00.0",
+         "name": "NVIDIA H100 PCIe", "compute_capability": "9.0", "memory_mib": 81000,
+         "free_mib": 80000, "sm_count": 114, "clock_mhz": 1755, "memory_clock_mhz": 1593,
+         "memory_bus_bits": 5120, "l2_kib": 51200, "warp_size": 32} for n in numbers]
+    run["cublas"] = [{**done, "gpu": n, "n": 2048, "first_s": 0.4, "steady_s": 0.0005,
+                      "tflops": 34.4} for n in numbers]
+    run["nvrtc"]["ran"] = [{"gpu": n, "arch": "sm_90", "wrong": 0, "error": None}
+                           for n in numbers]
+    run["cudnn"] = [{**done, "gpu": n, "soname": "libcudnn.so.8", "version": "8.6.0"}
+                    for n in numbers]
+    run["bandwidth"] = [{**done, "gpu": n, "gib_s": 1600.0} for n in numbers]
+    run["peer"] = [{"from": a, "to": b, "access": True, "gib_s": 20.0, "wrong": 0, "error": None}
+                   for a in numbers for b in numbers if a != b]
+    run["sustained"] = [
+        {**done, "gpu": n, "n": 4096, "seconds": 120.2, "settled_s": 4.0, "samples": [
+            {"at_s": float(at), "tflops": 38.0 - at / 60, "temperature_c": 60 + at // 12,
+             "clock_sm_mhz": 1700, "power_w": 340, "throttle": ["sw-power-cap"]}
+            for at in range(1, 121)]} for n in numbers]
+    framework = data(snapshot, "stacks")["stacks"][0]["framework"]
+    place = "/job:localhost/replica:0/task:0/device:GPU:"
+    framework["capabilities"] = ["9.0"] * count
+    framework["small"].update(gpu_device_name="/device:GPU:0", placement=[f"{place}0"])
+    framework["small"]["local_devices"] += [
+        {"name": f"/device:GPU:{n}", "type": "GPU", "memory_mib": 78000,
+         "description": f"device: {n}, name: NVIDIA H100 PCIe, pci bus id: 0000:0{n}:00.0,"
+         " compute capability: 9.0"} for n in numbers]

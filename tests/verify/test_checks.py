@@ -13,7 +13,7 @@ import pytest
 from verify import judge
 from verify.checks import CHECKS
 
-from . import test_checks_driver, test_checks_gpu
+from . import test_checks_compute, test_checks_driver, test_checks_gpu
 from .conftest import Document, data, document, verdicts, with_cards
 
 Break = Callable[[Document, Document], None]
@@ -632,9 +632,12 @@ def test_a_snapshot_without_framework_runs_proves_no_stack(
     plan: Document, snapshot: Document
 ) -> None:
     snapshot["mode"], stack(snapshot)["framework"] = "facts", None
+    data(snapshot, "compute")["runs"] = []
     found = verdicts(plan, snapshot)
     unjudged = {name for name, verdict in found.items() if verdict == "INCONCLUSIVE"}
-    assert unjudged == {"stack.build", "stack.libraries", "stack.mapped", "stack.matmul"}
+    assert unjudged == {
+        "stack.build", "stack.libraries", "stack.mapped", "stack.matmul", "stack.hello",
+        "stack.local-devices", "stack.gpu-device-name", "stack.device-placement", "toolkit.nvrtc"}
 
 
 def test_libraries_that_a_build_links_are_proven_by_being_mapped(
@@ -805,9 +808,9 @@ def test_a_library_mapped_under_another_name_is_a_stranger(
 
 
 def test_every_check_is_proven_by_a_fault() -> None:
-    # Those of the driver are broken in tables of their own, the others above and in
+    # Those of driver and GPUs are broken in tables of their own, the others above and in
     # test_containers.py.
-    others = {name for row in (*test_checks_driver.FAULTS, *test_checks_gpu.FAULTS)
-              for name in row[2]} | {
+    others = {name for table in (test_checks_driver, test_checks_gpu, test_checks_compute)
+              for row in table.FAULTS for name in row[2]} | {
         "driver.pending", "stack.gpu", "containers.cdi", "containers.gpus", "containers.reload"}
     assert {name for row in FAULTS for name in row[2]} | others == set(CHECKS)

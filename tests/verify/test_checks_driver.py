@@ -453,7 +453,8 @@ MANAGED = {"driver.files", "driver.packages", "driver.held", "driver.modules", "
 def excused(plan: Document, snapshot: Document) -> dict[str, str]:
     """{check: the declaration} of the driver's checks that do not apply."""
     return {check["id"]: check["cause"] for check in judge.judge(plan, snapshot)["checks"]
-            if check["verdict"] == "NOT-DECLARED" and check["id"].startswith(("driver.", "gpu."))}
+            if check["verdict"] == "NOT-DECLARED"
+            and check["id"].startswith(("driver.", "gpu.mig"))}
 
 
 def test_without_a_gpu_only_what_needs_a_card_is_excused(
@@ -525,7 +526,7 @@ def test_a_section_that_hung_never_makes_the_driver_healthy(
                "packages": {"driver.packages", "driver.held", "driver.modules", "driver.fabric"},
                "gpus": {"driver.loaded", "driver.nodes", "driver.fabric", "gpu.mig", "gpu.count",
                         "driver.pending", "driver.cuda", "driver.access", "gpu.visible",
-                        "kernel.log"},
+                        "kernel.log", "toolkit.device-query"},
                "driver": {"driver.cuda", "gpu.smi", "gpu.settings",
                           "driver.packages", "driver.modules", "driver.nouveau", "driver.loaded",
                           "driver.secure-boot", "driver.nodes", "driver.persistence",

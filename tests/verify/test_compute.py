@@ -286,9 +286,7 @@ class TestDeep:
         assert found["sustained"][0]["samples"][0]["throttle"] == ["hw-slowdown", "hw-thermal"]
 
     def test_a_gpu_that_stays_hot_is_not_settled(self, libraries: tuple[Path, Path]) -> None:
-        # Its deadline ends the wait: two minutes are too long for a test.
-        found = run(libraries, *self.WORDS, "--deadline", "9", heat=30, gpus=1)
+        found = run(libraries, *self.WORDS, "--settle", "1", heat=30, gpus=1)
         row = found["sustained"][0]
         assert (row["wrong"], row["settled_s"], row["error"]) == (0, None, None)
         assert row["samples"][-1]["temperature_c"] == 70
-        assert found["state"] == "hung"

@@ -558,7 +558,14 @@ def said(**document: Any) -> str:
 
 def test_a_framework_run_is_found_among_chatter(root: Path) -> None:
     script = "echo noise; echo more >&2\n" + said(state="ok", error=None, version="2") + "echo x\n"
-    assert framework(root, script) == {"state": "ok", "error": None, "version": "2"}
+    assert framework(root, script) == dict(
+        probe.FRAMEWORK_SILENT, state="ok", error=None, version="2", said=[])
+
+
+def test_what_tensorflow_says_of_a_gpu_that_it_leaves_out_is_kept(root: Path) -> None:
+    line = "Ignoring visible gpu device: the minimum required Cuda capability is 3.5."
+    script = f"echo '{line}' >&2\n" + said(state="ok", error=None) + "echo x >&2\n"
+    assert framework(root, script)["said"] == [line]
 
 
 def test_a_framework_run_has_an_empty_environment(root: Path) -> None:

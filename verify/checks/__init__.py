@@ -1,7 +1,8 @@
 """All checks, in the order in which a person wants to read them."""
 
 from . import host, toolkit, cudnn, linker, environment  # noqa: I001 (their order)
-from . import gpu, gpu_health, driver, driver_use, kernel, restart, stack, containers, pair
+from . import gpu, gpu_health, driver, driver_use, kernel, restart
+from . import compute, stack, hello, containers, pair
 from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Sections, Seen
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Finding",
     "Sections",
     "Seen",
+    "compute",
     "containers",
     "cudnn",
     "driver",
@@ -18,6 +20,7 @@ __all__ = [
     "environment",
     "gpu",
     "gpu_health",
+    "hello",
     "host",
     "kernel",
     "linker",

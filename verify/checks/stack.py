@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ..verdict import Verdict
+from .holders import held
 from .registry import (
     INVENTORY,
     LOOK,
@@ -324,7 +325,8 @@ def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         if framework["state"] != "ok":
             yield _silent(plan, stack, framework)
         for entry in framework["matmul"]:
-            yield from product(plan, stack, entry)
+            busy = held(f"{stack['name']} on {entry['requested']}", entry, seen)
+            yield from [busy] if busy else product(plan, stack, entry)
         total = framework["tower_sum"] or {"error": "it was not made", "wrong": None, "devices": []}
         if total["error"] or total["wrong"] != 0:
             yield Finding(
@@ -347,6 +349,8 @@ def product(plan: Document, stack: Document, entry: Document) -> Iterator[Findin
             f" rows of {entry['n']}",
             "take the device out of service: wrong numbers from exact operands are a hardware"
             " or library fault", str(entry))
+    elif not entry["tflops"]:
+        yield Finding(f"{where} has no measured throughput", "see gpu.throughput", str(entry))
     else:
         yield Seen(f"{where}: {entry['n']}x{entry['n']} exact on {entry['device']},"
                    f" {entry['tflops']} TFLOP/s, first {entry['first_s']} s")
@@ -367,7 +371,11 @@ def gpu(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             continue
         proven = {_place(entry["device"]) for entry in framework["matmul"]
                   if entry["wrong"] == 0 and not entry["error"]}
-        missing = sorted(index for _, index in wanted - proven)
+        busy = [(entry, finding) for entry in framework["matmul"]
+                if (finding := held(f"{stack['name']} on {entry['requested']}", entry, seen))]
+        yield from (finding for _, finding in busy)
+        held_up = {_place(entry["requested"]) for entry, _ in busy}
+        missing = sorted(index for _, index in wanted - proven - held_up)
         if missing:
             yield Finding(
                 f"{stack['name']}: no proof of GPU {', '.join(missing)} of {len(wanted)} declared",
