@@ -80,7 +80,7 @@ def _place(artifact: dict[str, Any], tree: Path) -> None:
     for stem, version in artifact["libraries"].items():
         directory = tree / _ELSEWHERE.get(stem, LIBRARIES)
         soname = f"{stem}.so.{artifact['cuda']}"
-        numbers = {"cuda": _number(artifact)}
+        numbers = {"cuda": _number(artifact), "cuda_major": _number(artifact) // 1000}
         stubs.place(directory, soname, version, artifact["functions_of"], numbers)
 
 

@@ -27,13 +27,13 @@ _ARGUMENTS = (7, 6)
 @dataclass(frozen=True)
 class Function:
     """Returns `status`. `writes` goes to where the argument of number `to` points, unless that is
-    null; a text without `to` is itself what is returned. With `copies` the text itself goes there,
-    not its address. One that `pauses` never returns, until it is killed."""
+    null; a text without `to` is itself what is returned. One that is `copied` goes there letter by
+    letter, else its address does. One that `pauses` never returns, until it is killed."""
 
     status: int = 0
     writes: int | str | None = None
     to: int | None = None
-    copies: bool = False
+    copied: bool = False
     pauses: bool = False
 
     def code(self) -> bytes:
@@ -47,14 +47,14 @@ class Function:
             # lea rax, [the text behind this code]; ret
             return b"\x48\x8d\x05" + struct.pack("<i", 1) + b"\xc3" + text
         register = _ARGUMENTS[self.to]
+        if self.copied:
+            # mov rdi, register; lea rsi, [text]; mov ecx, its length; rep movsb
+            return (bytes([0x48, 0x89, 0xC7 | register << 3]) + b"\x48\x8d\x35"
+                    + struct.pack("<i", 7 + len(end)) + b"\xb9" + struct.pack("<I", len(text))
+                    + b"\xf3\xa4" + end + text)
         if isinstance(self.writes, int):
             # mov dword [register], value
             store = bytes([0xC7, register]) + struct.pack("<I", self.writes)
-        elif self.copies:
-            # The same, four letters at a time.
-            store = b"".join(bytes([0xC7, 0x40 | register, at]) + text[at:at + 4].ljust(4, b"\0")
-                             for at in range(0, len(text), 4))
-            text = b""
         else:
             # lea rax, [text]; mov [register], rax
             store = b"\x48\x8d\x05" + struct.pack("<i", 3 + len(end))

@@ -144,7 +144,7 @@ class GpuHost:
         """What libnvidia-ml.so.1 answers."""
         self._library("libnvidia-ml.so.1", version, {
             "nvmlInit_v2": Function(status),
-            "nvmlSystemGetDriverVersion": Function(writes=version, to=0, copies=True),
+            "nvmlSystemGetDriverVersion": Function(writes=version, to=0, copied=True),
             "nvmlDeviceGetCount_v2": Function(writes=count, to=0)})
 
     def card(self, address: str, driver: str | None = "nvidia") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -45,17 +46,31 @@ def test_status_value_and_text(tmp_path: Path) -> None:
     assert (stub.name(1, ctypes.byref(text)), text.value) == (3, b"a name")
 
 
-def test_a_text_is_copied_to_where_it_is_wanted(tmp_path: Path) -> None:
-    stub = load(tmp_path / "stub.so", {"text": Function(writes="535.261.03", to=0, copies=True)})
-    text = ctypes.create_string_buffer(b"x" * 20)
-    assert (stub.text(text, 20), text.value) == (0, b"535.261.03")
-
-
 def test_one_that_pauses_gives_no_answer_until_it_is_killed(tmp_path: Path) -> None:
     load(tmp_path / "stub.so", {"pause": Function(pauses=True)})
     words = f"import ctypes; ctypes.CDLL({str(tmp_path / 'stub.so')!r}).pause()"
     with pytest.raises(subprocess.TimeoutExpired):
         subprocess.run([sys.executable, "-c", words], timeout=1, check=False)
+
+
+@pytest.mark.parametrize("to", [0, 1])
+def test_a_text_may_be_copied(tmp_path: Path, to: int) -> None:
+    stub = load(tmp_path / "stub.so", {"told": Function(2, "a longer text", to, copied=True)})
+    room = ctypes.create_string_buffer(b"x" * 32)
+    assert stub.told(*[room] * (to + 1)) == 2
+    assert room.raw.startswith(b"a longer text\0xxx")
+
+
+def test_the_compiler_compiles_as_matmul_asks_it_to(tmp_path: Path) -> None:
+    numbers = {"cuda": 8000, "cuda_major": 8}
+    stubs.place(tmp_path / "lib64", "libnvrtc.so.8.0", "8.0.61", OLD, numbers)
+    script = Path(__file__).parents[2] / "verify/matmul.py"
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", str(script), "--toolkit", str(tmp_path), "--expect-gpus",
+         "0"], capture_output=True, text=True, check=True)
+    found = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
+    assert found["nvrtc"] == {"version": "8.0", "arch": "sm_20", "ptx": True, "ran": [],
+                              "error": None}
 
 
 def test_a_null_pointer_is_not_written_to(tmp_path: Path) -> None:

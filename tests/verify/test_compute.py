@@ -68,8 +68,8 @@ class TestNumbers:
             return array.array("f", array.array(
                 "I", [(word + 0x1000) & 0xFFFFE000 for word in raw]).tobytes())
 
-        a, b = (rounded(operand) for operand in exact.operands())
-        assert [a, b] == exact.operands()
+        a, b = (rounded(operand) for operand in exact.operands)
+        assert [a, b] == exact.operands
         assert exact.wrong_rows(self.product(a, b)) == 0
 
     @pytest.mark.parametrize(
