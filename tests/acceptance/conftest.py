@@ -64,7 +64,7 @@ class Fleet:
         lab = (python, "-m", "lab", "exec", host, "--", "sh", "-c", command)
         return self.run(*lab, status=status).stdout
 
-    def verdicts(self, status: int, *words: str) -> dict[str, dict[str, dict[str, Any]]]:
+    def verdicts(self, status: int | None, *words: str) -> dict[str, dict[str, dict[str, Any]]]:
         """What verify judged: {host: {check id: check}}."""
         document = json.loads(self.gpufleet("verify", "--json", *words, status=status).stdout)
         return {

@@ -1,0 +1,104 @@
+"""Healthy hosts: of many verifications in a row not one says that something is wrong.
+
+On each Debian, with one stack and with five, with and without the distribution's real driver
+packages. A few runs of one of them are usual, the others and twenty of each are for
+`./gpufleet test --all`; `GPUFLEET_RUNS` sets another number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from lab import pythons
+from lab.errors import LabError
+from tests.acceptance.conftest import ROOT, Fleet, lab
+
+pytestmark = pytest.mark.lab
+RUNS = int(os.environ.get("GPUFLEET_RUNS") or 20)
+USUAL_RUNS = 2
+BOTH = {"PASS", "NOT-DECLARED"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of host: its Debian, its wishes beside the inventory's, and what it has besides."""
+
+    suite: str
+    inventory: str = "inventory/lab"
+    wishes: str = "{}"
+    prepare: str = "true"
+    up: tuple[str, ...] = ()
+    artifacts: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What every verb is told."""
+        return "-i", self.inventory, "-e", self.wishes
+
+
+# Debian 13 has no Python that the lab's usual release was built for.
+STACKS = {"trixie": [{"tensorflow": "2.21.0", "cuda": "pip"}]}
+# The libraries and programs as the distribution brings them, with no module: `gpu_driver` that is
+# managed is in molecule's scenario `branches`, which builds the modules for a quarter of an hour.
+DRIVER = "apt-get update -qq; apt-get install -qq --no-install-recommends libcuda1 nvidia-smi"
+
+
+def kind(suite: str, **more: Any) -> Kind:
+    """One stack that the suite's Python can run."""
+    wishes = {"gpu_stacks": STACKS[suite]} if suite in STACKS else {}
+    return Kind(suite, wishes=json.dumps(wishes), **more)
+
+
+KINDS = {f"{suite}-one-stack": kind(suite) for suite in ("bookworm", "bullseye", "trixie")}
+KINDS |= {f"{suite}-one-stack-driver": kind(suite, prepare=DRIVER)
+          for suite in ("bookworm", "bullseye", "trixie")}
+KINDS["bookworm-five-stacks"] = Kind(
+    "bookworm", "inventory/side-by-side", up=("--python", "3.6"), artifacts=("--all",))
+USUAL = "bookworm-one-stack"
+
+
+@pytest.fixture(scope="module", params=[
+    pytest.param(name, marks=[pytest.mark.slow] * (name != USUAL)) for name in KINDS])
+def host(request: pytest.FixtureRequest) -> Iterator[tuple[Fleet, Kind]]:
+    """A fresh host of a kind, provisioned."""
+    wanted = KINDS[request.param]
+    # Of this checkout's own, as in conftest.py.
+    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
+    fleet = Fleet(f"test-{checkout}-healthy")
+    if wanted.up:
+        try:
+            pythons.find("3.6", os.environ)
+        except LabError as error:
+            pytest.skip(error.message)
+    lab(fleet, "down")
+    lab(fleet, "artifacts", *wanted.artifacts)
+    lab(fleet, "up", "--hosts", "lab1", "--suite", wanted.suite, *wanted.up)
+    fleet.on("lab1", wanted.prepare)
+    fleet.gpufleet("provision", *wanted.words)
+    yield fleet, wanted
+    lab(fleet, "down")
+
+
+def runs(fleet: Fleet, wanted: Kind, count: int) -> None:
+    """Verify that often; each time everything that is declared must hold."""
+    for number in range(1, count + 1):
+        checks = fleet.verdicts(0, *wanted.words)["lab1"]
+        wrong = {name: check["cause"] for name, check in checks.items()
+                 if check["verdict"] not in BOTH}
+        assert not wrong, f"run {number} of {count}"
+
+
+def test_a_healthy_host_is_healthy_every_time(host: tuple[Fleet, Kind]) -> None:
+    runs(*host, USUAL_RUNS)
+
+
+@pytest.mark.slow
+def test_it_is_so_twenty_times_in_a_row(host: tuple[Fleet, Kind]) -> None:
+    runs(*host, RUNS)
