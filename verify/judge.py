@@ -9,6 +9,7 @@ from . import verdict as statuses
 from .checks import CHECKS, PAIR_CHECKS, Check, Finding, Sections, Seen
 from .checks.host import unread
 from .checks.registry import Document
+from .shape import whole
 from .verdict import Verdict, worst
 
 SCHEMA = 1
@@ -20,7 +21,8 @@ REACHABLE_STATEMENT = "The host answers, lets us in, and runs the probe."
 def judge(plan: Document, snapshot: Document) -> dict[str, Any]:
     """The result of one host: its verdict and that of each check."""
     checks = [*CHECKS.values(), *(PAIR_CHECKS.values() if plan.get("pairs") else ())]
-    return _host([_apply(check, plan, snapshot) for check in checks])
+    sound = whole(snapshot)
+    return _host([_apply(check, plan, sound) for check in checks])
 
 
 def unreachable(cause: str, remedy: str, evidence: str = "") -> dict[str, Any]:

@@ -84,6 +84,21 @@ def snapshot_of_another_host(plan: Document, snapshot: Document) -> None:
     snapshot["host"] = "gpu02"
 
 
+@fault(host__disk=("There is no room left in /tmp (3 MiB, 4718592 files)", "df -h"))
+def disk_full(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "disks")["free_mib"]["/tmp"] = 3
+
+
+@fault(host__disk=("There is no room left in / (74132 MiB, 0 files)", "df -i"))
+def disk_without_inodes(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "disks")["free_files"]["/"] = 0
+
+
+@fault(host__disk=("/var/lib/gpufleet cannot be written", "kernel log"))
+def disk_mounted_read_only_after_an_error(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "disks")["readonly"] = ["/var/lib/gpufleet"]
+
+
 @fault(host__plan=("gpu_stacks[0].tensorflow: There is no TensorFlow 9.9", "the newest"))
 def wish_refused(plan: Document, snapshot: Document) -> None:
     plan["problems"] = [{"code": "unknown-release", "message": "There is no TensorFlow 9.9.",

@@ -191,6 +191,9 @@ def _computed(plan: Document, name: str, told: dict[str, Any] | None) -> Iterato
             f" {told['error']}", f"see stack.matmul, and containers.gpus; {provision(plan)}",
             verdict=Verdict.HUNG if hung else Verdict.FAIL)
         return
+    if not told["matmul"]:
+        yield Finding(f"TensorFlow of {name} multiplied nothing in a container",
+                      "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
     for entry in told["matmul"]:
         yield from product(plan, {"name": f"{name} in a container"}, entry)
     cards = [entry for entry in told["matmul"] if "gpu" in entry["requested"].lower()]

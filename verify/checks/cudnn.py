@@ -42,10 +42,9 @@ def present(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             if entry["default"]:
                 yield from _header(plan, entry, tree)
         for library in tree["libraries"]:
-            if library["error"]:
-                yield Finding(
-                    f"{library['path']} is no whole library: {library['error']}", provision(plan)
-                )
+            if library["error"] or not library["soname"]:
+                reason = library["error"] or "it has no SONAME, by which programs ask for it"
+                yield Finding(f"{library['path']} is no whole library: {reason}", provision(plan))
 
 
 def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Finding | Seen]:
@@ -138,7 +137,7 @@ def _bad_links(wanted: list[Any], tree: Document) -> Iterator[str]:
         places = {str(PurePosixPath(path).parent) for path in files}
         for place in sorted(places if entry["default"] else ()):
             end = files.get(_end(f"{place}/libcudnn.so", targets))
-            if f"{place}/libcudnn.so" not in targets or (end and end["soname"] != entry["soname"]):
+            if end is None or end["soname"] != entry["soname"]:
                 yield f"{place}/libcudnn.so is no link to {entry['soname']}"
 
 

@@ -72,6 +72,12 @@ def mig(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             "Whether the GPUs are split as declared is not known: no driver could be asked",
             "see driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
         return
+    known, cards = [row["gpu"] for row in seen["gpus"]["mig"]], len(seen["gpus"]["pci"])
+    if sorted(known) != list(range(cards)):
+        yield Finding(
+            f"The PCI bus has {cards} GPUs; whether they are split is told of"
+            f" {', '.join(map(str, known)) or 'none'}",
+            "see gpu.count", verdict=Verdict.INCONCLUSIVE)
     yield from findings(driver_running.mig, plan, seen)
     yield Seen("; ".join(f"GPU {row['gpu']}: MIG {row['mode'] or 'not known to it'}"
                          f" {' '.join(row['instances'])}".rstrip() for row in seen["gpus"]["mig"]))

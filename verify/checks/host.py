@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from compat import driver_state
 
+from ..shape import DAMAGED
 from ..verdict import Verdict
 from .registry import (
     INVENTORY,
@@ -54,6 +55,9 @@ def unread(snapshot: Document, name: str) -> Finding | None:
     if section["state"] == "ok" and section["data"] is not None:
         return None
     error = section["error"] or "no data"
+    if section["state"] == DAMAGED:
+        return Finding(f"Section '{name}' is damaged, or of another release: {error}",
+                       "take a new snapshot with this release's probe", error, Verdict.INCONCLUSIVE)
     if name == "environment" and section["state"] in {"hung", "error"}:
         return Finding(
             f"A login's environment cannot be read: {error}",

@@ -100,6 +100,9 @@ def release(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             yield Finding(f"{name} has no receipt: it was not installed by gpufleet",
                           provision(plan))
             continue
+        if distribution not in _normalized(receipt["packages"]):
+            yield Finding(f"The receipt of {name} does not list {distribution}: it proves nothing",
+                          f"move {stack['venv']} away; then {provision(plan)}")
         differ = _differences(_normalized(receipt["packages"]), packages)
         if differ:
             yield Finding(
