@@ -1967,8 +1967,8 @@ def section_toolkits(host):
             "cudart": [v for v in cudart if v], "receipt": tree in received,
             "headers": toolkit_headers(host, tree),
             "realpath": host.realpath(tree), "closed": closed_to_users(host, [
-                name for name in (tree, tree + "/bin", tree + "/include",
-                                  library_directory(host, tree)) if name and host.exists(name)])})
+                name for name in (tree, tree + "/bin", tree + "/include", *toolkit_libraries(
+                    host, library_directory(host, tree))) if host.exists(name)])})
     return {"trees": trees, "default": default_link(host),
             "occupied": sorted(host.glob(host["prefix"] + "/cuda-[0-9]*"), key=natural)}
 
@@ -1984,6 +1984,12 @@ def toolkit_headers(host, tree):
             found.append({"path": path, "version": number and "%d.%d" % (
                 int(number) // 1000, int(number) % 1000 // 10)})
     return found
+
+
+def toolkit_libraries(host, directory):
+    """A toolkit's directory of libraries and all in it, but for cuDNN's."""
+    return [directory, *(name for name in libraries(host, directory, "")
+                         if not os.path.basename(name).startswith("libcudnn"))] if directory else []
 
 
 def toolkit_version(host, tree):
@@ -2077,14 +2083,22 @@ def cudnn_of(host, tree):
         # A missing link is one finding, the version of the file that it should lead to another.
         if not host.exists(path):
             path = by_soname.get(soname, path)
-        state, version, error = in_child(ask_cudnn, (host.path(path),), host.inner_s / 4)
+        words = scratch_file()
+        state, version, error = in_child(ask_cudnn, (host.path(path), words), host.inner_s / 4)
+        words.seek(0)
+        said = words.read().decode("utf-8", "replace").strip()
+        words.close()
         if state == "hung":
             error = "no answer: " + error
+        # One that lacks another library says so, and aborts.
+        if error and said:
+            error += " (%s)" % said[-300:]
         found["loaded"].append({"soname": soname, "path": path, "version": version, "error": error})
     return found
 
 
-def ask_cudnn(path):
+def ask_cudnn(path, words):
+    os.dup2(words.fileno(), 2)
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOW)
     except OSError as error:

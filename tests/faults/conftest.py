@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from lab import driver_repository
 from lab.stubs import library
-from tests.acceptance.conftest import ROOT, Fleet
+from tests.acceptance.conftest import ROOT, Fleet, lab
 from tests.acceptance.conftest import fleet as fleet  # noqa: PLC0414
+from tests.acceptance.test_containers import CARDS
 from verify import session, wishes
 
 from .catalogue import Fault, collateral
@@ -31,12 +33,12 @@ class Healthy:
     wishes: dict[str, Any] = field(default_factory=dict)
     before: Checks = field(default_factory=dict)
 
-    def provision(self, status: int | None = 0) -> str:
+    def provision(self, status: int | None = 0, **more: Any) -> str:
         """Make it so, by the playbook that the launcher runs."""
         playbook = ROOT / ".venv" / "bin" / "ansible-playbook"
         return self.fleet.run(
             playbook, "playbooks/site.yml", "-i", self.inventory, "--limit", "lab1",
-            "-e", json.dumps(self.wishes), status=status,
+            "-e", json.dumps({**self.wishes, **more}), status=status,
         ).stdout  # fmt: skip
 
     def verify(self, **more: Any) -> Checks:
@@ -87,6 +89,56 @@ def one_stack(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Healthy
     host = Healthy(fleet)
     host.provision()
     return host.healthy()
+
+
+@pytest.fixture(scope="module")
+def two_toolkits(one_stack: Healthy) -> Healthy:
+    """Besides, TensorFlow 2.18.1 on CUDA 12.5, and CUDA 12.3, whose libraries bear its names."""
+    host = Healthy(one_stack.fleet, "inventory/side-by-side", {
+        "gpu_stacks": [{"tensorflow": "2.13.1"}, {"tensorflow": "2.18.1"}]})  # fmt: skip
+    host.provision()
+    return host.healthy()
+
+
+@pytest.fixture(scope="module")
+def with_driver(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Healthy:
+    """A driver's packages, as stand-ins, and upgrades that happen at night."""
+    folder, place = tmp_path_factory.mktemp("driver"), "/srv/driver-packages"
+    fingerprint = driver_repository.build(folder)
+    bring(fleet, folder, place)
+    version = next(iter(driver_repository.VERSIONS))
+    label = driver_repository.LABEL
+    host = Healthy(fleet, wishes={
+        "gpu_stacks": [],
+        "gpu_driver": {"branch": version.partition(".")[0], "source": "nvidia_repo"},
+        "nvidia_driver_repository": {
+            "uri": f"copy:{place}", "suite": "./", "label": label, "pin": f"release o={label}",
+            "key": f"file://{place}/{driver_repository.KEY_FILE}", "fingerprints": [fingerprint]},
+        "nvidia_driver_space": {"/usr": 50},
+    })  # fmt: skip
+    host.on("apt-get update -qq; apt-get install -qq --no-install-recommends unattended-upgrades")
+    host.provision()
+    return host.healthy()
+
+
+@pytest.fixture(scope="module")
+def with_cards(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Healthy:
+    """Docker with NVIDIA's toolkit, and two cards, the last two as stand-ins."""
+    folder, place = tmp_path_factory.mktemp("toolkit"), "/srv/toolkit"
+    lab(fleet, "toolkit-repository", str(folder))
+    bring(fleet, folder, place)
+    host = Healthy(fleet, wishes={
+        "gpu_stacks": [], "gpu_expect": {"count": 2}, "gpu_containers": {"toolkit": "1.17.8"},
+        "nvidia_docker_repo_url": f"file://{place}",
+        "nvidia_docker_repo_key": f"file://{place}/key.asc",
+        "nvidia_docker_repo_key_fingerprint": (folder / "fingerprint").read_text().strip(),
+    })  # fmt: skip
+    host.on("apt-get update -qq; apt-get install -qq --no-install-recommends docker.io")
+    host.on(CARDS)
+    # What has no stand-in, such as the cards on the PCI bus, is wrong before and after.
+    host.provision(status=None)
+    host.before = host.verify()
+    return host
 
 
 Prove = Callable[[Fault, Checks, Checks], None]

@@ -42,7 +42,12 @@ def moved(path: str, then: str = "true") -> dict[str, str]:
 
 def cut(path: str) -> dict[str, str]:
     """The same for one of which only the first half is there."""
-    return moved(path, f"cp {KEPT}/{path.rpartition('/')[2]} {path}; truncate -s 40% {path}")
+    return moved(path, f"cp {KEPT}/{path.rpartition('/')[2]} {path}; {halved(path)}")
+
+
+def halved(path: str) -> str:
+    """Cut a file short where it is."""
+    return f"truncate -s $(( $(stat -c %s {path}) / 2 )) {path}"
 
 
 def edited(path: str, expression: str) -> dict[str, str]:
@@ -56,9 +61,9 @@ def not_opened(library: str, reason: str) -> str:
 
 
 MISSING = "No such file or directory"
-PAGE = "echo '<!DOCTYPE html><title>Please log in</title>' >"
+PAGE = "echo '<!DOCTYPE html><title>Please log in</title><form action=login method=post>' >"
 
-FAULTS = [
+ONE_STACK = [
     Fault("1", "`libcudnn.so.8: cannot open shared object file`: the library was removed", "host",
           "stack.libraries", not_opened("libcudnn.so.8", MISSING), PROVISION,
           f"rm {LIB}/libcudnn.so.8.6.0", also=OF_CUDNN),
@@ -77,7 +82,8 @@ FAULTS = [
           **moved(f"{LIB}/libcudnn.so.8"), also=(*OF_CUDNN, "stack.libraries")),
     Fault("3", "the link `libcublas.so.11` is missing", "host", "toolkit.files",
           r"libcublas.so.11 \(missing\)", PROVISION,
-          **moved(f"{LIB}/libcublas.so.11"), also=(*OF_CUDA, "stack.libraries")),
+          **moved(f"{LIB}/libcublas.so.11"),
+          also=(*OF_CUDA, "stack.libraries", "cudnn.present")),
     Fault("3", "`ldconfig` never ran (`sudo ldconfig /usr/local/cuda/lib64` \"fixes\" it)", "host",
           "linker.cache", "cache does not know libcu", r"on the host: ldconfig",
           "mkdir -p /srv/empty; ldconfig -f /dev/null", repair="ldconfig"),
@@ -96,7 +102,7 @@ FAULTS = [
           also=(*OF_CUDA, "stack.libraries")),
     Fault("7", "`cannot read file data`: a library of the toolkit is cut short", "host",
           "toolkit.files", r"libcusolver.so.11.4.1.48 \(size\)", PROVISION,
-          f"truncate -s 30% {LIB}/libcusolver.so.11.4.1.48",
+          halved(f"{LIB}/libcusolver.so.11.4.1.48"),
           also=(*OF_CUDA, "stack.libraries", "stack.mapped")),
     Fault("7", "cuDNN's library is cut short", "host", "cudnn.present",
           "libcudnn_cnn_infer.so.8.6.0 is no whole library: truncated", PROVISION,
@@ -106,7 +112,7 @@ FAULTS = [
           **cut(f"{SITE}/tensorflow/libtensorflow_framework.so.2"),
           also=(*SILENT, "stack.matmul")),
     Fault("8", "`invalid ELF header`: a login page was saved as a library", "host",
-          "stack.libraries", not_opened("libcurand.so.10", "invalid ELF header|file too short"),
+          "stack.libraries", not_opened("libcurand.so.10", "invalid ELF header"),
           PROVISION, **moved(f"{LIB}/libcurand.so.10.3.0.86",
                              f"{PAGE}{LIB}/libcurand.so.10.3.0.86"), also=OF_CUDA),
     Fault("8", "a login page was saved as cuDNN", "host", "cudnn.present",
@@ -117,7 +123,7 @@ FAULTS = [
           "stack.libraries", not_opened("libcublas.so.11", "undefined symbol"), PROVISION,
           **moved(f"{LIB}/libcublasLt.so.11.11.3.6",
                   f"cp {STAND_INS}/libcublasLt.so.11 {LIB}/libcublasLt.so.11.11.3.6"),
-          also=OF_CUDA),
+          also=(*OF_CUDA, "cudnn.present")),
     Fault("13", "`Loaded runtime CuDNN library: 8.5.0 but source was compiled with: 8.6.0`", "host",
           "cudnn.present", "says it is cuDNN 8.5.0, declared is 8.6.0", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8.6.0",
@@ -139,9 +145,10 @@ FAULTS = [
           "leads to /srv/other, declared is /usr/local/cuda-11.8", PROVISION,
           "mkdir -p /srv/other; ln -sfn /srv/other /usr/local/cuda"),
     Fault("16", "`/usr/local/cuda` is a directory", "host", "toolkit.default-link",
-          "/usr/local/cuda is a directory, no link", "move /usr/local/cuda away",
-          "rm /usr/local/cuda; mkdir -p /usr/local/cuda/lib64",
-          repair="mv /usr/local/cuda /srv/theirs; ln -s cuda-11.8 /usr/local/cuda"),
+          "/usr/local/cuda is a directory, no link",
+          rf"mv /usr/local/cuda /usr/local/cuda.old; then {PROVISION}",
+          "rm /usr/local/cuda; mkdir -p /usr/local/cuda/lib64", also=("host.plan",),
+          repair="mv /usr/local/cuda /usr/local/cuda.old; ln -s cuda-11.8 /usr/local/cuda"),
     Fault("16", "`/usr/local/cuda` is gone", "host", "toolkit.default-link",
           "/usr/local/cuda is missing", PROVISION, "rm /usr/local/cuda",
           repair="ln -s cuda-11.8 /usr/local/cuda"),
@@ -175,4 +182,43 @@ FAULTS = [
     Fault("59", "users cannot read the stack's packages", "host", "stack.readable",
           r"tensorflow \(mode 0700\)", r"chmod a\+r", f"chmod 700 {SITE}/tensorflow",
           repair=f"chmod 755 {SITE}/tensorflow"),
+    Fault("11", "a toolkit's file system is mounted noexec: no library there can be mapped", "host",
+          "toolkit.readable", "/usr/local is mounted noexec", "mount -o remount,exec /usr/local",
+          "mount --bind /usr/local /usr/local; mount -o remount,bind,noexec /usr/local",
+          repair="umount /usr/local",
+          also=("toolkit.present", "cudnn.present", "stack.libraries", "stack.mapped")),
+    Fault("11", "a stack's file system is mounted noexec", "host", "stack.readable",
+          "/opt/gpufleet/stacks is mounted noexec", "mount -o remount,exec /opt/gpufleet/stacks",
+          "cd /opt/gpufleet; mount --bind stacks stacks; mount -o remount,bind,noexec stacks",
+          repair="umount /opt/gpufleet/stacks", also=("stack.matmul", *SILENT)),
 ]
+
+# Toolkits 12.3 and 12.5 offer the same sonames; TensorFlow 2.18.1 is bound to 12.5.
+BOUND = "/opt/gpufleet/stacks/tensorflow-2.18.1/lib/python3.11/site-packages/_gpufleet_binding.pth"
+FIRST = "/etc/ld.so.conf.d/000-site.conf"
+ELSEWHERE = "takes libcudart.so.12 from /usr/local/cuda-12.3/.*, not from /usr/local/cuda-12.5"
+SIDE_BY_SIDE = [
+    Fault("58", "two toolkits share a soname, and the linker takes the other's", "host",
+          "linker.cache", ELSEWHERE, r"take that directory out of /etc/ld.so.conf.d, run ldconfig",
+          f"echo /usr/local/cuda-12.3/lib64 >{FIRST}; ldconfig", repair=f"rm {FIRST}; ldconfig",
+          also=("linker.providers",)),
+    Fault("58", "the same, from the next `ldconfig` on", "host", "linker.cache",
+          "from the next ldconfig on the linker would take those", "out of /etc/ld.so.conf.d",
+          f"echo /usr/local/cuda-12.3/lib64 >{FIRST}", repair=f"rm {FIRST}",
+          also=("linker.providers",)),
+    Fault("58", "our own file names the toolkits in another order", "host", "linker.registered",
+          "names /usr/local/cuda-12.3/lib64, .* instead of", PROVISION,
+          "sed -i '2i /usr/local/cuda-12.3/lib64' /etc/ld.so.conf.d/gpufleet-cuda.conf; ldconfig",
+          also=("linker.cache", "linker.providers")),
+    Fault("58", "the framework of one toolkit maps the other's libraries", "host", "stack.mapped",
+          "maps libraries from outside /usr/local/cuda-12.5: /usr/local/cuda-12.3/",
+          rf"{PROVISION} \(it binds the stack to its toolkit again\)",
+          f"mv {BOUND} /srv/; echo /usr/local/cuda-12.3/lib64 >{FIRST}; ldconfig",
+          repair=f"mv /srv/_gpufleet_binding.pth {BOUND}; rm {FIRST}; ldconfig",
+          also=("stack.files", "stack.files-mapped", "linker.cache", "linker.providers")),
+    Fault("16", "`/usr/local/cuda` leads to another toolkit than declared", "host",
+          "toolkit.default-link", "leads to /usr/local/cuda-12.5, declared is /usr/local/cuda-11.8",
+          PROVISION, "ln -sfn cuda-12.5 /usr/local/cuda"),
+]
+
+FAULTS = [*ONE_STACK, *SIDE_BY_SIDE]

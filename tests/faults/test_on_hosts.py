@@ -4,22 +4,32 @@ other that does not state the same cause; repaired as the remedy says, the host 
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
-from . import libraries
+from . import containers, environment, framework, holds, libraries, plan
 from .catalogue import Fault
 from .conftest import Healthy, Prove, verdicts
 
 pytestmark = pytest.mark.lab
-UP = ("--hosts", "lab1")
+UP, ARTIFACTS = ("--hosts", "lab1"), ("--all",)
+TWO_GPUS = {"gpu_expect": {"count": 2}}
 
 
-def break_and_mend(host: Healthy, fault: Fault, prove: Prove) -> None:
-    """Inject it, judge, repair, and see that all is as it was."""
+def named(faults: list[Fault]) -> Any:
+    """A test for each fault."""
+    return pytest.mark.parametrize("fault", faults, ids=lambda fault: fault.name)
+
+
+def break_and_mend(host: Healthy, fault: Fault, prove: Prove, **more: Any) -> None:
+    """Inject it, judge (with `more` wishes), repair, and see that all is as it was."""
     assert isinstance(fault.inject, str)
+    before = host.verify(**more) if more else host.before
     try:
         host.on(f"set -e\n{fault.inject}")
-        prove(fault, host.before, host.verify())
+        prove(fault, before, host.verify(**more))
     finally:
         if fault.repair:
             host.on(f"set -e\n{fault.repair}")
@@ -28,6 +38,64 @@ def break_and_mend(host: Healthy, fault: Fault, prove: Prove) -> None:
     assert verdicts(host.verify()) == verdicts(host.before)
 
 
-@pytest.mark.parametrize("fault", libraries.FAULTS, ids=lambda fault: fault.name)
+@named([*libraries.ONE_STACK, *environment.ANYWHERE, *framework.PACKAGES])
 def test_with_one_stack(one_stack: Healthy, fault: Fault, prove: Prove) -> None:
     break_and_mend(one_stack, fault, prove)
+
+
+@named(environment.WITH_TWO_GPUS)
+def test_with_two_gpus_declared(one_stack: Healthy, fault: Fault, prove: Prove) -> None:
+    break_and_mend(one_stack, fault, prove, **TWO_GPUS)
+
+
+@pytest.mark.parametrize("written", environment.OWN_CHOICE)
+def test_a_job_may_keep_to_one_gpu(one_stack: Healthy, written: dict[str, str]) -> None:
+    before = one_stack.verify(**TWO_GPUS)
+    one_stack.on(written["inject"])
+    try:
+        found = one_stack.verify(**TWO_GPUS)
+    finally:
+        one_stack.on(written["repair"])
+    assert verdicts(found) == verdicts(before)
+    assert "CUDA_VISIBLE_DEVICES=" in found["environment.login"]["evidence"]
+
+
+@named(framework.WITH_ANY_GPU)
+def test_with_any_gpu(one_stack: Healthy, fault: Fault, prove: Prove) -> None:
+    break_and_mend(one_stack, fault, prove, gpu_expect={})
+
+
+@named(plan.FAULTS)
+def test_refused_before_anything_changes(one_stack: Healthy, fault: Fault, prove: Prove) -> None:
+    assert callable(fault.inject)
+    wishes: dict[str, Any] = {}
+    fault.inject(wishes)
+    tmp = fault in plan.NO_EXEC_TMP
+    one_stack.on("mount -t tmpfs -o noexec tmpfs /tmp" if tmp else "true")
+    try:
+        state = one_stack.fleet.state("lab1")
+        found = one_stack.verify(**wishes)
+        said = one_stack.provision(status=None, **wishes)
+        assert one_stack.fleet.state("lab1") == state
+    finally:
+        one_stack.on("umount /tmp" if tmp else "true")
+    # What is wished now is not there yet, and other checks say so: of the plan only one does.
+    prove(fault, {**found, "host.plan": one_stack.before["host.plan"]}, found)
+    assert "failed=1" in said
+    assert re.search(fault.remedy, " ".join(said.split()))
+
+
+@named(libraries.SIDE_BY_SIDE)
+def test_side_by_side(two_toolkits: Healthy, fault: Fault, prove: Prove) -> None:
+    break_and_mend(two_toolkits, fault, prove)
+
+
+@named(holds.FAULTS)
+def test_with_a_driver(with_driver: Healthy, fault: Fault, prove: Prove) -> None:
+    break_and_mend(with_driver, fault, prove)
+
+
+@pytest.mark.slow
+@named(containers.FAULTS)
+def test_with_containers(with_cards: Healthy, fault: Fault, prove: Prove) -> None:
+    break_and_mend(with_cards, fault, prove)

@@ -457,6 +457,59 @@ def test_cuda_visible_devices_counts_only_where_gpus_are_declared(
     assert verdicts(plan, snapshot)["environment.login"] == "PASS"
 
 
+@pytest.mark.parametrize(
+    ("visible", "shown"),
+    [("", 0), ("-1", 0), ("NoDevFiles", 0), ("1", 1), ("0,0", 1), ("0,2,1", 1), ("7", 0), ("x", 0)],
+)
+def test_cuda_reads_up_to_the_first_that_is_no_gpu(
+    plan: Document, snapshot: Document, visible: str, shown: int
+) -> None:
+    with_gpus(plan, snapshot)
+    data(snapshot, "environment")["login"]["CUDA_VISIBLE_DEVICES"] = visible
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert f"it shows {shown} of the 2 declared GPUs" in found["environment.login"]["cause"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "job", "verdict"),
+    [({"CUDA_VISIBLE_DEVICES": "1"}, True, "PASS"),
+     ({"CUDA_VISIBLE_DEVICES": ""}, True, "PASS"),
+     ({"CUDA_VISIBLE_DEVICES": "GPU-1f"}, True, "PASS"),
+     ({"LD_LIBRARY_PATH": "/opt/cuda/lib64"}, True, "PASS"),
+     ({"CUDA_VISIBLE_DEVICES": "2"}, True, "FAIL"),
+     ({"LD_LIBRARY_PATH": "/opt/cuda/lib64/stubs"}, True, "FAIL"),
+     ({"CUDA_VISIBLE_DEVICES": "1"}, False, "FAIL")],
+)  # fmt: skip
+def test_what_one_job_chooses_is_its_own_affair(
+    plan: Document, snapshot: Document, variables: dict[str, str], job: bool, verdict: str
+) -> None:
+    with_gpus(plan, snapshot)
+    data(snapshot, "environment")["others"].append(
+        {"where": "/etc/cron.d/train", "variables": variables, "job": job})
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["environment.login"]["verdict"] == verdict
+    assert "/etc/cron.d/train sets " in found["environment.login"]["evidence"]
+    assert verdict == "PASS" or "out of /etc/cron.d/train" in found["environment.login"]["remedy"]
+
+
+def test_the_file_that_sets_it_is_named(plan: Document, snapshot: Document) -> None:
+    environment = data(snapshot, "environment")
+    environment["login"]["PYTHONPATH"] = "/opt/site"
+    environment["mentions"] = {"PYTHONPATH": ["/etc/profile.d/site.sh"]}
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["environment.login"]["remedy"].endswith("out of /etc/profile.d/site.sh")
+
+
+@fault(toolkit__readable=("/usr/local is mounted noexec", "remount,exec /usr/local"))
+def toolkits_mounted_noexec(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "disks")["noexec"] = ["/tmp", "/usr/local"]
+
+
+@fault(stack__readable=("/opt/gpufleet/stacks is mounted noexec", "remount,exec"))
+def stacks_mounted_noexec(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "disks")["noexec"] = ["/opt/gpufleet/stacks"]
+
+
 @fault(environment__login=("PYTHONPATH=/opt/site", "take it out"))
 def python_path_set(plan: Document, snapshot: Document) -> None:
     data(snapshot, "environment")["login"]["PYTHONPATH"] = "/opt/site"

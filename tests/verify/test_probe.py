@@ -521,6 +521,48 @@ def test_a_login_is_a_real_shell_that_may_be_noisy(root: Path) -> None:
     assert login["PYTHONPATH"] is None
 
 
+def test_what_services_and_cron_are_given_is_read_from_their_files(root: Path) -> None:
+    given = {
+        ("etc/security/pam_env.conf", "# A DEFAULT=1\nCUDA_HOME DEFAULT=/opt/cuda\n", False),
+        ("etc/environment.d/site.conf", "PYTHONPATH=/opt/site\n", False),
+        ("etc/systemd/system.conf.d/site.conf",
+         '[Manager]\nDefaultEnvironment=A=1 \\\n "PYTHONHOME=/opt/a b"\n', False),
+        ("etc/systemd/system/service.d/all.conf",
+         "[Service]\nEnvironment=LD_PRELOAD=/opt/x.so\n", False),
+        ("etc/systemd/system/train.service",
+         "[Service]\nEnvironmentFile=-/etc/default/train\nEnvironmentFile=-/none\n", True),
+        ("etc/crontab", "CUDA_VISIBLE_DEVICES=\n0 3 * * * root A=1 true\n", False),
+        ("etc/cron.d/train", "CUDA_VISIBLE_DEVICES = '0'\n", True),
+    }
+    for name, text, _ in given:
+        put(root, name, text)
+    put(root, "etc/default/train", "export CUDA_VISIBLE_DEVICES=1\n")
+    put(root, "etc/systemd/system/plain.service", "[Service]\nEnvironment=LANG=C\n")
+    found = look(root)["environment"]
+    seen = {row["where"]: row for row in found["others"] if row["where"].startswith("/etc")}
+    del seen["/etc/ld.so.preload"]
+    assert {name: row["job"] for name, row in seen.items()} == {
+        f"/{name}": job for name, _, job in given}
+    assert {name: row["variables"] for name, row in seen.items()} == {
+        "/etc/security/pam_env.conf": {"CUDA_HOME": "/opt/cuda"},
+        "/etc/environment.d/site.conf": {"PYTHONPATH": "/opt/site"},
+        "/etc/systemd/system.conf.d/site.conf": {"PYTHONHOME": "/opt/a b"},
+        "/etc/systemd/system/service.d/all.conf": {"LD_PRELOAD": "/opt/x.so"},
+        "/etc/systemd/system/train.service": {"CUDA_VISIBLE_DEVICES": "1"},
+        "/etc/crontab": {"CUDA_VISIBLE_DEVICES": ""},
+        "/etc/cron.d/train": {"CUDA_VISIBLE_DEVICES": "0"},
+    }
+    assert found["unread"] == []
+
+
+def test_the_files_that_name_a_variable_are_told(root: Path) -> None:
+    put(root, "etc/environment", "CUDA_HOME=/opt/cuda\n")
+    put(root, "etc/profile.d/site.sh", "# PYTHONPATH=/no\nexport CUDA_HOME LD_PRELOAD=\n")
+    assert look(root)["environment"]["mentions"] == {
+        "CUDA_HOME": ["/etc/environment", "/etc/profile.d/site.sh"],
+        "LD_PRELOAD": ["/etc/profile.d/site.sh"]}
+
+
 def test_packages_are_read_without_importing_anything(root: Path) -> None:
     venv = root / "opt/gpufleet/stacks/relic"
     put(venv, "pyvenv.cfg", "home = /usr/bin\nversion_info = 3.6.15\n")

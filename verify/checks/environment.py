@@ -47,13 +47,14 @@ def login(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         # What one job sets is its author's affair, unless it can be right for none.
         reasons = _never_right(plan, values) if job else _disturbing(plan, values, found["offers"])
         for name, reason in reasons:
-            place = f"in {shortened(told[name])}" if name in told else f"where {name} is set"
-            yield Finding(
-                f"{where} sets {name}={values[name]}: {reason}",
-                f"on the host: take {name} out of {where} (a unit: then systemctl daemon-reload,"
-                " and restart it)" if where.startswith("/") else
-                f"on the host: find {place} ({PLACES}) and take it out",
-            )
+            if where.startswith("/"):
+                remedy = (f"on the host: take {name} out of {where} (a unit: then systemctl"
+                          " daemon-reload, and restart it)")
+            elif name in told:
+                remedy = f"on the host: take it out of {shortened(told[name])}"
+            else:
+                remedy = f"on the host: find where {name} is set ({PLACES}) and take it out"
+            yield Finding(f"{where} sets {name}={values[name]}: {reason}", remedy)
         sets = ", ".join(f"{key}={value}" for key, value in values.items())
         yield Seen(f"{where} sets {sets or 'none'}")
     if found.get("unread"):

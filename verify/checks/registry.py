@@ -186,6 +186,18 @@ def _planned(plan: Document, kind: str, receipt_id: str) -> str | None:
     return versions.get((kind, receipt_id))
 
 
+def not_executable(seen: Sections, paths: Iterable[str]) -> Iterator[Finding]:
+    """Places of these paths that are mounted noexec."""
+    for place in seen["disks"]["noexec"]:
+        below = [path for path in paths if path.startswith(f"{place.rstrip('/')}/")]
+        if below:
+            yield Finding(
+                f"{place} is mounted noexec: no library of {shortened(below)} can be mapped, and no"
+                " program there started",
+                f"on the host: mount -o remount,exec {place}; and take noexec out of /etc/fstab",
+            )
+
+
 def unchanged(
     plan: Document, receipts: Document, kind: str, receipt_id: str, path: str
 ) -> Iterator[Finding]:

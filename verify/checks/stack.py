@@ -20,6 +20,7 @@ from .registry import (
     closed,
     declared_none,
     no_stacks,
+    not_executable,
     provision,
     shortened,
     unchanged,
@@ -172,7 +173,7 @@ def python(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield Seen(f"{name}: Python {start['python']} in {start['prefix']}")
 
 
-@check("stack.readable", reads=("stacks",), repair=LOOK, severity="major", excuse=no_stacks)
+@check("stack.readable", reads=("stacks", "disks"), repair=LOOK, severity="major", excuse=no_stacks)
 def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Every user of the host can start each stack's interpreter and read its packages."""
     there = {stack["name"]: found for stack, found in installed(plan, seen)}
@@ -181,6 +182,7 @@ def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             yield Finding(f"There is no {stack['venv']} to look at", provision(plan),
                           verdict=Verdict.INCONCLUSIVE)
     yield from closed(there.items())
+    yield from not_executable(seen, [found["venv"] for found in there.values()])
 
 
 @check("stack.build", reads=("stacks",), excuse=no_stacks)
@@ -234,8 +236,8 @@ def libraries(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         for soname in wanted:
             if soname in failed:
                 yield Finding(
-                    f"TensorFlow of {stack['name']} cannot open {soname}: it would leave the GPU"
-                    " unused", provision(plan), failed[soname])
+                    f"TensorFlow of {stack['name']} cannot open {soname}, and would leave the GPU"
+                    f" unused: {failed[soname]}", provision(plan), failed[soname])
             elif soname not in opened and not any(
                 name == soname or name.startswith(f"{soname}.") for name in mapped
             ):

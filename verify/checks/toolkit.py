@@ -18,6 +18,7 @@ from .registry import (
     closed,
     found_here,
     no_toolkits,
+    not_executable,
     numbers,
     provision,
     unchanged,
@@ -87,10 +88,10 @@ def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             yield Finding(f"{toolkit['path']}: {other['because']}", provision(plan))
 
 
-@check("toolkit.readable", reads=("toolkits",), repair=LOOK, severity="major",
+@check("toolkit.readable", reads=("toolkits", "disks"), repair=LOOK, severity="major",
        excuse=no_toolkits)
 def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
-    """Every user of the host can pass through the directories of each toolkit."""
+    """Every user of the host can enter each toolkit, read its libraries and map them."""
     trees = {tree["path"]: tree for tree in seen["toolkits"]["trees"]}
     for toolkit in plan["toolkits"]:
         if toolkit["path"] not in trees:
@@ -98,6 +99,7 @@ def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                           verdict=Verdict.INCONCLUSIVE)
     planned = [toolkit["path"] for toolkit in plan["toolkits"] if toolkit["path"] in trees]
     yield from closed((path, trees[path]) for path in planned)
+    yield from not_executable(seen, planned)
 
 
 @check(
@@ -112,7 +114,11 @@ def default_link(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     target = f"{wanted['path'].rpartition('/')[0]}/{wanted['target']}"
     if link["state"] != "link":
         there = "is missing" if link["state"] == "missing" else f"is a {link['state']}, no link"
-        yield Finding(f"{wanted['path']} {there}; it should lead to {target}", provision(plan))
+        # What we did not make is not taken away by us.
+        yield Finding(
+            f"{wanted['path']} {there}; it should lead to {target}",
+            provision(plan) if link["state"] == "missing" else
+            f"on the host: mv {wanted['path']} {wanted['path']}.old; then {provision(plan)}")
     elif link["realpath"] is None:
         yield Finding(
             f"{wanted['path']} leads to {link['target']}, which is not there", provision(plan)

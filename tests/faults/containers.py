@@ -1,0 +1,32 @@
+"""Containers that get no GPUs, or lose them. The host has two cards, as stand-ins."""
+
+from __future__ import annotations
+
+from .catalogue import Fault
+from .libraries import PROVISION
+
+# Somebody's configuration management wrote the file without what it did not know of.
+FORGET = """
+import json
+path = "/etc/docker/daemon.json"
+kept = {key: value for key, value in json.load(open(path)).items() if key != "runtimes"}
+json.dump(kept, open(path, "w"))
+"""
+
+FAULTS = [
+    Fault("53", "containers lose their GPUs after `systemctl daemon-reload`: no links in /dev/char",
+          "host", "containers.reload",
+          "Without /dev/char/1:5 running containers lose their GPUs at the next", PROVISION,
+          "rm /dev/char/1:5", also=("containers.runtime",)),
+    Fault("54", "`could not select device driver` with capabilities `gpu`: no runtime registered",
+          "host", "containers.runtime", "runtime", PROVISION,
+          f"python3 -c '{FORGET}'; systemctl restart docker",
+          also=("containers.gpus", "containers.reload", "containers.cdi")),
+    Fault("54", "the CDI specification is of a former driver", "host", "containers.cdi",
+          "is of 535.261.03, loaded is 550.163.01", PROVISION,
+          "sed -i s/535.261.03/550.163.01/ /srv/driver/nvidia/version",
+          repair="sed -i s/550.163.01/535.261.03/ /srv/driver/nvidia/version"),
+    Fault("54", "the CDI specification is gone", "host", "containers.cdi", "specification",
+          PROVISION, "rm -f /etc/cdi/nvidia* /run/cdi/nvidia*",
+          also=("containers.gpus", "containers.reload", "containers.runtime")),
+]

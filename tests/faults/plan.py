@@ -1,0 +1,36 @@
+"""What the plan refuses, before anything changes on the host.
+
+Injected are wishes, of which the plan is made together with what the probe saw of the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .catalogue import Fault
+
+
+def wished(**wishes: Any) -> Any:
+    """A fault that is a wish."""
+    return lambda found: found.update(wishes)
+
+
+NOT_ENOUGH = {"gpu_driver": {"branch": "470", "source": "preinstalled"}, "gpu_toolkits": ["12.3"]}
+
+FAULTS = [
+    Fault("50", "a toolkit is newer than the driver allows", "plan", "host.plan",
+          r"gpu_driver.*470 is too old: CUDA 12.3", "use a newer branch, or ask for an older CUDA",
+          wished(**NOT_ENOUGH)),
+    Fault("50", "a framework's CUDA is newer than the driver allows", "plan", "host.plan",
+          r"gpu_driver.*470 is too old", "use a newer branch, or ask for an older CUDA",
+          wished(**{**NOT_ENOUGH, "gpu_toolkits": [], "gpu_stacks": [{"tensorflow": "2.18.1"}]})),
+]
+
+# On a host whose /tmp is a file system of its own, mounted noexec.
+NO_EXEC_TMP = [
+    Fault("11", "`/tmp` is mounted noexec: NVIDIA's installer could not run", "plan", "host.plan",
+          "/tmp is mounted noexec, and NVIDIA's installer runs from there",
+          "set gpu_tmpdir to a directory that may execute files",
+          wished(gpu_toolkits=["12.3"])),
+]
+FAULTS += NO_EXEC_TMP
