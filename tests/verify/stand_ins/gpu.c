@@ -1,7 +1,7 @@
 /* Stand-ins for NVIDIA's libraries, for tests on machines without a GPU. They compute on the
  * processor, so that what is computed can be right, and are told by the environment to go wrong:
  *
- *   STAND_IN_GPUS=2  STAND_IN_CUINIT=803  STAND_IN_FREE_MIB=300
+ *   STAND_IN_GPUS=2  STAND_IN_CUINIT=803  STAND_IN_FREE_MIB=300  STAND_IN_CAPABILITY=30
  *   STAND_IN_CUBLAS, _NVRTC, _CUDNN, _CUDA, _PEER = wrong | zeros | crash | hang | STATUS, and
  *   STAND_IN_HEAT, in degrees.
  *
@@ -69,8 +69,8 @@ int cuDeviceGetAttribute(int *value, int which, int device)
     case 36: *value = 5000000; break;
     case 37: *value = 256; break;
     case 38: *value = 4 << 20; break;
-    case 75: *value = 7; break;
-    case 76: *value = 5; break;
+    case 75: *value = number("STAND_IN_CAPABILITY", 75) / 10; break;
+    case 76: *value = number("STAND_IN_CAPABILITY", 75) % 10; break;
     default: *value = 0;
     }
     return 0;

@@ -1,0 +1,57 @@
+"""A healthy host with two GPUs, of which the computing is done by stand-ins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.verify.conftest import data, document
+from tests.verify.test_checks import with_gpus
+from tests.verify.test_compute import run
+from verify import judge, probe
+
+INTERPRETER = """\
+#!/bin/sh
+cat {home}/chatter >&2
+cat {home}/document
+"""
+
+
+class Computing:
+    """What its stand-ins are told, and the verdicts that come of it."""
+
+    def __init__(self, home: Path, libraries: tuple[Path, Path]) -> None:
+        self.home, self.libraries = home, libraries
+        self.plan, self.snapshot = document("plan.json"), document("snapshot.json")
+        with_gpus(self.plan, self.snapshot)
+        # What is proven here is that of the stand-ins' own releases.
+        self.plan["toolkits"][0].update(path=str(libraries[0]), short="12.2")
+        self.plan["cudnn"][0].update(toolkit="12.2", short="8.9.7")
+        self.told: dict[str, str] = {}
+        self.chatter = ""
+        self.holders: list[dict[str, Any]] = []
+        self.framework: dict[str, Any] = data(self.snapshot, "stacks")["stacks"][0]["framework"]
+
+    def checks(self) -> dict[str, dict[str, Any]]:
+        """{check: what it says}, of what the stand-ins do now."""
+        data(self.snapshot, "driver")["holders"] = self.holders
+        data(self.snapshot, "compute").update(deep=False, runs=[run(self.libraries, **self.told)])
+        stack = data(self.snapshot, "stacks")["stacks"][0]
+        stack["framework"] = self._of_the_interpreter(stack["venv"])
+        return {row["id"]: row for row in judge.judge(self.plan, self.snapshot)["checks"]}
+
+    def _of_the_interpreter(self, venv: str) -> dict[str, Any]:
+        """The framework's run as the probe sees it."""
+        program = self.home / venv.lstrip("/") / "bin/python"
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(INTERPRETER.format(home=self.home))
+        program.chmod(0o755)
+        (self.home / "chatter").write_text(f"{self.chatter}\n")
+        # What TensorFlow says beside it is read by the probe.
+        printed = {key: value for key, value in self.framework.items() if key != "said"}
+        (self.home / "document").write_text(
+            f"noise\n{probe.FRAMEWORK_MARK}{json.dumps(printed)}\n")
+        host = probe.Host({"root": str(self.home), "matmul": "", "tmpdir": "/"}, 20)
+        found: dict[str, Any] = probe.framework_of(host, {"venv": venv}, 10)
+        return found

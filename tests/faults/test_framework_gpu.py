@@ -1,0 +1,56 @@
+"""Each fault of what is computed, on stand-ins that the real smoke test runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.verify import stand_ins
+
+from .catalogue import Fault, collateral
+from .framework_gpu import FAULTS
+from .framework_gpu_host import Computing
+
+OWN = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement",
+       "stack.capability", "stack.matmul", "stack.gpu", "toolkit.cublas", "toolkit.nvrtc",
+       "toolkit.device-query", "cudnn.convolution")
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A toolkit and a driver of stand-ins."""
+    return stand_ins.build(tmp_path_factory.mktemp("stand-ins"))
+
+
+@pytest.fixture
+def host(tmp_path: Path, libraries: tuple[Path, Path]) -> Computing:
+    """A healthy host."""
+    return Computing(tmp_path, libraries)
+
+
+@pytest.fixture(scope="module")
+def healthy(
+    tmp_path_factory: pytest.TempPathFactory, libraries: tuple[Path, Path]
+) -> dict[str, str]:
+    """Its verdicts."""
+    found = Computing(tmp_path_factory.mktemp("healthy"), libraries).checks()
+    assert {name: found[name]["cause"] for name in OWN if found[name]["verdict"] != "PASS"} == {}
+    return {name: row["verdict"] for name, row in found.items()}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_caught_by_its_check(
+    host: Computing, healthy: dict[str, str], fault: Fault
+) -> None:
+    assert not isinstance(fault.inject, str)
+    fault.inject(host)
+    after = host.checks()
+    said = after[fault.check]
+    assert said["verdict"] == fault.verdict, said
+    assert re.search(fault.cause, said["cause"] or said["evidence"], re.DOTALL)
+    assert re.search(fault.remedy, said["remedy"])
+    assert collateral(fault, healthy, {name: row["verdict"] for name, row in after.items()}) == []
+    changed = {name for name, row in after.items() if row["verdict"] != healthy[name]}
+    assert set(fault.also) <= changed
