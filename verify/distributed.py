@@ -213,9 +213,11 @@ def parameter_server(side, tensorflow, numpy):
         session.run(fill, dict(zip(sources, operands)))
         numbers, _ = session.run([parts, add], {factor: b}, options, metadata)
         added = session.run(total)
-    # Which device each part was really given to, from the graphs that were run.
-    placed = {node.name: node.device for part in metadata.partition_graphs for node in part.node
-              if "MatMul" in node.op or "Var" in node.op}
+        placed = placement(metadata)
+        if not placed:  # 1.0 hands no graphs over from afar, but tells where it spent its time
+            options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+            session.run([parts, add], {factor: b}, options, metadata)
+            placed = placement(metadata)
     for task in (0, 1):
         name = own + "part%d" % task
         side.document["variables"].append({"task": task, "device": placed.get(name)})
@@ -225,6 +227,15 @@ def parameter_server(side, tensorflow, numpy):
     side.document["variables"].append({"task": 1 - me, "device": placed.get(own + "total")})
     side.document["sum"] = {"wrong": wrong_rows(numpy, exact(numpy, sum(operands), b), added)}
     side.gather("waiting for the other host to finish", True)
+
+
+def placement(metadata):
+    """Which device each part was really given to: {node: device}, of what was run."""
+    found = {node.node_name: device.device for device in metadata.step_stats.dev_stats
+             for node in device.node_stats}
+    found.update((node.name, node.device) for part in metadata.partition_graphs
+                 for node in part.node if "MatMul" in node.op or "Var" in node.op)
+    return found
 
 
 def own_device(side, tf):
@@ -246,23 +257,26 @@ def all_reduce(side, tensorflow, numpy):
     os.environ["TF_CONFIG"] = json.dumps({
         "cluster": {"worker": workers}, "task": {"type": "worker", "index": side.me}})
     side.stage("starting its server")
+    # As many on each host: the strategy knows no other way.
+    devices = tf.config.experimental
+    if side.config["gpus"] is not None:
+        cards = devices.list_physical_devices("GPU")[:side.config["gpus"]]
+        devices.set_visible_devices(cards, "GPU")
     strategy = multi_worker(tf.distribute, kind)
     side.document.update(communication=kind, in_sync=int(strategy.num_replicas_in_sync))
     a, b = operand(numpy, 1), operand(numpy, 2)
 
     def replica():
-        context = tf.distribute.get_replica_context()
-        mine = tf.cast(context.replica_id_in_sync_group, tf.float32)
-        product = tf.linalg.matmul(tf.constant(a) + mine, tf.constant(b))
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, product)
+        # Told apart by host, not by replica: 2.0 numbers the replicas of each host from 0.
+        product = tf.linalg.matmul(tf.constant(a + side.me), tf.constant(b))
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, product)
 
     run = getattr(strategy, "run", None) or strategy.experimental_run_v2
     step = tf.autograph.experimental.do_not_convert(replica)
     side.stage("computing")
     results = strategy.experimental_local_results(
         tf.function(lambda: run(step), autograph=False)())
-    count = side.document["in_sync"]
-    expected = exact(numpy, count * a + count * (count - 1) // 2, b)
+    expected = exact(numpy, side.document["in_sync"] // 2 * (a + a + 1), b)
     for result in results:
         side.document["replicas"].append({
             "device": getattr(result, "backing_device", None) or result.device,

@@ -78,6 +78,12 @@ class Pair:
         """How many GPUs each is declared to have."""
         return declared_gpus(self.hosts[0]), declared_gpus(self.hosts[1])
 
+    @property
+    def least(self) -> int | None:
+        """How many of them both have."""
+        first, second = self.gpus
+        return None if first is None or second is None else min(first, second)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -91,7 +97,8 @@ class Job:
 def declared_gpus(host: Declared) -> int | None:
     """`gpu_expect.count`, if it is said."""
     expect = host.wishes.get("gpu_expect")
-    return expect.get("count") if isinstance(expect, dict) else None
+    count = expect.get("count") if isinstance(expect, dict) else None
+    return count if isinstance(count, int) else None
 
 
 # -- what is asked ---------------------------------------------------------------------------------
@@ -263,11 +270,13 @@ class _Meeting:
 
     def start(self, task: Any) -> None:
         """Have both sides' commands ready to run."""
-        addresses = [address_of(host) for host in self.job.pair.hosts]
+        pair = self.job.pair
+        addresses = [address_of(host) for host in pair.hosts]
+        gpus = pair.gpus if self.job.kind == "parameter-server" else (pair.least, pair.least)
         for index, side in enumerate(self.sides):
             config = {
                 "kind": self.job.kind, "index": index, "addresses": addresses,
-                "gpus": self.job.pair.gpus[index], "deadline_s": side.deadline_s}
+                "gpus": gpus[index], "deadline_s": side.deadline_s}
             run = (f"env -i PATH=/usr/bin:/bin {shlex.quote(side.connection.python)}"
                    f" -I -c {shlex.quote(READER)}")
             side.worker = task.shell(

@@ -111,6 +111,17 @@ def test_hosts_with_gpus_pass_with_nccl(
     assert "Init COMPLETE" in found["gpu01"]["pair.nccl"]["evidence"]
 
 
+def test_of_unequal_hosts_as_many_gpus_take_part_on_each(
+    plan: Document, snapshot: Document, records: list[Document]
+) -> None:
+    cards = with_gpus(records)
+    for record in cards:
+        record["gpus"] = [8, 2]
+    found = meeting(plan, snapshot, cards)
+    for check in PAIR_CHECKS:
+        assert verdicts(found, check) == ("PASS", "PASS"), found["gpu01"][check]
+
+
 def test_gpus_on_one_side_only_are_no_nccl(
     plan: Document, snapshot: Document, records: list[Document]
 ) -> None:

@@ -219,7 +219,9 @@ def reduced(communication: str) -> Judge:
     """Every replica of this host got the exact sum of all, over this way of communication."""
 
     def judge(meeting: Meeting) -> Iterator[Finding | Seen]:
-        own, gpus = meeting.own, meeting.gpus
+        own, declared = meeting.own, meeting.record["gpus"]
+        # As many on each host.
+        gpus = None if None in declared else min(declared)
         replicas = own["replicas"]
         kinds = [str(row["device"]).upper().split(":")[-2] for row in replicas]
         wanted = (["GPU"] * gpus if gpus else ["CPU"]) if gpus is not None else kinds
