@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from . import catalogue, judge, report, terminal
+from . import bundle, catalogue, judge, report, terminal
 from .errors import ConfigurationError
 from .local import here, plan_here
 from .pairs import NOTHING, Asked
@@ -58,7 +58,8 @@ def parser() -> argparse.ArgumentParser:
                      help="judge this saved snapshot instead of looking")
     top.add_argument("--plan", action="append", default=[], metavar="FILE",
                      help="the saved plan of a saved snapshot's host")
-    top.add_argument("--save", type=Path, metavar="DIR", help="also save snapshots and plans there")
+    top.add_argument("--save", type=Path, metavar="DIR",
+                     help="save snapshots and plans there, to be sent: names and secrets removed")
     top.add_argument("--report", type=Path, default=REPORTS, metavar="DIR",
                      help="where reports are kept")
     top.add_argument("--fanout", type=int, default=Manner.fanout, metavar="N",
@@ -138,7 +139,7 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
             session.notes = session.hosts[0].plan["notes"]
     page = report.write(directory, session)
     if options.save:
-        report.save(options.save, session)
+        _share(session, options.save, console)
     _run_suite(session, directory / "junit.xml", options, rest)
     latest = report.point_latest(directory) / page.name
     if options.json:
@@ -146,6 +147,16 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
     else:
         terminal.show(Console(), session, latest if latest.exists() else page)
     return judge.exit_status(session.document)
+
+
+def _share(session: Session, directory: Path, console: Console) -> None:
+    """Save what can be sent, and say what to look for in it before it is."""
+    made = report.share(directory, session)
+    console.print(f"Saved to {directory}, to be sent: {bundle.NOTE}", markup=False, soft_wrap=True)
+    for each in made:
+        if not each["same_verdicts"]:
+            console.print(f"{each['host']}: without these names the verdicts are not the same;"
+                          " say so when you send it.", style="bold red", markup=False)
 
 
 def _run_suite(

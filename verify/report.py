@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 
 from . import summary
+from .bundle import bundles
 from .errors import ConfigurationError
 from .judge import CHECK_IDS
 from .session import Session
@@ -67,6 +68,18 @@ def save(directory: Path, session: Session) -> None:
         for kind, document in (("snapshots", host.snapshot), ("plans", host.plan)):
             if document:
                 _write(directory / kind / f"{file_name(host.name)}.json", _json(document))
+
+
+def share(directory: Path, session: Session) -> list[dict[str, Any]]:
+    """What can be sent in a report of a fault: cleaned, and one file for each host as well."""
+    made = bundles(session.hosts)
+    for bundle in made:
+        name = f"{file_name(bundle['host'])}.json"
+        for kind, document in (("snapshots", bundle["snapshot"]), ("plans", bundle["plan"]),
+                               ("bundles", bundle)):
+            if document:
+                _write(directory / kind / name, _json(document))
+    return made
 
 
 def new_directory(parent: Path) -> Path:

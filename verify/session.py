@@ -152,10 +152,15 @@ def offline(
     """Judge saved snapshots, with saved plans or with the inventory's wishes."""
     session, begin = Session(), time.monotonic()
     plans = {plan["host"]: plan for plan in (_document(name) for name in plan_files)}
+    said: dict[str, dict[str, Any]] = {}
     hosts: dict[str, Declared] | None = None
     for name in snapshot_files:
         snapshot = _document(name)
         host = snapshot["host"]
+        if "result" in snapshot:
+            # A bundle has it all in one: plan, snapshot, and what was said of a host without one.
+            plans[host] = snapshot["plan"]
+            said[host], snapshot = snapshot["result"], snapshot["snapshot"]
         if host not in plans:
             if hosts is None:
                 hosts = {found.name: found for found in declared(question or Question())}
@@ -164,8 +169,8 @@ def offline(
                     f"There is no plan for {host}: it is in no --plan and not in the inventory.",
                     name, "Give its plan with --plan FILE, or its inventory with -i.")
             plans[host] = plan_of(hosts[host], snapshot, resolve)
-        session.hosts.append(
-            HostRun(host, snapshot, plans[host], judge.judge(plans[host], snapshot)))
+        result = judge.judge(plans[host], snapshot) if snapshot else said[host]
+        session.hosts.append(HostRun(host, snapshot, plans[host], result))
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
 

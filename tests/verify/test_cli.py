@@ -116,10 +116,14 @@ def test_hosts_that_met_have_their_checks_in_every_report(
 def test_saved_documents_can_be_judged_again(tmp_path: Path, broken: str) -> None:
     first = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path / "r"),
                 "--save", str(tmp_path / "s"))
-    again = run("verify", "--json", "--snapshot", str(tmp_path / "s/snapshots/gpu01.json"),
-                "--plan", str(tmp_path / "s/plans/gpu01.json"), "--report", str(tmp_path / "r"))
-    assert first.returncode == again.returncode == 1
-    assert json.loads(again.stdout)["summary"]["FAIL"] == 1
+    assert "look through it" in first.stderr
+    for words in (["--snapshot", f"{tmp_path}/s/snapshots/host1.json",
+                   "--plan", f"{tmp_path}/s/plans/host1.json"],
+                  ["--snapshot", f"{tmp_path}/s/bundles/host1.json"]):
+        again = run("verify", "--json", *words, "--report", str(tmp_path / "r"))
+        assert first.returncode == again.returncode == 1
+        assert json.loads(again.stdout)["summary"]["FAIL"] == 1
+    assert "gpu01" not in "".join(p.read_text() for p in (tmp_path / "s").rglob("*.json"))
 
 
 def test_an_unreachable_host_is_one_item_and_one_check(tmp_path: Path) -> None:
