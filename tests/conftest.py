@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 SLOWER = ("lab", "slow")
@@ -14,3 +16,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return any(map(item.get_closest_marker, SLOWER)), "acceptance" in item.nodeid
 
     items.sort(key=cost)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The figures of the proof, over all faults that were injected in this run (tests/faults)."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(
+        kind, []) if report.when == "call"]  # fmt: skip
+    rows = [value for report in reports for key, value in report.user_properties if key == "fault"]
+    if rows:
+        numbers = {row["number"] for row in rows}
+        terminalreporter.section("faults")
+        terminalreporter.write_line(
+            f"injected: {len(rows)} (of {len(numbers)} numbers); caught:"
+            f" {sum(row['caught'] for row in rows)}; caught with the right cause and remedy:"
+            f" {sum(row['right'] for row in rows)}; collateral failures:"
+            f" {sum(len(row['collateral']) for row in rows)}")

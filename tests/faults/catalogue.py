@@ -79,4 +79,4 @@ def collateral(fault: Fault, before: Mapping[str, str], after: Mapping[str, str]
 def table() -> list[list[str]]:
     """Rows for the documentation: number, what the user sees, check, how proven."""
     return [[fault.number, fault.shows, ", ".join(f"`{name}`" for name in
-             (fault.check, *fault.also)), fault.place] for fault in faults()]
+             dict.fromkeys((fault.check, *fault.also))), fault.place] for fault in faults()]

@@ -170,18 +170,3 @@ def fault_found(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
         "right": fault.says(check),
         "collateral": collateral(fault, verdicts(before), verdicts(after)),
     }
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The figures of the proof, over all faults of this run."""
-    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(
-        kind, []) if report.when == "call"]  # fmt: skip
-    rows = [value for report in reports for key, value in report.user_properties if key == "fault"]
-    if rows:
-        numbers = {row["number"] for row in rows}
-        terminalreporter.section("faults")
-        terminalreporter.write_line(
-            f"injected: {len(rows)} (of {len(numbers)} numbers); caught:"
-            f" {sum(row['caught'] for row in rows)}; caught with the right cause and remedy:"
-            f" {sum(row['right'] for row in rows)}; collateral failures:"
-            f" {sum(len(row['collateral']) for row in rows)}")

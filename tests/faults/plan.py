@@ -15,15 +15,15 @@ def wished(**wishes: Any) -> Any:
     return lambda found: found.update(wishes)
 
 
-NOT_ENOUGH = {"gpu_driver": {"branch": "470", "source": "preinstalled"}, "gpu_toolkits": ["12.3"]}
+OLD_DRIVER = {"gpu_driver": {"branch": "470", "source": "preinstalled"}, "gpu_expect": {"count": 2}}
 
 FAULTS = [
     Fault("50", "a toolkit is newer than the driver allows", "plan", "host.plan",
           r"gpu_driver.*470 is too old: CUDA 12.3", "use a newer branch, or ask for an older CUDA",
-          wished(**NOT_ENOUGH)),
+          wished(**OLD_DRIVER, gpu_toolkits=["12.3"])),
     Fault("50", "a framework's CUDA is newer than the driver allows", "plan", "host.plan",
           r"gpu_driver.*470 is too old", "use a newer branch, or ask for an older CUDA",
-          wished(**{**NOT_ENOUGH, "gpu_toolkits": [], "gpu_stacks": [{"tensorflow": "2.18.1"}]})),
+          wished(**OLD_DRIVER, gpu_stacks=[{"tensorflow": "2.18.1"}])),
 ]
 
 # On a host whose /tmp is a file system of its own, mounted noexec.
