@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from .driver_state import (
 )
 from .host import Host, mapping, mappings
 
+GIVEN_AWAY = "vfio-pci"  # the driver of a card that a virtual machine has
 PERSISTENCE = "nvidia-persistenced.service"
 FABRIC = "nvidia-fabricmanager.service"
 
@@ -26,7 +28,10 @@ def nodes(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     there = texts(part(host, "gpus").get("nodes"))
     if host.driver is None or not host.gpus:
         return
-    wanted = [f"/dev/nvidia{at}" for at in range(len(host.gpus))]
+    count = sum(card.get("driver") != GIVEN_AWAY for card in host.gpus)
+    # In a container they keep the numbers that they have on the machine.
+    numbered = [name for name in there if re.fullmatch(r"/dev/nvidia\d+", name)]
+    wanted = [f"/dev/nvidia{at}" for at in range(count)] if len(numbered) < count else []
     wanted += ["/dev/nvidiactl", "/dev/nvidia-uvm"]
     # Without that one CUDA does not start; so it was made as we looked, if CUDA does.
     started = {"/dev/nvidia-uvm"} if part(host, "driver").get("cuinit") == 0 else set()

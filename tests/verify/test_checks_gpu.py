@@ -112,6 +112,21 @@ def nvml_counts_another_number(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvml"]["count"] = 1
 
 
+@fault()
+def a_third_card_is_given_to_a_virtual_machine(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "gpus")["pci"].append(
+        {"address": "0000:09:00.0", "vendor": "0x10de", "device": "0x2330", "class": "0x030200",
+         "driver": "vfio-pci"})
+
+
+@fault()
+def a_container_whose_cards_have_the_machine_s_numbers(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "gpus")["nodes"] = ["/dev/nvidia3", "/dev/nvidia7", "/dev/nvidiactl",
+                                       "/dev/nvidia-uvm"]
+
+
 @fault(gpu__identity=("FAIL", "GPU 0 (0000:00:00.0) is a NVIDIA H100 80GB HBM3, declared is"
                       " NVIDIA A100-SXM4-40GB", "correct gpu_expect"))
 def another_model(plan: Document, snapshot: Document) -> None:

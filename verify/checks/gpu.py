@@ -33,8 +33,10 @@ def _count_not_set(plan: Document) -> str | None:
 @check("gpu.count", reads=("gpus",), repair=HARDWARE, excuse=_count_not_set)
 def count(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The host has as many NVIDIA GPUs on its PCI bus as are declared."""
-    wanted, cards = plan["expect"]["count"], seen["gpus"]["pci"]
+    wanted, cards = plan["expect"]["count"], _own(seen)
     listed = ", ".join(f"{card['address']} ({card['device']})" for card in cards)
+    if given := len(seen["gpus"]["pci"]) - len(cards):
+        listed += f", and {given} of virtual machines ({driver_running.GIVEN_AWAY})"
     if len(cards) > wanted:
         yield Finding(
             f"{len(cards)} NVIDIA GPUs are in the host, declared is gpu_expect:"
@@ -51,6 +53,11 @@ def count(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             listed or "no NVIDIA GPU on the PCI bus",
         )
     yield Seen(listed or "no NVIDIA GPU on the PCI bus")
+
+
+def _own(seen: Sections) -> list[Document]:
+    """The cards on the bus but for those that are given to virtual machines."""
+    return [card for card in seen["gpus"]["pci"] if card["driver"] != driver_running.GIVEN_AWAY]
 
 
 def _no_layout(plan: Document) -> str | None:
@@ -211,7 +218,7 @@ def _same_model(wanted: str, name: str) -> bool:
 def visible(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The driver has each NVIDIA card that is on the PCI bus: NVML and nvidia-smi name the same."""
     yield from blind(seen, "Whether the driver has every card")
-    bus = {card["address"]: card for card in seen["gpus"]["pci"]}
+    bus = {card["address"]: card for card in _own(seen)}
     there, counted = [card["address"] for card in cards(seen)], seen["smi"]["nvml"]["count"]
     for address in sorted(set(bus) - set(there)) if there else []:
         yield Finding(
