@@ -1480,8 +1480,8 @@ EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
     ("key-rejected", r"Loading of (?:unsigned module|module with \S+ \S+) is rejected"
                      r"|Key was rejected by service|Lockdown: modprobe: unsigned module loading"),
     ("api-mismatch", r"NVRM: API mismatch"),
-    ("init-failed", r"(?:NVRM: (?:GPU )?" + PLACE + r": )?(?:NVRM: )?(?:RmInitAdapter failed"
-                    r"|rm_init_adapter failed)"),
+    ("init-failed", r"NVRM: (?:GPU )?" + PLACE + r": (?:RmInitAdapter|rm_init_adapter) failed"),
+    ("init-failed", r"NVRM: (?:RmInitAdapter|rm_init_adapter) failed"),
     ("init-failed", r"nvidia: probe of " + PLACE + r" failed|nvidia " + r"[0-9a-f:.]+: probe with"
                     r" driver nvidia failed|NVRM: The NVIDIA probe routine failed"
                     r"|NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
