@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from verify import matmul
+from verify import matmul, probe
 
 from . import stand_ins
 
@@ -290,3 +290,51 @@ class TestDeep:
         row = found["sustained"][0]
         assert (row["wrong"], row["settled_s"], row["error"]) == (0, None, None)
         assert row["samples"][-1]["temperature_c"] == 70
+
+
+class TestSection:
+    """The probe's section of it."""
+
+    def section(self, home: Path, script: str, **config: Any) -> Document:
+        settings = {"mode": "full", "matmul": script, "prefix": str(home), "expect_gpus": 0,
+                    "state_dir": "/nonexistent", "tmpdir": str(home), **config}
+        found: Document = probe.section_compute(probe.Host(settings, 10))
+        return found
+
+    def test_each_toolkit_is_tried(self, libraries: tuple[Path, Path]) -> None:
+        toolkit = libraries[0]
+        found = self.section(toolkit.parent, SCRIPT.read_text())
+        run, = found["runs"]
+        assert found["deep"] is False
+        assert (run["toolkit"], run["state"], run["nvrtc"]["ptx"]) == (str(toolkit), "ok", True)
+        assert run["mapped"] == [str(toolkit / "lib64/libnvrtc.so.12")]
+        assert (run["cublas"], run["sustained"]) == ([], None)
+        assert not list(toolkit.parent.glob("gpufleet-*"))
+
+    def test_a_declared_gpu_without_a_driver_is_not_forgotten(
+        self, libraries: tuple[Path, Path]
+    ) -> None:
+        run, = self.section(libraries[0].parent, SCRIPT.read_text(), expect_gpus=2)["runs"]
+        assert "libcuda.so.1" in run["driver"]["error"]
+        assert [row["error"] for row in run["cublas"]] == ["the driver shows 0 GPUs"] * 2
+
+    def test_in_mode_facts_nothing_is_tried(self, libraries: tuple[Path, Path]) -> None:
+        found = self.section(libraries[0].parent, SCRIPT.read_text(), mode="facts")
+        assert found == {"deep": False, "runs": []}
+
+    def test_a_run_that_hangs_or_crashes_is_its_own_finding(
+        self, libraries: tuple[Path, Path]
+    ) -> None:
+        home = libraries[0].parent
+        told = matmul.COMPUTE_MARK + json.dumps({"state": "failed", "error": "stopped"})
+        said = f"print({told!r}, flush=True)"
+        hung, = self.section(home, f"{said}\nimport time\ntime.sleep(60)")["runs"]
+        assert (hung["state"], hung["nvrtc"]) == ("hung", None)
+        assert hung["error"].startswith("stopped, no answer within")
+        died, = self.section(home, f"{said}\nimport os\nos.abort()")["runs"]
+        assert (died["state"], died["error"]) == ("failed", "stopped, killed by SIGABRT")
+
+    def test_what_the_probe_runs_itself_holds_no_gpu(self) -> None:
+        assert probe.OWN_RUN.search("python3\0-I\0/tmp/gpufleet-a1b2/matmul.py\0--toolkit\0")
+        assert probe.OWN_RUN.search("python3\0/gpufleet/matmul.py\0--expect-gpus\0")
+        assert not probe.OWN_RUN.search("python3\0/home/ann/matmul.py\0")
