@@ -20,6 +20,7 @@ What makes it a proof:
 """
 import argparse
 import array
+import concurrent.futures
 import ctypes
 import glob
 import json
@@ -891,8 +892,9 @@ def on_each(key, entries, tell, runtime, compute):
 
 
 def blank(options, **more):
+    gpus = range(options.gpus) if options.gpu is None else [options.gpu]
     return [dict(more, gpu=gpu, wrong=None, busy=None, error=WAITING, budget=options.budget)
-            for gpu in range(options.gpus)]
+            for gpu in gpus]
 
 
 def busy(runtime, budget_mib):
@@ -942,10 +944,10 @@ CHANNELS, SIDE, WINDOW = 8, 16, 3
 def convolve(options, tell):
     found = {"gpu": options.gpu, "soname": os.path.basename(options.cudnn), "version": None,
              "wrong": None, "busy": None, "error": RUNNING}
-    tell(cudnn=found)
+    tell(cudnn=[found])
     cudnn, runtime = Convolver(options.cudnn), Runtime(options.toolkit)
     found["version"] = cudnn.version()
-    tell(cudnn=found)
+    tell(cudnn=[found])
     runtime.enter(options.gpu)
     found["busy"] = busy(runtime, options.budget)
     if found["busy"] is None:
@@ -954,7 +956,7 @@ def convolve(options, tell):
         made = convolution(cudnn, runtime, image, weights)
         found["wrong"] = sum(map(operator.ne, made, convolved(image, weights)))
     found["error"] = None
-    tell(cudnn=found)
+    tell(cudnn=[found])
 
 
 def convolution(cudnn, runtime, image, weights):
@@ -1298,6 +1300,17 @@ class Run:
     def stage(self, name, otherwise, share=0.5, **more):
         """Do a stage and note what it says of itself; `otherwise` stands if it says nothing."""
         self.tell(error="stopped in the stage " + name)
+        return self.done(name, otherwise, share, more)
+
+    def each(self, name, entries, **more):
+        """The same in a process for each GPU, all at once: eight in a row would take minutes."""
+        self.tell(error="stopped in the stage " + name)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            told = pool.map(lambda entry: self.done(
+                name, [entry], 0.5, dict(more, gpu=entry["gpu"]))[0], entries)
+        return list(told)
+
+    def done(self, name, otherwise, share, more):
         words = [word for key, value in more.items() for word in ("--" + key, str(value))]
         left_s = self.begin + self.options.deadline - time.time()
         told, ended = in_process(self.options, name, max(2, left_s * share), words)
@@ -1322,33 +1335,34 @@ def through_toolkit(options):
         run.tell(driver=run.stage("driver", silent))
     there = len(run.document["devices"])
     gpus = max(there, 0 if wanted == "any" else int(wanted))
-    unseen_gpu = {"wrong": None, "busy": None, "error": "the driver shows %d GPU%s" % (
-        there, "" if there == 1 else "s")}
 
-    def entries(stage, share=0.5, **more):
-        silent = [dict(more, gpu=gpu, wrong=None, busy=None, error=RUNNING)
-                  for gpu in range(there)]
-        places = ",".join(device["address"] for device in run.document["devices"])
-        return run.stage(stage, silent, share, gpus=there, places=places) if there else []
+    def entries(numbers, **more):
+        return [dict(more, gpu=gpu, wrong=None, busy=None, error=RUNNING) for gpu in numbers]
+
+    def on_all(stage, fields, **more):
+        """Of each GPU that is there, and of each that ought to be."""
+        lacking = "the driver shows %d GPU%s" % (there, "" if there == 1 else "s")
+        return run.each(stage, entries(range(there), **fields), **more) + [
+            dict(entry, error=lacking) for entry in entries(range(there, gpus), **fields)]
 
     run.tell(nvrtc=run.stage("nvrtc", {"version": None, "arch": None, "ptx": False, "ran": [],
                                        "error": RUNNING}, gpus=there))
-    figures_of = {"n": options.size or SIZE_GPU, "first_s": None, "steady_s": None, "tflops": None}
-    run.tell(cublas=entries("cublas", **figures_of) + [
-        dict(figures_of, gpu=gpu, **unseen_gpu) for gpu in range(there, gpus)])
+    run.tell(cublas=on_all("cublas", {"n": options.size or SIZE_GPU, "first_s": None,
+                                      "steady_s": None, "tflops": None}))
     for soname, path in cudnns(options.toolkit).items():
-        for gpu in range(gpus):
-            entry = dict(unseen_gpu, gpu=gpu, soname=soname, version=None)
-            if gpu < there:
-                entry = run.stage("cudnn", dict(entry, error=RUNNING), gpu=gpu, cudnn=path)
-            run.tell(cudnn=[*run.document["cudnn"], entry])
+        found = on_all("cudnn", {"soname": soname, "version": None}, cudnn=path)
+        run.tell(cudnn=run.document["cudnn"] + found)
     if options.deep and there:
-        run.tell(bandwidth=entries("bandwidth", 0.2, gib_s=None))
+        everywhere = {"gpus": there, "places": ",".join(
+            device["address"] for device in run.document["devices"])}
+        run.tell(bandwidth=run.stage(
+            "bandwidth", entries(range(there), gib_s=None), 0.2, **everywhere))
         pairs = [{"from": a, "to": b, "access": None, "gib_s": None, "wrong": None,
                   "error": RUNNING} for a in range(there) for b in range(there) if a != b]
         run.tell(peer=run.stage("peer", pairs, 0.3, gpus=there) if pairs else [])
-        run.tell(sustained=entries("sustained", 1, n=options.size or SIZE_DEEP, seconds=None,
-                                   samples=[], settled_s=None))
+        run.tell(sustained=run.stage(
+            "sustained", entries(range(there), n=options.size or SIZE_DEEP, seconds=None,
+                                 samples=[], settled_s=None), 1, **everywhere))
     run.tell(state=run.ended, error=None if run.ended == "ok" else "a stage did not end")
 
 
@@ -1369,8 +1383,8 @@ def main():
     parser.add_argument("--deadline", type=float, default=600, metavar="S")
     # Those of a stage's own process.
     parser.add_argument("--stage", choices=sorted(STAGES), help=argparse.SUPPRESS)
-    for name in ("--gpus", "--gpu"):
-        parser.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--gpus", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--gpu", type=int, help=argparse.SUPPRESS)
     for name in ("--cudnn", "--places"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()

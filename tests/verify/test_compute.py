@@ -165,7 +165,7 @@ def test_a_stage_that_crashes_loses_only_itself(
 
 
 def test_what_comes_after_a_crash_on_the_first_gpu_says_so(libraries: tuple[Path, Path]) -> None:
-    rows = run(libraries, cublas="crash")["cublas"]
+    rows = run(libraries, kernel="crash")["nvrtc"]["ran"]
     assert [row["error"] for row in rows] == [
         "killed by SIGSEGV", "it was not tried, since before it: killed by SIGSEGV"]
 
