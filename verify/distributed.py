@@ -73,10 +73,10 @@ class Side:
         """Say the last word, once, and be gone with every server and thread."""
         self.lock.acquire()
         try:
+            shutil.rmtree(self.home, ignore_errors=True)
             self.document.update(state=state, error=error,
                                  seconds=round(time.time() - self.begin, 2))
-            self.emit()
-            shutil.rmtree(self.home, ignore_errors=True)
+            self.emit()  # which may find nobody there any more
         finally:
             os._exit(0)
 
