@@ -253,11 +253,17 @@ class Host:
         self.config = dict(DEFAULTS, **{k: v for k, v in config.items() if v is not None})
         self.root = self.config["root"]
         self.real = os.path.realpath(self.root) == "/"
+        # What this account may not see, and root may: [{"what", "because"}].
+        self.unseen = []
         # Inner processes end before the section does, so that none is left behind.
         self.inner_s = deadline_s * 0.8
 
     def __getitem__(self, key):
         return self.config[key]
+
+    def miss(self, what, because="this account may not see it"):
+        if {"what": what, "because": because} not in self.unseen:
+            self.unseen.append({"what": what, "because": because})
 
     def path(self, name):
         return name if self.real else self.root.rstrip("/") + name
@@ -290,9 +296,20 @@ class Host:
         return done or "/"
 
     def exists(self, name):
-        return os.path.exists(self.path(self.realpath(name)))
+        try:
+            os.stat(self.path(self.realpath(name)))
+        except PermissionError:
+            self.miss(name)
+            return False
+        except (OSError, ValueError):
+            return False
+        return True
 
     def glob(self, pattern):
+        # A directory that may not be listed looks like an empty one.
+        place = os.path.dirname(re.split(r"[*?[]", pattern)[0])
+        if os.path.isdir(self.path(place)) and not os.access(self.path(place), os.R_OK | os.X_OK):
+            self.miss(place, "this account may not list it")
         return sorted(self.name(p) for p in glob.glob(self.path(pattern)))
 
     def text(self, name):
@@ -716,7 +733,7 @@ def container_of(host):
         try:
             text = first_match(r"(?:^|\0)container=([^\0]+)", host.text_or_none("/proc/1/environ"))
         except PermissionError:
-            pass
+            host.miss("/proc/1/environ")
     for name, kind in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
         text = text or (kind if host.exists(name) else None)
     return text.strip() if text else None
@@ -845,6 +862,7 @@ def next_boot(host, images):
             lines = (host.text_or_none(environment) or "").splitlines()
         except PermissionError:
             # Debian's is root's own to read.
+            host.miss(name)
             continue
         if text is None:
             continue
@@ -1167,6 +1185,7 @@ def holders_of(host):
     if not host.glob("/dev/nvidia*"):
         return []
     if host.real and os.geteuid() != 0:
+        host.miss("holders", "only root sees which files others have open")
         return None
     held = {}
     for name in host.glob("/proc/[0-9]*/fd/*"):
@@ -2682,6 +2701,8 @@ print(json.dumps(found))
 def section_containers(host):
     wanted = host["containers"]
     engine = engine_of(host, wanted["engine"]) if wanted else None
+    if engine and os.geteuid() != 0 and "permission denied" in (engine["error"] or "").lower():
+        raise PermissionError("%s: %s" % (engine["name"], engine["error"]))
     found = {"engine": engine, "daemon": daemon_of(host), "toolkit": container_toolkit(host),
              "cdi": [cdi_spec(host, name) for place in CDI_PLACES for name in host.glob(place)
                      if name.endswith((".yaml", ".yml", ".json"))],
@@ -2969,12 +2990,20 @@ def probe(config):
         deadline = float(settings["deadline_s"])
         if name not in LONG or settings["mode"] != "full":
             deadline = min(deadline, SECTION_DEADLINE_S)
-        children.append(Child(function, (Host(settings, deadline),), deadline))
-    sections = {name: {"state": state, "seconds": seconds, "error": error, "data": data}
-                for name, (state, data, error, seconds) in zip(SECTIONS, await_all(children))}
+        children.append(Child(looked, (function, Host(settings, deadline)), deadline))
+    sections, unseen = {}, []
+    for name, (state, told, error, seconds) in zip(SECTIONS, await_all(children)):
+        data, missed = told or (None, [])
+        sections[name] = {"state": state, "seconds": seconds, "error": error, "data": data}
+        unseen += [dict(each, section=name) for each in missed]
     return legible({"schema": SCHEMA, "host": settings["host"] or platform.node(),
                     "mode": settings["mode"], "euid": os.geteuid(), "started": started,
-                    "finished": utc_now(), "sections": sections})
+                    "finished": utc_now(), "unseen": unseen, "sections": sections})
+
+
+def looked(function, host):
+    """(data of a section, what of it this account may not see)."""
+    return function(host), host.unseen
 
 
 def legible(document):

@@ -882,3 +882,19 @@ def test_every_check_is_proven_by_a_fault() -> None:
               for row in table.FAULTS for name in row[2]} | {
         "driver.pending", "stack.gpu", "containers.cdi", "containers.gpus", "containers.reload"}
     assert {name for row in FAULTS for name in row[2]} | others == set(CHECKS)
+
+
+@pytest.mark.parametrize(("what", "verdict"), [
+    ("/usr/local", "INCONCLUSIVE"), ("/usr/local/cuda-11.8/lib64", "INCONCLUSIVE"),
+    ("/var/lib/gpufleet/receipts", "INCONCLUSIVE"), ("/proc/1/environ", "PASS"),
+    ("/usr/local/cuda-9.0", "PASS"), ("/boot/grub/grub.cfg", "PASS"), ("holders", "PASS"),
+])
+def test_what_was_not_seen_matters_where_the_plan_speaks_about_it(
+    plan: Document, snapshot: Document, what: str, verdict: str
+) -> None:
+    snapshot["unseen"] = [{"section": "toolkits", "what": what, "because": "no right"}]
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    probed = found.pop("host.probe")
+    assert probed["verdict"] == verdict
+    assert f"{what} (no right)" in probed["evidence"]
+    assert {check["verdict"] for check in found.values()} == {"PASS", "NOT-DECLARED"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -9,7 +10,9 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -692,29 +695,92 @@ def test_what_may_not_be_read_is_denied(monkeypatch: pytest.MonkeyPatch, root: P
 def interpreter(minor: int) -> str:
     """A Python 3.`minor` that runs; version managers leave names on the path that do not."""
     name = f"python3.{minor}"
-    own = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
+    own = sorted(Path.home().glob(f".*/versions/3.{minor}.*/bin/python"))
     for found in filter(None, [shutil.which(name), *map(str, own)]):
         if subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
             return found
     pytest.skip(f"no {name} here")
 
 
-@pytest.mark.parametrize("minor", range(6, 15))
-def test_it_runs_on_standard_input_of_many_pythons(minor: int, root: Path) -> None:
-    name = interpreter(minor)
-    config = {"root": str(root), "host": "gpu01", "deadline_s": 20}
-    script = f"CONFIG = {json.dumps(config)!r}\n" + PROBE.read_text(encoding="utf-8")
-    ended = subprocess.run([name, "-I", "-S", "-"], input=script.encode(), capture_output=True,
+NOBODY = 65534
+# An interpreter of root's own home is started by root, and goes on as an ordinary user.
+BECOME_NOBODY = f"import os, {{}}; os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+
+
+def as_started(python: str, config: dict[str, Any], user: str = "as-it-is") -> dict[str, Any]:
+    """The snapshot of the probe on standard input of an interpreter."""
+    probe_text = PROBE.read_text(encoding="utf-8")
+    script = f"CONFIG = {json.dumps(config)!r}\n" + probe_text
+    if user == "nobody":
+        if os.geteuid():
+            pytest.skip("only root can become another user")
+        wanted = {alias.name for node in ast.walk(ast.parse(probe_text))
+                  if isinstance(node, ast.Import) for alias in node.names} | {"encodings.ascii"}
+        script = BECOME_NOBODY.format(", ".join(sorted(wanted))) + script
+    ended = subprocess.run([python, "-I", "-S", "-"], input=script.encode(), capture_output=True,
                            timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr.decode()
-    snapshot = json.loads(ended.stdout.splitlines()[-1])
-    assert snapshot["host"] == "gpu01"
-    assert {section["state"] for section in snapshot["sections"].values()} == {"ok"}
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture
+def open_root(root: Path) -> Iterator[Path]:
+    """The same tree where every user comes to it; pytest's own directories are shut."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = shutil.copytree(root, Path(directory, "root"), symlinks=True)
+        for place in (copy, copy.parent):
+            place.chmod(0o755)
+        yield copy
+
+
+def form(value: Any) -> Any:
+    """The same with the type of each value in its place."""
+    if isinstance(value, dict):
+        return {key: form(inner) for key, inner in value.items() if key != "seconds"}
+    if isinstance(value, list):
+        return [form(inner) for inner in value]
+    return type(value)
+
+
+@pytest.mark.parametrize("user", ["as-it-is", "nobody"])
+@pytest.mark.parametrize("minor", range(6, 15))
+def test_every_python_says_the_same_on_standard_input(
+    minor: int, user: str, open_root: Path
+) -> None:
+    config = {"root": str(open_root), "host": "gpu01", "deadline_s": 20}
+    snapshot = as_started(interpreter(minor), config, user)
+    assert snapshot["euid"] == (NOBODY if user == "nobody" else os.geteuid())
+    assert [section["error"] for section in snapshot["sections"].values() if section["error"]] == []
+    assert form(snapshot) == form(as_started(sys.executable, config, user))
+
+
+def test_what_only_root_sees_is_told_by_whoever_is_not_root() -> None:
+    config = {"host": "gpu01", "deadline_s": 20}
+    mine, theirs = as_started("/usr/bin/python3", config), \
+        as_started("/usr/bin/python3", config, "nobody")
+    assert list(mine["sections"]) == list(theirs["sections"])
+    whole = {name for name, section in theirs["sections"].items() if section["state"] == "ok"}
+    assert {theirs["sections"][name]["state"] for name in set(theirs["sections"]) - whole} <= {
+        "denied"}
+    for name in whole:
+        assert list(mine["sections"][name]["data"]) == list(theirs["sections"][name]["data"])
+    assert [row for row in mine["unseen"] if row not in theirs["unseen"]] == []
+    assert {"section": "kernel", "what": "/proc/1/environ",
+            "because": "this account may not see it"} in theirs["unseen"]
+
+
+def test_a_place_that_may_not_be_listed_is_no_empty_one(open_root: Path) -> None:
+    (open_root / "usr/local").chmod(0o700)
+    snapshot = as_started("/usr/bin/python3", {"root": str(open_root), "host": "gpu01"}, "nobody")
+    rows = {(row["section"], row["what"]) for row in snapshot["unseen"]}
+    assert ("toolkits", "/usr/local") in rows
 
 
 def test_every_section_and_field_of_the_snapshot_is_there(root: Path) -> None:
     found = probe.probe({"root": str(root)})
-    assert list(found) == ["schema", "host", "mode", "euid", "started", "finished", "sections"]
+    assert list(found) == ["schema", "host", "mode", "euid", "started", "finished", "unseen",
+                           "sections"]
     assert list(found["sections"]) == list(probe.SECTIONS)
     for section in found["sections"].values():
         assert list(section) == ["state", "seconds", "error", "data"]

@@ -94,8 +94,26 @@ def probed(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             "judge a snapshot with the plan of the same host",
         )
     yield from filter(None, (unread(snapshot, name) for name in SECTIONS))
+    unseen = [f"{row['what']} ({row['because']})" for row in snapshot.get("unseen", [])]
+    needed = [row["what"] for row in snapshot.get("unseen", []) if _needed(plan, row["what"])]
+    if needed:
+        yield Finding(
+            f"What is planned cannot be judged without {shortened(needed)}, which the probe may"
+            " not see", "let the probe become root: ansible_become and ansible_become_password",
+            "\n".join(unseen), Verdict.INCONCLUSIVE)
+    if unseen:
+        yield Seen(f"not seen: {shortened(unseen)}")
     yield Seen(f"{len(snapshot['sections'])} sections, mode {snapshot['mode']}, as"
                f" {'root' if snapshot['euid'] == 0 else 'user ' + str(snapshot['euid'])}")
+
+
+def _needed(plan: Document, what: str) -> bool:
+    """Whether a place is one that the plan speaks about, leads to one, or lies in one."""
+    places = ["/var/lib/gpufleet", *(row["path"] for row in plan["toolkits"]),
+              *(row["venv"] for row in plan["stacks"])]
+    places += ["/boot", "/lib/modules"] if driver_state.managed(plan) else []
+    return any(f"{what}/".startswith(f"{place}/") or f"{place}/".startswith(f"{what}/")
+               for place in places)
 
 
 @check("host.plan", reads=(), repair=INVENTORY)
