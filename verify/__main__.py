@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -137,6 +138,7 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
                              told=lambda text: console.print(text, markup=False, soft_wrap=True))
         if options.local:
             session.notes = session.hosts[0].plan["notes"]
+    session.where = _where(options)
     page = report.write(directory, session)
     if options.save:
         _share(session, options.save, console)
@@ -145,8 +147,19 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
     if options.json:
         _print_json(session.document)
     else:
-        terminal.show(Console(), session, latest if latest.exists() else page)
+        terminal.show(Console(), session.for_people(), latest if latest.exists() else page)
     return judge.exit_status(session.document)
+
+
+def _where(options: argparse.Namespace) -> str:
+    """The inventories that were named, as a person in this directory types them."""
+    words = []
+    for given in options.inventory:
+        path = Path(given).absolute()
+        if path != HERE.parent / "inventory" / "lab":
+            short = path.relative_to(HERE.parent) if path.is_relative_to(HERE.parent) else path
+            words += ["-i", str(short) if path.exists() else given]
+    return shlex.join(words)
 
 
 def _share(session: Session, directory: Path, console: Console) -> None:

@@ -33,6 +33,7 @@ def html(session: Session) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    session = session.for_people()
     document = session.document
     present = {check["id"] for host in session.hosts for check in host.result["checks"]}
     return environment.get_template("report.html.j2").render(

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,28 @@ class Session:
     seconds: float = 0.0
     # What was taken for granted, where nobody had declared it.
     notes: list[str] = field(default_factory=list)
+    # The words by which the launcher finds these hosts again: -i INV.
+    where: str = ""
 
     @property
     def document(self) -> dict[str, Any]:
         """The verdicts, as `--json` prints them."""
         return judge.document(
             {host.name: host.result for host in self.hosts}, self.started, self.finished)
+
+    def for_people(self) -> Session:
+        """The same, its remedies with the words that stand in `where`; documents do without."""
+        if not self.where:
+            return self
+
+        def said(check: dict[str, str]) -> dict[str, str]:
+            remedy = re.sub(r"(\./gpufleet (?:plan|provision|remove|verify))\b",
+                            lambda found: f"{found[1]} {self.where}", check["remedy"])
+            return {**check, "remedy": remedy}
+
+        return replace(self, hosts=[
+            replace(host, result={**host.result, "checks": list(map(said, host.result["checks"]))})
+            for host in self.hosts])
 
 
 def plan_of(

@@ -120,6 +120,16 @@ def test_a_hosts_name_cannot_leave_the_directory(name: str) -> None:
     assert "/" not in found and not found.startswith(".")
 
 
+def test_remedies_name_the_inventory_for_people_and_not_in_documents(session: Session) -> None:
+    session.hosts[1].result["checks"][0]["remedy"] = (
+        "./gpufleet provision --limit gpu02; then ./gpufleet verify (see ./gpufleet report)")
+    session.where = "-i inventory/ours"
+    told = session.for_people().hosts[1].result["checks"][0]["remedy"]
+    assert told == ("./gpufleet provision -i inventory/ours --limit gpu02; then ./gpufleet verify"
+                    " -i inventory/ours (see ./gpufleet report)")
+    assert "-i inventory/ours" not in json.dumps(session.document)
+
+
 def test_the_catalogue_has_every_check_with_its_statement() -> None:
     text = catalogue.markdown()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
