@@ -1911,8 +1911,29 @@ def unlisted(host, receipt, listed):
             package = os.path.basename(name)[:-len(".dist-info")].rpartition("-")[0]
             if normal_name(package) in receipt["packages"] and not host.exists(name + "/RECORD"):
                 names.append(name + "/RECORD (it is not there)")
+        if host["mode"] == "full":
+            names += unrecorded(host, top, receipt["packages"])
     known = {path.replace(receipt["path"], top, 1) for path in known}
     return sorted({name for name in names if name not in known})
+
+
+def unrecorded(host, venv, packages):
+    """Code in the directories of these packages that no package's record lists."""
+    found, records, own = [], {}, set()
+    for name in host.glob(glob.escape(venv) + "/lib/python3*/site-packages/*.dist-info/RECORD"):
+        site = os.path.dirname(os.path.dirname(name))
+        package = os.path.basename(os.path.dirname(name))[:-len(".dist-info")].rpartition("-")[0]
+        listed = [path for path, _, _ in _record(host.path(name)) if not path.startswith("..")]
+        records.setdefault(site, set()).update(listed)
+        if normal_name(package) in packages:
+            own |= {site + "/" + path.partition("/")[0] for path in listed if "/" in path}
+    for top in sorted(own):
+        site = os.path.dirname(top)
+        for place, _, files in os.walk(host.path(top)):
+            below = host.name(place)[len(site) + 1:]
+            found += [site + "/" + below + "/" + name for name in files
+                      if name.endswith((".py", ".so")) and below + "/" + name not in records[site]]
+    return found
 
 
 def texts_of(host):

@@ -92,7 +92,7 @@ FAULTS = [
     host(14, "/etc/ld.so.conf includes no other file", "linker.registered",
          "/etc/ld.so.conf does not include it", PROVISION, "linker.cache",
          **kept("/etc/ld.so.conf", "echo /usr/local/lib >/etc/ld.so.conf")),
-    host(15, "/opt is mounted noexec", "stack.matmul", "failed to map segment", PROVISION,
+    host(15, "/opt is mounted noexec", "stack.matmul", "failed to map segment", "noexec",
          "stack.build", "stack.libraries", "stack.mapped",
          inject="mount --bind /opt /opt; mount -o remount,bind,noexec /opt", repair="umount /opt"),
     host(16, "the metadata of a second numpy in the stack", "stack.release",
@@ -115,7 +115,7 @@ FAULTS = [
          inject=f"cp {LIB}/libcudart.so.11.8.89 {SYSTEM}/libcudart.so.11.4.1; ldconfig",
          repair=f"rm {SYSTEM}/libcudart*; ldconfig"),
     host(20, "a limit on memory in limits.d under which TensorFlow cannot start", "stack.matmul",
-         "does not run", PROVISION, "stack.build", "stack.libraries", "stack.mapped",
+         "does not run", "ulimit -a", "stack.build", "stack.libraries", "stack.mapped",
          inject="printf '%s - as 1500000\\n' '*' root >/etc/security/limits.d/as.conf",
          repair="rm /etc/security/limits.d/as.conf"),
     host(21, "the interpreter behind the stack's is another one", "stack.python",
@@ -125,4 +125,8 @@ FAULTS = [
          " printf '#!/bin/sh\\nexec /usr/bin/python3.real \"$@\"\\n' >/usr/bin/python3.11;"
          " chmod 755 /usr/bin/python3.11",
          repair="mv /usr/bin/python3.real /usr/bin/python3.11"),
+    host(22, "a package's record lists only half of its files, so that the others may change",
+         "stack.files", "No receipt knows .*/numpy/", "move",
+         **kept(f"{SITE}/numpy-1.24.3.dist-info/RECORD",
+                f"cd {SITE}/numpy-1.24.3.dist-info; awk 'NR % 2' /root/kept >RECORD")),
 ]

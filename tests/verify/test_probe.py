@@ -248,6 +248,17 @@ def test_what_others_could_exchange_is_told(root: Path) -> None:
     assert found["unlisted"] == [f"{lib}/glibc-hwcaps/x86-64-v3/libcublas.so.11"]
 
 
+def test_code_that_no_record_lists_is_told(tmp_path: Path) -> None:
+    site = "lib/python3.11/site-packages/"
+    put(tmp_path, site + "x-1.dist-info/RECORD", "x/a.py,sha256=z,1\nx/b/c.so,,2\n../../bin/x,,3\n")
+    put(tmp_path, site + "theirs-1.dist-info/RECORD", "x/theirs.py,,1\ntheirs/a.py,,1\n")
+    for name in ("x/a.py", "x/b/c.so", "x/theirs.py", "x/data.txt", "theirs/more.py", "x/new.py",
+                 "x/__pycache__/a.pyc"):
+        put(tmp_path, site + name)
+    found = probe.unrecorded(probe.Host({}), str(tmp_path), {"x": "1"})
+    assert found == [str(tmp_path / site / "x/new.py")]
+
+
 def test_every_place_of_the_linkers_is_searched(root: Path) -> None:
     conf = "etc/ld.so.conf.d/"
     put(root, "etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n")

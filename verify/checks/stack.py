@@ -322,7 +322,8 @@ def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     for stack, framework, problem in ran(plan, seen, "matmul"):
         if problem and framework.get("state") == "failed":
             yield Finding(f"TensorFlow of {stack['name']} does not run: {framework['error']}",
-                          provision(plan))
+                          f"{provision(plan)}; where stack.files and toolkit.files pass, the host"
+                          " keeps it from running: look at noexec in findmnt, at ulimit -a, free")
             continue
         if problem:
             yield problem
