@@ -137,6 +137,9 @@ HARMLESS: dict[str, str] = {
 # By what an item of a list is known, where it says it.
 NAMES = ("kind", "soname", "path", "name", "toolkit", "requested", "node", "address", "where")
 
+# Of a longer list, so many rows from either end.
+LONG = 3
+
 
 def places(value: Any, name: str = "", here: Path = ()) -> Iterator[tuple[str, Path]]:
     """(name, place) of each value in a document."""
@@ -147,6 +150,9 @@ def places(value: Any, name: str = "", here: Path = ()) -> Iterator[tuple[str, P
             yield from places(inner, f"{name}/{_short(key)}", (*here, key))
     elif isinstance(value, list):
         for number, inner in enumerate(value):
+            # What is true of some rows of a long list is true of the others.
+            if LONG <= number < len(value) - LONG:
+                continue
             known = [inner[key] for key in NAMES if key in inner] \
                 if isinstance(inner, dict) else [inner]
             yield from places(inner, f"{name}/{_short(str([*known, number][0]))}",
@@ -222,18 +228,15 @@ def reason(name: str, how: str) -> str | None:
 
 
 def noticed(variant: str) -> dict[str, bool]:
-    """{mutation: whether it changes a verdict}."""
+    """{mutation: whether the host is healthy no longer}."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
     VARIANTS[variant](plan, snapshot)
-    text, healthy = json.dumps(snapshot), judge.judge(plan, snapshot)
-    assert healthy["verdict"] == "PASS"
-    before = [check["verdict"] for check in healthy["checks"]]
+    text = json.dumps(snapshot)
+    assert judge.judge(plan, snapshot)["verdict"] == "PASS"
     found = {}
     for name, place, how, what in mutations(snapshot["sections"]):
         result = judge.judge(plan, applied(text, place, how, what))
-        changed = [check["verdict"] for check in result["checks"]] != before
-        assert changed == (result["verdict"] in set(Verdict) - {Verdict.PASS}), (name, how)
-        found[f"{name}: {how}"] = changed
+        found[f"{name}: {how}"] = Verdict(result["verdict"]) is not Verdict.PASS
     return found
 
 
