@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from compat import facts
 from tests.smi_text import CONSUMER, OLD, smi_text
 from verify import judge, probe
 
@@ -358,6 +359,23 @@ def fallen_off_the_bus(plan: Document, snapshot: Document) -> None:
 @fault(kernel__log=("FAIL", "Xid 48 of 0000:00:00.0 (2 times)", "-i 0000:00:00.0"))
 def double_bit_error(plan: Document, snapshot: Document) -> None:
     event(snapshot, "xid", code=48, address="0000:00:00.0", count=2)
+
+
+@fault(kernel__log=("FAIL", "Xid 154 of 0000:01:00.0: the driver asks for", "or a reboot"))
+def the_driver_asks_for_a_reboot(plan: Document, snapshot: Document) -> None:
+    event(snapshot, "xid", code=154, address="0000:01:00.0",
+          text="GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
+    event(snapshot, "xid", code=154, address="0000:00:00.0",
+          text="GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)")
+
+
+def test_every_number_in_the_table_has_a_source_and_a_remedy_if_it_needs_one() -> None:
+    table = facts.document("xids.yml")
+    for code, row in table["xids"].items():
+        assert row["source"] in table["sources"], code
+        assert row["kind"] in {"hardware", "driver", "record", "application"}, code
+        needed = row["kind"] in {"hardware", "driver"}
+        assert bool(table["remedies"][row["remedy"]].format(gpu="0000:01:00.0")) is needed, code
 
 
 @fault()

@@ -95,4 +95,6 @@ def application_errors(plan: Document, seen: Sections) -> Iterator[Finding | See
 def meaning(event: Document) -> dict[str, Any] | None:
     """What the table says of an Xid."""
     found: dict[str, Any] | None = facts.document("xids.yml")["xids"].get(event["code"])
+    if found and found.get("unless", "\n") in event["text"]:
+        return {**found, "kind": "record"}
     return found
