@@ -84,6 +84,18 @@ def a_gpu_that_was_left_out(plan: Document, snapshot: Document) -> None:
     run(snapshot)["cublas"].pop()
 
 
+@fault(toolkit__cublas=("no answer: stopped in the stage cublas, no answer within 60 s", "state D"),
+       cudnn__convolution=("nothing was computed on GPU 0, 1", "state D"),
+       toolkit__nvrtc=("What else there is of CUDA 11.8: no answer", "state D"),
+       gpu__throughput=("No GPU has a measured throughput", "toolkit.cublas"),
+       gpu__sustained=("did not get that far", "--deadline"),
+       gpu__bandwidth=("did not get that far", "--deadline"),
+       gpu__peer=("did not get that far", "--deadline"))
+def a_run_that_was_stopped(plan: Document, snapshot: Document) -> None:
+    run(snapshot).update(state="hung", error="stopped in the stage cublas, no answer within 60 s",
+                         cublas=[], cudnn=[], bandwidth=None, peer=None, sustained=None)
+
+
 @fault(toolkit__cublas=("GPU 0 was not tried: only 312 MiB of its memory are free, 1024 are wanted;"
                         " held by pid 4711 (ann, python3)", "wait until they have ended"),
        gpu__throughput=("held by pid 4711 (ann, python3)", "wait"))
@@ -384,6 +396,25 @@ def test_who_holds_a_gpu_is_read_from_nvidia_smi_too(plan: Document, snapshot: D
     del snapshot["sections"]["smi"]
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert "by whom was not seen" in found["toolkit.cublas"]["cause"]
+
+
+def test_a_small_job_does_not_excuse_a_gpu_with_room(plan: Document, snapshot: Document) -> None:
+    test_checks.with_gpus(plan, snapshot)
+    cublas_without_memory_beside_a_job(plan, snapshot)
+    snapshot["sections"]["smi"] = {"state": "ok", "seconds": 1, "error": None, "data": {"devices": [
+        {"memory_free_mib": free, "processes": []} for free in (70000, 60000)]}}
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["toolkit.cublas"]["verdict"] == "FAIL"
+    data(snapshot, "smi")["devices"][0]["memory_free_mib"] = 200
+    assert verdicts(plan, snapshot)["toolkit.cublas"] == "INCONCLUSIVE"
+
+
+def test_where_nothing_is_declared_any_placement_will_do(
+    plan: Document, snapshot: Document
+) -> None:
+    test_checks.with_gpus(plan, snapshot)
+    plan["expect"]["count"] = None
+    assert verdicts(plan, snapshot)["stack.device-placement"] == "PASS"
 
 
 @pytest.mark.parametrize("error", [

@@ -6,6 +6,7 @@ What the real NVRTC compiles without a GPU is tried on lab hosts.
 from __future__ import annotations
 
 import array
+import ast
 import json
 import os
 import subprocess
@@ -42,6 +43,10 @@ def run(
     last = ended.stdout.splitlines()[-1]
     found: Document = json.loads(last.removeprefix(matmul.COMPUTE_MARK))
     return found
+
+
+def test_it_is_written_for_python_3_6() -> None:
+    ast.parse(SCRIPT.read_text(encoding="utf-8"), feature_version=(3, 6))
 
 
 class TestNumbers:

@@ -84,6 +84,21 @@ class TestNumbers:
     def test_a_right_product_is_accepted(self, numpy: Any, product: tuple[Any, Any, Any]) -> None:
         assert matmul.wrong_rows(numpy, *product) == 0
 
+    def test_tf32_and_float32_are_both_exact(
+        self, numpy: Any, product: tuple[Any, Any, Any]
+    ) -> None:
+        def rounded(numbers: Any) -> Any:
+            """What TF32 keeps of a float32: ten bits behind the first."""
+            raw = (numbers.view(numpy.uint32) + 0x1000) & 0xFFFFE000
+            return raw.astype(numpy.uint32).view(numpy.float32)
+
+        a, b, c = product
+        assert (rounded(a) == a).all()
+        assert matmul.wrong_rows(numpy, a, b, rounded(a) @ rounded(b)) == 0
+        assert matmul.wrong_rows(numpy, a, b, (a.astype(numpy.float64) @ b).astype("f")) == 0
+        assert matmul.wrong_rows(numpy, a, b, c[:, ::-1]) > 60
+        assert matmul.wrong_rows(numpy, a, b, a.T @ b) > 60
+
     @pytest.mark.parametrize("value", [1, -1, 0.5, float("nan"), float("inf")])
     def test_one_wrong_element_is_seen(
         self, numpy: Any, product: tuple[Any, Any, Any], value: float

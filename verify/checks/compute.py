@@ -126,7 +126,8 @@ def _figures(where: str, device: dict[str, Any], bus: set[str]) -> Iterator[Find
 
 
 def judged(
-    plan: Document, seen: Sections, where: str, entries: list[dict[str, Any]], unit: str
+    plan: Document, seen: Sections, where: str, entries: list[dict[str, Any]], *,
+    run: Document, unit: str,
 ) -> Iterator[Finding | Seen]:
     """One result per GPU: on each declared one, exact, or held by others."""
     for entry in entries:
@@ -140,8 +141,12 @@ def judged(
             yield Finding(f"{name} gave {wrong} wrong {unit}", DEVICE_FAULT, str(entry))
     missing = sorted(set(range(plan["expect"]["count"])) - {entry["gpu"] for entry in entries})
     if missing:
-        yield Finding(f"{where}: nothing was computed on GPU {', '.join(map(str, missing))}",
-                      "see toolkit.device-query")
+        which = f"nothing was computed on GPU {', '.join(map(str, missing))}"
+        if run["state"] == "hung":
+            yield unfinished(where, f"no answer: {run['error']}: {which}")
+        else:
+            yield Finding(f"{where}: {which}" + (f" ({run['error']})" if run["error"] else ""),
+                          "see toolkit.device-query")
 
 
 @check("toolkit.cublas", reads=("compute",), excuse=no_gpus)
@@ -152,7 +157,7 @@ def cublas(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             yield problem
             continue
         where = f"cuBLAS of CUDA {toolkit['short']}"
-        yield from judged(plan, seen, where, run["cublas"], "rows")
+        yield from judged(plan, seen, where, run["cublas"], run=run, unit="rows")
         yield Seen(f"{where}: " + ", ".join(
             f"GPU {e['gpu']} {e['n']}x{e['n']} exact, {e['tflops']} TFLOP/s, first {e['first_s']} s"
             for e in run["cublas"]))
@@ -170,6 +175,8 @@ def nvrtc(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         if told is None:
             yield silent(toolkit, run, "NVRTC")
             continue
+        if run["state"] != "ok" and not _explained(run):
+            yield silent(toolkit, run, "What else there is")
         if told["error"]:
             finding = unfinished(where, told["error"])
             yield Finding(finding.cause, f"see toolkit.files; {provision(plan)}",
@@ -183,10 +190,17 @@ def nvrtc(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield from _strangers(plan, seen, toolkit, run)
         ran = [{**entry, "busy": None} for entry in told["ran"]]
         if declared:
-            yield from judged(plan, seen, f"A kernel by {where}", ran, "numbers")
+            yield from judged(plan, seen, f"A kernel by {where}", ran, run=run, unit="numbers")
         yield Seen(f"{where}: {told['version']}, PTX for {told['arch']}; ran on "
                    + (", ".join(f"GPU {e['gpu']} ({e['arch']})" for e in ran)
                       or "no GPU: it was only compiled"))
+
+
+def _explained(run: Document) -> bool:
+    """Whether some part of a run that did not end says so itself, to the check that reads it."""
+    parts = [run["nvrtc"], *run["nvrtc"]["ran"], run["driver"], *run["cublas"], *run["cudnn"]]
+    deep = [entry for name in ("bandwidth", "peer", "sustained") for entry in run[name] or []]
+    return any(part["error"] for part in parts + deep)
 
 
 def _strangers(
@@ -214,7 +228,7 @@ def convolution(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             continue
         where = f"cuDNN {cudnn['short']} in CUDA {cudnn['toolkit']}"
         entries = [entry for entry in run["cudnn"] if entry["soname"] == cudnn["soname"]]
-        yield from judged(plan, seen, where, entries, "numbers")
+        yield from judged(plan, seen, where, entries, run=run, unit="numbers")
         for version in sorted({entry["version"] for entry in entries if entry["version"]}):
             if version != cudnn["short"]:
                 yield Finding(f"{where} computes as {version}", provision(plan))
@@ -229,17 +243,23 @@ def throughput(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Each GPU multiplies at least as fast as is declared, or as its model's floor."""
     best: dict[int, float] = {}
     names: dict[int, str] = {}
+    excused = False
     for _, run, problem in runs(plan, seen):
         if problem:
             yield problem
+            excused = True
             continue
         names |= {device["index"]: device["name"] for device in run["devices"]}
         for entry in run["cublas"]:
             if finding := held(f"GPU {entry['gpu']}", entry, seen):
                 yield finding
+                excused = True
             else:
                 # Of several toolkits the fastest: an old one may not know the GPU well.
                 best[entry["gpu"]] = max(best.get(entry["gpu"], 0), entry["tflops"] or 0)
+    if not best and not excused:
+        yield Finding("No GPU has a measured throughput", "see toolkit.cublas",
+                      verdict=Verdict.INCONCLUSIVE)
     known = 0
     for gpu, tflops in sorted(best.items()):
         floor, because = _floor(plan, names.get(gpu))
@@ -264,6 +284,7 @@ def throughput(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 
 
 def _floor(plan: Document, name: str | None) -> tuple[float | None, str]:
+    """The least TFLOP/s and why. What a host measured before would be asked for here as well."""
     declared = plan["expect"].get("tflops")
     if declared is not None:
         return declared, plan["expect"].get("tflops_because") or "gpu_expect.tflops"
@@ -278,32 +299,32 @@ NOT_ASKED = Finding("--deep: not asked", "./gpufleet verify --deep", verdict=Ver
 
 def deep(
     plan: Document, seen: Sections, part: str
-) -> Iterator[tuple[list[dict[str, Any]], dict[int, str], Finding | None]]:
-    """The entries of the run that was deep (the newest toolkit's), and the devices' names."""
+) -> Iterator[tuple[Document, dict[int, str], Finding | None]]:
+    """The run that was deep (the newest toolkit's), and the devices' names."""
     if not seen["compute"]["deep"]:
-        yield [], {}, NOT_ASKED
+        yield {}, {}, NOT_ASKED
         return
     planned = [(run, problem) for _, run, problem in runs(plan, seen)]
     found = [run for run, _ in planned if run and run[part] is not None]
     if not found:
         reasons = "; ".join(problem.cause if problem else str(run["error"])
                             for run, problem in planned)
-        yield [], {}, Finding(f"The deep run did not get that far: {reasons}",
+        yield {}, {}, Finding(f"The deep run did not get that far: {reasons}",
                               "see toolkit.cublas; ./gpufleet verify --deep --deadline 900",
                               verdict=Verdict.INCONCLUSIVE)
     for run in found:
-        yield run[part], {d["index"]: d["name"] for d in run["devices"]}, None
+        yield run, {d["index"]: d["name"] for d in run["devices"]}, None
 
 
 @check("gpu.sustained", reads=("compute",), repair=HARDWARE, severity="major", excuse=no_gpus)
 def sustained(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Under minutes of load each GPU stays exact, as fast as it began, and cools down again."""
-    for entries, names, problem in deep(plan, seen, "sustained"):
+    for run, names, problem in deep(plan, seen, "sustained"):
         if problem:
             yield problem
             continue
-        yield from judged(plan, seen, "Sustained load", entries, "rows")
-        for entry in entries:
+        yield from judged(plan, seen, "Sustained load", run["sustained"], run=run, unit="rows")
+        for entry in run["sustained"]:
             if entry["error"] or entry["busy"]:
                 continue
             yield from _under_load(plan, entry, names.get(entry["gpu"]))
@@ -345,12 +366,12 @@ def _under_load(
 @check("gpu.bandwidth", reads=("compute",), repair=HARDWARE, severity="major", excuse=no_gpus)
 def bandwidth(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Each GPU copies its own memory without an error, at least as fast as its model's floor."""
-    for entries, names, problem in deep(plan, seen, "bandwidth"):
+    for run, names, problem in deep(plan, seen, "bandwidth"):
         if problem:
             yield problem
             continue
-        yield from judged(plan, seen, "Copying memory", entries, "blocks")
-        for entry in entries:
+        yield from judged(plan, seen, "Copying memory", run["bandwidth"], run=run, unit="blocks")
+        for entry in run["bandwidth"]:
             if entry["error"] or entry["busy"]:
                 continue
             rate, found = entry["gib_s"] or 0, performance.floors(names.get(entry["gpu"]) or "")
@@ -364,10 +385,11 @@ def bandwidth(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 @check("gpu.peer", reads=("compute",), repair=INVENTORY, severity="major", excuse=no_gpus)
 def peer(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """What one GPU copies to another arrives there as it was."""
-    for entries, _, problem in deep(plan, seen, "peer"):
+    for run, _, problem in deep(plan, seen, "peer"):
         if problem:
             yield problem
             continue
+        entries = run["peer"]
         if not entries and plan["expect"]["count"] < 2:
             yield Seen("one GPU has no peer")
         elif not entries:

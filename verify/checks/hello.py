@@ -112,12 +112,13 @@ def device_placement(plan: Document, seen: Sections) -> Iterator[Finding | Seen]
         if problem:
             yield problem
             continue
-        kind = "gpu" if wanted(plan) else "cpu"
+        count = wanted(plan)
+        kind = "gpu" if count else "cpu"
         if not told:
             yield Finding(f"{stack['name']} logs no placement of its product",
                           f"see stack.matmul; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
         elsewhere = [place for place in told if f"{kind}:" not in place.lower()]
-        if elsewhere:
+        if elsewhere and count is not None:
             yield Finding(
                 f"{stack['name']} places its product on {elsewhere[0]} instead of a"
                 f" {kind.upper()}", "see gpu.count, driver.loaded and stack.libraries",

@@ -13,6 +13,8 @@ NO_ROOM = re.compile(
     r"out of memory|OUT_OF_MEMORY|cudaErrorMemoryAllocation|ALLOC_FAILED|NOT_INITIALIZED"
     r"|Blas (?:x?GEMM|SGEMM) launch failed|OOM when allocating|Resource ?[Ee]xhausted"
     r"|failed to create cublas handle", re.IGNORECASE)
+# With so much free on every GPU, nobody's job is why there was no room.
+ROOMY_MIB = 4096
 # Daemons that have the device files open and compute nothing.
 DAEMONS = re.compile(
     r"^(nvidia-persiste|nv-fabricmanage|nvidia-fabric|nv-hostengine|dcgm|nvidia-imex|Xorg)")
@@ -38,6 +40,13 @@ def holders(seen: Sections) -> list[str] | None:
     return [f"pid {pid} ({user}, {command})" for pid, (user, command) in sorted(known.items())]
 
 
+def _roomy(seen: Sections) -> bool:
+    """Whether nvidia-smi saw enough free memory on every GPU."""
+    data = (seen.snapshot["sections"].get("smi") or {}).get("data") or {}
+    free = [device.get("memory_free_mib") for device in data.get("devices") or []]
+    return bool(free) and all(each is not None and each > ROOMY_MIB for each in free)
+
+
 def held(where: str, entry: Document, seen: Sections) -> Finding | None:
     """That a GPU is busy with others' work, if that is why an entry proves nothing.
 
@@ -47,7 +56,7 @@ def held(where: str, entry: Document, seen: Sections) -> Finding | None:
     if not busy and not NO_ROOM.search(entry["error"] or ""):
         return None
     others = holders(seen)
-    if others == [] and not busy:
+    if not busy and (others == [] or _roomy(seen)):
         return None
     who = f"held by {shortened(others)}" if others else (
         "by whom was not seen" if others is None else "and no process of this host is seen to hold"
