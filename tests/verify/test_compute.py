@@ -19,6 +19,7 @@ import pytest
 from verify import matmul, probe
 
 from . import stand_ins
+from .test_probe import interpreter
 
 Document = dict[str, Any]
 SCRIPT = Path(matmul.__file__)
@@ -47,6 +48,14 @@ def run(
 
 def test_it_is_written_for_python_3_6() -> None:
     ast.parse(SCRIPT.read_text(encoding="utf-8"), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize("minor", [6, 8, 13])
+def test_it_runs_on_old_and_new_pythons(libraries: tuple[Path, Path], minor: int) -> None:
+    found = run(libraries, gpus=1, python=interpreter(minor))
+    assert found["state"] == "ok"
+    assert [found[part][0]["wrong"] for part in ("cublas", "cudnn")] == [0, 0]
+    assert found["nvrtc"]["ran"][0]["wrong"] == 0
 
 
 class TestNumbers:
