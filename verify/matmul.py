@@ -1166,7 +1166,7 @@ def sustain(options, tell):
             load.end()
             load.took = time.time() - started
         now = time.time()
-        if now - sampled >= min(1, options.sustained / 4):
+        if now - sampled >= 1 or now - begin >= options.sustained:
             sampled = now
             for load in loads:
                 tflops = 2.0 * n ** 3 * products / load.took / 1e12

@@ -287,7 +287,6 @@ class TestDeep:
         for row in found["sustained"]:
             assert (row["wrong"], row["error"], row["settled_s"]) == (0, None, 0.0)
             assert row["seconds"] >= 2
-            assert len(row["samples"]) >= 2
             sample = row["samples"][0]
             assert sample["tflops"] > 0
             assert (sample["temperature_c"], sample["clock_sm_mhz"], sample["power_w"],
