@@ -16,7 +16,6 @@ answers each with the list of what both said. All else goes over the network tha
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import sys
@@ -43,7 +42,8 @@ class Side:
         self.config, self.me = config, config["index"]
         self.begin = time.time()
         self.answers, self.lock = Queue(), threading.Lock()
-        self.home = tempfile.mkdtemp(prefix="gpufleet-pair-")
+        # A file without a name: whoever is killed leaves none behind.
+        self.nccl = tempfile.TemporaryFile("w+")  # noqa: SIM115 (to the end)
         self.document = {
             "state": "running", "stage": "starting", "error": None, "version": None,
             "device": None, "ports": [], "reach": [], "variables": [], "products": [], "sum": None,
@@ -73,7 +73,6 @@ class Side:
         """Say the last word, once, and be gone with every server and thread."""
         self.lock.acquire()
         try:
-            shutil.rmtree(self.home, ignore_errors=True)
             self.document.update(state=state, error=error,
                                  seconds=round(time.time() - self.begin, 2))
             self.emit()  # which may find nobody there any more
@@ -282,10 +281,9 @@ def all_reduce(side, tensorflow, numpy):
             "device": getattr(result, "backing_device", None) or result.device,
             "wrong": wrong_rows(numpy, expected, result.numpy())})
     side.gather("waiting for the other host to finish", True)
-    if kind == "NCCL" and os.path.exists(os.environ["NCCL_DEBUG_FILE"]):
-        with open(os.environ["NCCL_DEBUG_FILE"]) as stream:
-            side.document["nccl"] = [line.strip()[:200] for line in stream
-                                     if "Init COMPLETE" in line][:16]
+    side.nccl.seek(0)
+    told = [line.strip()[:200] for line in side.nccl if "Init COMPLETE" in line]
+    side.document["nccl"] = told[:16]
 
 
 def multi_worker(distribute, kind):
@@ -308,8 +306,9 @@ def plain(error):
 def main():
     side = Side(json.loads(CONFIG))  # noqa: F821 (stands before this text)
     side.watch()
-    os.environ.update(HOME=side.home, TF_FORCE_GPU_ALLOW_GROWTH="true", NCCL_DEBUG="INFO",
-                      NCCL_DEBUG_FILE=os.path.join(side.home, "nccl"))
+    # Keras would write its settings into a home.
+    os.environ.update(HOME=os.devnull, TF_FORCE_GPU_ALLOW_GROWTH="true", NCCL_DEBUG="INFO",
+                      NCCL_DEBUG_FILE="/proc/self/fd/%d" % side.nccl.fileno())
     if side.config["gpus"] == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     try:
