@@ -11,10 +11,14 @@ import argparse
 
 from rich.console import Console
 
-from . import by_hand, side_by_side
+from . import by_hand, probe, side_by_side
 from .common import lab
 
-MEASUREMENTS = {"by_hand": by_hand.measure, "side_by_side": side_by_side.measure}
+MEASUREMENTS = {
+    "by_hand": by_hand.measure,
+    "probe": probe.measure,
+    "side_by_side": side_by_side.measure,
+}
 
 
 def main() -> None:
