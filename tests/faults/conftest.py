@@ -93,9 +93,9 @@ def one_stack(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Healthy
 
 @pytest.fixture(scope="module")
 def two_toolkits(one_stack: Healthy) -> Healthy:
-    """Besides, TensorFlow 2.18.1 on CUDA 12.5, and CUDA 12.3, whose libraries bear its names."""
+    """TensorFlow 2.18.1 on CUDA 12.5, the default; and 12.3, whose libraries bear its names."""
     host = Healthy(one_stack.fleet, "inventory/side-by-side", {
-        "gpu_stacks": [{"tensorflow": "2.13.1"}, {"tensorflow": "2.18.1"}]})  # fmt: skip
+        "gpu_stacks": [{"tensorflow": "2.18.1"}], "gpu_cuda_default": "12.5"})  # fmt: skip
     host.provision()
     return host.healthy()
 

@@ -7,12 +7,12 @@ from .libraries import PROVISION
 
 FAULTS = [
     Fault("60", "the driver's packages are not held: `apt upgrade` replaces the driver", "host",
-          "driver.held", "packages are not held, and can be upgraded under the running driver: .*",
+          "driver.held", "Packages are not held, and can be upgraded under the running driver: .*",
           PROVISION, "apt-mark unhold $(apt-mark showhold)"),
     Fault("60", "the pin of the driver's version is gone", "host", "driver.held",
-          "no pin of the driver's version stands in /etc/apt/preferences.d/gpufleet-driver",
+          "No pin of the driver's version stands in /etc/apt/preferences.d/gpufleet-driver",
           PROVISION, "rm /etc/apt/preferences.d/gpufleet-driver"),
     Fault("60", "automatic upgrades at night do not leave the driver out", "host", "driver.held",
-          "unattended upgrades do not leave the driver's packages out", PROVISION,
+          "Unattended upgrades do not leave the driver's packages out", PROVISION,
           "rm /etc/apt/apt.conf.d/52gpufleet-driver"),
 ]

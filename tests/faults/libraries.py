@@ -216,10 +216,11 @@ SIDE_BY_SIDE = [
           rf"{PROVISION} \(it binds the stack to its toolkit again\)",
           f"mv {BOUND} /srv/; echo /usr/local/cuda-12.3/lib64 >{FIRST}; ldconfig",
           repair=f"mv /srv/_gpufleet_binding.pth {BOUND}; rm {FIRST}; ldconfig",
-          also=("stack.files", "stack.files-mapped", "linker.cache", "linker.providers")),
+          also=("stack.files", "stack.files-mapped", "stack.libraries", "linker.cache",
+                "linker.providers")),
     Fault("16", "`/usr/local/cuda` leads to another toolkit than declared", "host",
-          "toolkit.default-link", "leads to /usr/local/cuda-12.5, declared is /usr/local/cuda-11.8",
-          PROVISION, "ln -sfn cuda-12.5 /usr/local/cuda"),
+          "toolkit.default-link", "leads to /usr/local/cuda-12.3, declared is /usr/local/cuda-12.5",
+          PROVISION, "ln -sfn cuda-12.3 /usr/local/cuda"),
 ]
 
 FAULTS = [*ONE_STACK, *SIDE_BY_SIDE]
