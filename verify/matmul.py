@@ -94,10 +94,17 @@ def strangers():
     used |= {each[5] for each in fields if len(each) == 6 and "x" in each[1] and ".so" in each[5]}
     used = {path for path in used if path and path.startswith("/")}
     # Debian's Python has links into /etc in its standard library.
-    used = {real(path) for path in used if not path.startswith(library + "/")}
+    used = {real(path) for path in used
+            if not path.startswith(library + "/") or "-packages/" in path}
+    # Python's own library stands beside, not in, its standard library. The driver's may stand
+    # anywhere; what a whole host preloads is for the checks of the environment.
+    known = re.compile(CUDA_FILE.pattern + r"|^libpython3|^lib(cuda|nvidia-[\w-]+)\.so")
+    try:
+        with open("/etc/ld.so.preload") as stream:
+            homes += [real(path) for path in stream.read().replace(":", " ").split()]
+    except OSError:
+        pass
     own = tuple(home + "/" for home in homes)
-    # Python's own library stands beside, not in, its standard library.
-    known = re.compile(CUDA_FILE.pattern + r"|^libpython3")
     return sorted(path for path in used if not known.match(os.path.basename(path)) and (
         not (path + "/").startswith(own) or (
             "-packages/" in path and not path.startswith(homes[0] + "/"))))

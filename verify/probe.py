@@ -542,10 +542,11 @@ def normal_name(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _record(path):
+def _record(path, sized=True):
     try:
         with open(path, encoding="utf-8", errors="replace", newline="") as stream:
-            return [row for row in csv.reader(stream) if len(row) == 3 and row[2].isdigit()]
+            return [row for row in csv.reader(stream)
+                    if len(row) == 3 and (row[2].isdigit() or not sized)]
     except OSError:
         # A package without a record says nothing about itself; that it is gone, others see.
         return []
@@ -1924,7 +1925,8 @@ def unrecorded(host, venv, packages):
     for name in host.glob(glob.escape(venv) + "/lib/python3*/site-packages/*.dist-info/RECORD"):
         site = os.path.dirname(os.path.dirname(name))
         package = os.path.basename(os.path.dirname(name))[:-len(".dist-info")].rpartition("-")[0]
-        listed = [path for path, _, _ in _record(host.path(name)) if not path.startswith("..")]
+        listed = [path for path, _, _ in _record(host.path(name), sized=False)
+                  if not path.startswith("..")]
         records.setdefault(site, set()).update(listed)
         if normal_name(package) in packages:
             own |= {site + "/" + path.partition("/")[0] for path in listed if "/" in path}
@@ -2520,7 +2522,7 @@ def hooks_of(host, venv):
         names = [name for name in names if not re.match(
             r"(_virtualenv|_gpufleet_binding)\.pth$", os.path.basename(name))]
         records = names and host.glob(glob.escape(site) + "/*.dist-info/RECORD")
-        known = {path for record in records for path, _, _ in _record(host.path(record))}
+        known = {path for record in records for path, _, _ in _record(host.path(record), False)}
         found += [name for name in names if os.path.basename(name) not in known]
     return found
 

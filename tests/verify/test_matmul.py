@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,3 +116,14 @@ class TestNumbers:
         assert matmul.wrong_rows(numpy, a, b, (b @ a)) > 60
         assert matmul.wrong_rows(numpy, a, b, c.T) > 60
         assert matmul.wrong_rows(numpy, a, b, c[:10]) == 64
+
+
+def test_code_of_nobody_s_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    (place / "shadow.py").write_text("")
+    monkeypatch.setitem(sys.modules, "shadow", SimpleNamespace(__file__=str(place / "shadow.py")))
+    found = matmul.strangers()
+    assert str(place / "shadow.py") in found
+    assert not [path for path in found if path.startswith((sys.prefix, "/usr/lib/", "/lib/"))]
+    assert subprocess.__file__ not in found
