@@ -11,8 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -43,17 +42,20 @@ class Kind:
         return "-i", self.inventory, "-e", self.wishes
 
 
-# Debian 13 has no Python that the lab's usual release was built for.
-STACKS = {"trixie": [{"tensorflow": "2.21.0", "cuda": "pip"}]}
+# Debian 13 has no Python that the lab's usual release was built for; Debian 11's lacks a part that
+# its packagers split off.
+STACKS = {"trixie": [{"tensorflow": "2.21.0"}]}
+PARTS = {"bullseye": "apt-get update -qq; apt-get install -qq python3-distutils;"}
 # The libraries and programs as the distribution brings them, with no module: `gpu_driver` that is
 # managed is in molecule's scenario `branches`, which builds the modules for a quarter of an hour.
-DRIVER = "apt-get update -qq; apt-get install -qq --no-install-recommends libcuda1 nvidia-smi"
+DRIVER = " apt-get update -qq; apt-get install -qq --no-install-recommends libcuda1 nvidia-smi"
 
 
-def kind(suite: str, **more: Any) -> Kind:
+def kind(suite: str, prepare: str = "true") -> Kind:
     """One stack that the suite's Python can run."""
     wishes = {"gpu_stacks": STACKS[suite]} if suite in STACKS else {}
-    return Kind(suite, wishes=json.dumps(wishes), **more)
+    return Kind(suite, wishes=json.dumps(wishes), prepare=PARTS.get(suite, "") + prepare,
+                artifacts=("--all",) if wishes else ())
 
 
 KINDS = {f"{suite}-one-stack": kind(suite) for suite in ("bookworm", "bullseye", "trixie")}
@@ -66,11 +68,18 @@ USUAL = "bookworm-one-stack"
 
 @pytest.fixture(scope="module", params=[
     pytest.param(name, marks=[pytest.mark.slow] * (name != USUAL)) for name in KINDS])
-def host(request: pytest.FixtureRequest) -> Iterator[tuple[Fleet, Kind]]:
+def host(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Fleet, Kind]]:
     """A fresh host of a kind, provisioned."""
     wanted = KINDS[request.param]
     # Of this checkout's own, as in conftest.py.
     checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
+    # A lock that is made today is not to stay beside the inventory.
+    if "gpu_stacks" in wanted.wishes:
+        locks = tmp_path_factory.mktemp("locks")
+        wanted = replace(wanted, wishes=json.dumps(
+            {**json.loads(wanted.wishes), "gpu_locks_dir": str(locks)}))
     fleet = Fleet(f"test-{checkout}-healthy")
     if wanted.up:
         try:
