@@ -76,7 +76,7 @@ def host(
     # Of this checkout's own, as in conftest.py.
     checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
     # A lock that is made today is not to stay beside the inventory.
-    if "gpu_stacks" in wanted.wishes:
+    if wanted.suite != "bookworm":
         locks = tmp_path_factory.mktemp("locks")
         wanted = replace(wanted, wishes=json.dumps(
             {**json.loads(wanted.wishes), "gpu_locks_dir": str(locks)}))
