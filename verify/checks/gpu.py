@@ -148,6 +148,9 @@ def smi(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                       f" reboot {plan['host']}" if not cards(seen) else
                       "see kernel.log for the card that it names; reboot, then replace that card",
                       f"NVML status {status}")
+    elif told["status"] != 0 or told["driver_version"] is None:
+        yield Finding("nvidia-smi does not say whose driver it speaks of",
+                      "on the host: nvidia-smi -q -x", verdict=Verdict.INCONCLUSIVE)
     elif status:
         yield Finding(f"NVML does not start (status {status})",
                       f"see driver.loaded and driver.nodes; then reboot {plan['host']}")
@@ -229,7 +232,10 @@ def visible(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     for address in sorted(set(map(str, there)) - set(bus)):
         yield Finding(f"nvidia-smi names a card at {address} that is not on the PCI bus",
                       "power the host off and on; then take a new snapshot")
-    if there and counted is not None and counted != len(there):
+    if there and counted is None:
+        yield Finding("How many cards NVML counts is not known", "see gpu.smi",
+                      verdict=Verdict.INCONCLUSIVE)
+    elif there and counted != len(there):
         yield Finding(f"NVML counts {counted} cards, nvidia-smi names {len(there)}",
                       "see kernel.log; power the host off and on, then replace the card that fails")
     yield Seen(f"PCI {len(bus)}, nvidia-smi {len(there)}, NVML {counted}")

@@ -220,7 +220,10 @@ def libraries(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             continue
         loader = framework["loader"]
         binding = bound.get(stack["venv"])
-        if binding and binding["error"]:
+        if binding is None:
+            yield Finding(f"Whether what {stack['name']} is bound to can be opened is not known",
+                          "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
+        elif binding["error"]:
             yield Finding(f"{stack['name']} is bound to a library that cannot be opened with all"
                           f" its symbols: {binding['error'].splitlines()[0]}",
                           provision(plan), binding["error"])
