@@ -80,6 +80,9 @@ def _some(names: tuple[str, ...]) -> str:
 
 def _bullet(symbol: str, style: str, text: str | Text) -> Table:
     table = Table.grid(padding=(0, 1))
+    table.add_column()
+    # A path that is longer than a line is told in full all the same.
+    table.add_column(overflow="fold")
     table.add_row(Text(symbol, style=style), text)
     return table
 

@@ -26,8 +26,9 @@ def problem(wishes: dict[str, Any]) -> dict[str, str]:
 def test_everything_that_is_declared_stands_in_the_plan() -> None:
     wished = {"count": 1, "model": "NVIDIA L4", "memory_mib": 23034, "uuids": [UUID.upper()],
               "power_limit_w": 72, "ecc": "on", "compute_mode": "exclusive_process",
-              "pcie": {"generation": 4, "width": 16}}
-    assert expected(**wished) == {**wished, "uuids": [UUID]}
+              "pcie": {"generation": 4, "width": 16}, "tflops": 12.5}
+    assert expected(**wished) == {
+        **wished, "uuids": [UUID], "tflops_because": "gpu_expect.tflops"}
 
 
 def test_what_is_not_declared_is_null() -> None:

@@ -88,7 +88,7 @@ FAULTS = [
           _one_left, also=("gpu.identity",)),
     Fault("39", "one GPU is not even on the bus", "root", "gpu.count",
           "1 of 2 declared GPUs are not on the PCI bus", "reseat or replace", _gone_from_the_bus,
-          also=("gpu.identity",)),
+          also=("gpu.identity", "gpu.mig")),
     Fault("39", "another model stands in the place", "root", "gpu.identity",
           "is a NVIDIA A100-SXM4-40GB, declared is NVIDIA H100 80GB HBM3", "correct gpu_expect",
           _other_cards),

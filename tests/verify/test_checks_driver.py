@@ -446,7 +446,8 @@ def test_a_fault_of_the_driver_is_caught_by_its_checks_alone(
 
 OF_A_CARD = {"driver.loaded", "driver.nodes", "driver.persistence", "driver.fabric",
              "driver.secure-boot", "driver.cuda", "driver.access", "gpu.smi", "gpu.identity",
-             "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle", "gpu.settings"}
+             "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle", "gpu.settings",
+             "gpu.throughput", "gpu.bandwidth", "gpu.sustained", "gpu.peer"}
 MANAGED = {"driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau"}
 
 
@@ -454,7 +455,7 @@ def excused(plan: Document, snapshot: Document) -> dict[str, str]:
     """{check: the declaration} of the driver's checks that do not apply."""
     return {check["id"]: check["cause"] for check in judge.judge(plan, snapshot)["checks"]
             if check["verdict"] == "NOT-DECLARED"
-            and check["id"].startswith(("driver.", "gpu.mig"))}
+            and check["id"].startswith(("driver.", "gpu."))}
 
 
 def test_without_a_gpu_only_what_needs_a_card_is_excused(

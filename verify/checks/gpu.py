@@ -79,7 +79,7 @@ def mig(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             "Whether the GPUs are split as declared is not known: no driver could be asked",
             "see driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
         return
-    known, cards = [row["gpu"] for row in seen["gpus"]["mig"]], len(seen["gpus"]["pci"])
+    known, cards = [row["gpu"] for row in seen["gpus"]["mig"]], len(_own(seen))
     if sorted(known) != list(range(cards)):
         yield Finding(
             f"The PCI bus has {cards} GPUs; whether they are split is told of"
@@ -232,10 +232,10 @@ def visible(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     for address in sorted(set(map(str, there)) - set(bus)):
         yield Finding(f"nvidia-smi names a card at {address} that is not on the PCI bus",
                       "power the host off and on; then take a new snapshot")
-    if there and counted is None:
+    if there and counted is None and seen["smi"]["nvml"]["status"] == 0:
         yield Finding("How many cards NVML counts is not known", "see gpu.smi",
                       verdict=Verdict.INCONCLUSIVE)
-    elif there and counted != len(there):
+    elif there and counted not in {None, len(there)}:
         yield Finding(f"NVML counts {counted} cards, nvidia-smi names {len(there)}",
                       "see kernel.log; power the host off and on, then replace the card that fails")
     yield Seen(f"PCI {len(bus)}, nvidia-smi {len(there)}, NVML {counted}")
