@@ -37,7 +37,7 @@ GRAPH, REDUCE, NCCL = "pair.parameter-server", "pair.all-reduce", "pair.nccl"
 # On a host: what it runs of the stacks, and listens on where the two meet. Brackets keep the
 # pattern from matching the shell that carries it.
 OURS = """pgrep -f '[s]tacks/tensorflow'
-ss -Htln | awk '{print $4}' | grep -E ':(2[0-9]|3[0-2])...$'
+ss -Htln | awk '{print $4}' | grep -E ':(2[0-9]|3[0-2])[0-9]{3}$'
 ls -d /tmp/.keras /root/.keras"""
 
 
@@ -135,7 +135,7 @@ def running(fleet: Fleet, more: tuple[str, ...] = ()) -> subprocess.Popen[bytes]
     environment = {**fleet.environment, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     found = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, start_new_session=True)
-    met = "until ss -Htln | grep -qE ':(2[0-9]|3[0-2])... '; do sleep 0.02; done"
+    met = "until ss -Htln | grep -qE ':(2[0-9]|3[0-2])[0-9]{3} '; do sleep 0.02; done"
     fleet.on("lab2", f"""timeout {DEADLINE_S} sh -c "{met}" """)
     return found
 
