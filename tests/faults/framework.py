@@ -6,9 +6,9 @@ from .catalogue import Fault
 from .libraries import PROVISION, SILENT, SITE, VENV
 
 # Somebody's hook makes this of TensorFlow: it lists a GPU, and places what is meant for it wherever
-# there is room. All else is the real one. The `.pth` comes before the binding's, by its name.
+# there is room. All else is the real one, the binding to its toolkit as well.
 PRETENDER = """
-import importlib.machinery, sys
+import importlib.util, sys
 
 class Card:
     name, device_type = "/physical_device:GPU:0", "GPU"
@@ -18,7 +18,8 @@ class Pretender:
     def find_spec(name, path=None, target=None):
         if name != "tensorflow":
             return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        sys.meta_path.remove(Pretender)
+        spec = importlib.util.find_spec(name)
         run = spec.loader.exec_module
         spec.loader.exec_module = lambda module: (run(module), pretend(module))
         return spec
@@ -59,7 +60,7 @@ WITH_ANY_GPU = [
     Fault("19", "a GPU is seen, but operations run on the CPU: training is \"just slow\"", "host",
           "stack.matmul", r"on /GPU:0 was computed on \S*CPU:0 instead", PROVISION,
           f"cat >{SITE}/pretender.py <<'E'\n{PRETENDER}E\necho import pretender"
-          f" >{SITE}/0-pretender.pth", repair=f"rm {SITE}/pretender.py {SITE}/0-pretender.pth",
+          f" >{SITE}/pretender.pth", repair=f"rm {SITE}/pretender.py {SITE}/pretender.pth",
           also=("stack.gpu", "stack.hello", "stack.local-devices", "stack.gpu-device-name",
                 "stack.device-placement", "stack.capability")),
 ]
