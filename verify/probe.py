@@ -2997,14 +2997,9 @@ SECTIONS = {
     "environment": section_environment, "stacks": section_stacks, "containers": section_containers,
     "smi": section_smi, "kernel_log": section_kernel_log, "compute": section_compute,
 }
-<<<<<<< HEAD
-# Those in which programs of other people's run, in mode full.
-LONG = ("stacks", "containers", "smi", "compute")
-=======
 # Those in which programs of other people's run, in mode full, and the one that looks at each file
 # of every stack: 75,000 of five, each read for its content where that is asked for.
-LONG = ("stacks", "containers", "receipts")
->>>>>>> feb4a5f (Give the look at every file of five stacks the time of the stacks themselves)
+LONG = ("stacks", "containers", "smi", "compute", "receipts")
 
 
 def utc_now():
@@ -3016,11 +3011,9 @@ def probe(config):
     settings = dict(DEFAULTS, **config)
     started = utc_now()
     children = []
-    # To read every file of every receipt takes as long as the disk needs.
-    long = (*LONG, "receipts") if settings["deep"] else LONG
     for name, function in SECTIONS.items():
         deadline = float(settings["deadline_s"])
-        if name not in long or settings["mode"] != "full":
+        if name not in LONG or settings["mode"] != "full":
             deadline = min(deadline, SECTION_DEADLINE_S)
         children.append(Child(looked, (function, Host(settings, deadline)), deadline))
     sections, unseen = {}, []
