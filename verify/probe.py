@@ -11,7 +11,7 @@ in a process of its own session that writes to a file. When its deadline passes 
 *abandoned*: waiting for a process in a D state would hang the probe with it.
 """
 import base64
-import concurrent.futures
+import concurrent.futures.thread
 import csv
 import ctypes
 import errno

@@ -50,6 +50,7 @@ def held_by_ann(snapshot: Document) -> None:
         {"pid": 900, "user": "nvidia-persistenced", "command": "nvidia-persiste",
          "nodes": ["/dev/nvidia0"]},
         {"pid": 4711, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]}]
+    data(snapshot, "smi")["devices"][0]["memory_free_mib"] = 300
 
 
 # -- toolkits --------------------------------------------------------------------------------------
@@ -389,8 +390,8 @@ def test_who_holds_a_gpu_is_read_from_nvidia_smi_too(plan: Document, snapshot: D
     test_checks.with_gpus(plan, snapshot)
     a_gpu_whose_memory_others_hold(plan, snapshot)
     data(snapshot, "driver")["holders"] = None
-    snapshot["sections"]["smi"] = {"state": "ok", "seconds": 1, "error": None, "data": {"devices": [
-        {"processes": [{"pid": 12, "name": "/usr/bin/python3", "memory_mib": 70000}]}]}}
+    data(snapshot, "smi")["devices"][0]["processes"] = [
+        {"pid": 12, "name": "/usr/bin/python3", "memory_mib": 70000}]
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert "held by pid 12 (unknown user, python3)" in found["toolkit.cublas"]["cause"]
     del snapshot["sections"]["smi"]
@@ -401,8 +402,8 @@ def test_who_holds_a_gpu_is_read_from_nvidia_smi_too(plan: Document, snapshot: D
 def test_a_small_job_does_not_excuse_a_gpu_with_room(plan: Document, snapshot: Document) -> None:
     test_checks.with_gpus(plan, snapshot)
     cublas_without_memory_beside_a_job(plan, snapshot)
-    snapshot["sections"]["smi"] = {"state": "ok", "seconds": 1, "error": None, "data": {"devices": [
-        {"memory_free_mib": free, "processes": []} for free in (70000, 60000)]}}
+    for device in data(snapshot, "smi")["devices"]:
+        device["memory_free_mib"] = 60000
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert found["toolkit.cublas"]["verdict"] == "FAIL"
     data(snapshot, "smi")["devices"][0]["memory_free_mib"] = 200

@@ -69,7 +69,7 @@ HARMLESS: dict[str, str] = {
     "smi/nvml/version": "of another version than the driver it would not start",
     "smi/devices/*/index: other": "cards are known by their address",
     "smi/devices/*/uuid: null other": "judged where it is declared",
-    "smi/devices/*/compute_*: other": "judged where it is declared, or where a build meets the card",
+    "smi/devices/*/compute_*: other": "judged where declared, or where a build meets it",
     "smi/devices/*/ecc*: null other": "errors since boot are judged, and what is declared",
     "smi/devices/*/memory_*d_mib": "told",
     "smi/devices/*/memory_free_mib": "told; what has no room to compute says so",
