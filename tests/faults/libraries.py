@@ -18,9 +18,12 @@ STAND_INS = "/srv/stand-ins"
 PROVISION = r"\./gpufleet provision --limit lab1"
 
 # The framework names the library that it cannot open; receipt, links and cache say it in their way.
-OF_CUDA = ("toolkit.files", "linker.cache", "stack.files-mapped")
-OF_CUDNN = ("cudnn.present", "cudnn.files", "cudnn.links", "linker.cache", "stack.files-mapped")
-# Without an import there is nothing to judge: these say so, and point at stack.matmul.
+MAPPED = ("stack.files-mapped",)
+OF_CUDA = ("toolkit.files", "linker.cache", *MAPPED)
+LINKS_OF_CUDNN = ("cudnn.files", "linker.cache", *MAPPED)
+OF_CUDNN = ("cudnn.present", "cudnn.links", *LINKS_OF_CUDNN)
+# Without an import there is nothing to judge: these say so, and point at stack.matmul. The last
+# only where not even the libraries were loaded.
 SILENT = ("stack.build", "stack.libraries", "stack.mapped")
 
 
@@ -80,7 +83,7 @@ ONE_STACK = [
           **moved(f"{LIB}/libcufft.so.10.9.0.58"), also=(*OF_CUDA, "stack.libraries")),
     Fault("3", "only `libcudnn.so.8.6.0` was copied: the link of its SONAME is missing", "host",
           "cudnn.links", "libcudnn.so.8 is missing: no link of that name", PROVISION,
-          **moved(f"{LIB}/libcudnn.so.8"), also=(*OF_CUDNN, "stack.libraries")),
+          **moved(f"{LIB}/libcudnn.so.8"), also=(*LINKS_OF_CUDNN, "stack.libraries")),
     Fault("3", "the link `libcublas.so.11` is missing", "host", "toolkit.files",
           r"libcublas.so.11 \(missing\)", PROVISION,
           **moved(f"{LIB}/libcublas.so.11"),
@@ -96,18 +99,18 @@ ONE_STACK = [
     Fault("5", "the link `libcudnn.so.8` leads nowhere", "host", "cudnn.links",
           "libcudnn.so.8 leads to libcudnn.so.8.6.9, which is not there", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8", f"ln -s libcudnn.so.8.6.9 {LIB}/libcudnn.so.8"),
-          also=(*OF_CUDNN, "stack.libraries")),
+          also=(*LINKS_OF_CUDNN, "stack.libraries")),
     Fault("5", "the link `libcusparse.so.11` leads nowhere", "host", "toolkit.files",
           r"libcusparse.so.11 \(target\)", PROVISION,
           **moved(f"{LIB}/libcusparse.so.11", f"ln -s /nowhere {LIB}/libcusparse.so.11"),
           also=(*OF_CUDA, "stack.libraries")),
     Fault("7", "`cannot read file data`: a library of the toolkit is cut short", "host",
           "toolkit.files", r"libcusolver.so.11.4.1.48 \(size\)", PROVISION,
-          halved(f"{LIB}/libcusolver.so.11.4.1.48"), also=(*OF_CUDA, "stack.matmul", *SILENT)),
+          halved(f"{LIB}/libcusolver.so.11.4.1.48"), also=("stack.matmul", *SILENT, *MAPPED)),
     Fault("7", "cuDNN's library is cut short", "host", "cudnn.present",
           "libcudnn_cnn_infer.so.8.6.0 is no whole library: truncated", PROVISION,
           **cut(f"{LIB}/libcudnn_cnn_infer.so.8.6.0"),
-          also=(*OF_CUDNN, "stack.matmul", *SILENT)),
+          also=("cudnn.files", "stack.matmul", *SILENT, *MAPPED)),
     Fault("7", "TensorFlow's own library is cut short", "host", "stack.files",
           r"libtensorflow_framework.so.2 \(size\)", PROVISION,
           **cut(f"{SITE}/tensorflow/libtensorflow_framework.so.2"),
@@ -115,26 +118,28 @@ ONE_STACK = [
     Fault("8", "`invalid ELF header`: a login page was saved as a library", "host",
           "stack.libraries", not_opened("libcurand.so.10", "invalid ELF header"),
           PROVISION, **moved(f"{LIB}/libcurand.so.10.3.0.86",
-                             f"{PAGE}{LIB}/libcurand.so.10.3.0.86"), also=OF_CUDA),
+                             f"{PAGE}{LIB}/libcurand.so.10.3.0.86"),
+          also=("toolkit.files", *MAPPED)),
     Fault("8", "a login page was saved as cuDNN", "host", "cudnn.present",
           "libcudnn.so.8.6.0 is no whole library: .*looks like a web page", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8.6.0", f"{PAGE}{LIB}/libcudnn.so.8.6.0"),
-          also=(*OF_CUDNN, "stack.libraries")),
+          also=("cudnn.files", "cudnn.links", "stack.libraries", *MAPPED)),
     Fault("10", "`undefined symbol`: another library stands under the right name", "host",
           "stack.libraries", not_opened("libcublas.so.11", "undefined symbol"), PROVISION,
           **moved(f"{LIB}/libcublasLt.so.11.11.3.6",
                   f"cp {STAND_INS}/libcublasLt.so.11 {LIB}/libcublasLt.so.11.11.3.6"),
-          also=(*OF_CUDA, "cudnn.present")),
+          also=("toolkit.files", "cudnn.present", *MAPPED)),
     Fault("13", "`Loaded runtime CuDNN library: 8.5.0 but source was compiled with: 8.6.0`", "host",
           "cudnn.present", "says it is cuDNN 8.5.0, declared is 8.6.0", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8.6.0",
-                  f"cp {STAND_INS}/libcudnn.so.8.5.0 {LIB}/libcudnn.so.8.6.0"), also=OF_CUDNN),
+                  f"cp {STAND_INS}/libcudnn.so.8.5.0 {LIB}/libcudnn.so.8.6.0"),
+          also=("cudnn.files", *MAPPED)),
     Fault("13", "the link leads to an older cuDNN beside the declared one", "host",
           "cudnn.present", "says it is cuDNN 8.5.0, declared is 8.6.0", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8", f"cp {STAND_INS}/libcudnn.so.8.5.0 {LIB}/;"
                   f" ln -s libcudnn.so.8.5.0 {LIB}/libcudnn.so.8") | {
               "repair": f"rm {LIB}/libcudnn.so.8.5.0; " + back(f"{LIB}/libcudnn.so.8")},
-          also=OF_CUDNN),
+          also=("cudnn.files", *MAPPED)),
     Fault("15", "cuDNN's header is of another version than its library", "host", "cudnn.present",
           r"cudnn_version.h says 8.5.0, declared is 8.6.0", PROVISION,
           **edited(f"{TOOLKIT}/include/cudnn_version.h", "s/CUDNN_MINOR 6/CUDNN_MINOR 5/"),
@@ -168,7 +173,8 @@ ONE_STACK = [
           "stack.mapped", "libcufft.so.10, yet maps no file of such a name", PROVISION,
           **moved(f"{LIB}/libcufft.so.10", f"cp {STAND_INS}/libcufft.so.10 {LIB}/other.so;"
                   f" ln -s other.so {LIB}/libcufft.so.10") | {
-              "repair": f"rm {LIB}/other.so; " + back(f"{LIB}/libcufft.so.10")}, also=OF_CUDA),
+              "repair": f"rm {LIB}/other.so; " + back(f"{LIB}/libcufft.so.10")},
+          also=("toolkit.files", *MAPPED)),
     Fault("59", "`chmod a+r` was forgotten: users cannot read the toolkit's library", "host",
           "toolkit.readable", r"libcublasLt.so.11.11.3.6 \(mode 0600\)", r"chmod a\+r the files",
           f"chmod 600 {LIB}/libcublasLt.so.11.11.3.6", also=("toolkit.files",),
@@ -191,7 +197,7 @@ ONE_STACK = [
     Fault("11", "a stack's file system is mounted noexec", "host", "stack.readable",
           "/opt/gpufleet/stacks is mounted noexec", "mount -o remount,exec /opt/gpufleet/stacks",
           "cd /opt/gpufleet; mount --bind stacks stacks; mount -o remount,bind,noexec stacks",
-          repair="umount /opt/gpufleet/stacks", also=("stack.matmul", *SILENT)),
+          repair="umount /opt/gpufleet/stacks", also=("stack.matmul", *SILENT[:2])),
 ]
 
 # Toolkits 12.3 and 12.5 offer the same sonames; TensorFlow 2.18.1 is bound to 12.5.
