@@ -19,8 +19,12 @@ TWO_GPUS = {"gpu_expect": {"count": 2}}
 
 
 def named(faults: list[Fault]) -> Any:
-    """A test for each fault."""
-    return pytest.mark.parametrize("fault", faults, ids=lambda fault: fault.name)
+    """A test for each fault; of the ways to come to the same one, all but the first are slow."""
+    first = {fault.number: fault.name for fault in reversed(faults)}
+    return pytest.mark.parametrize("fault", [
+        pytest.param(fault, id=fault.name,
+                     marks=[pytest.mark.slow] * (first[fault.number] != fault.name))
+        for fault in faults])
 
 
 def break_and_mend(host: Healthy, fault: Fault, prove: Prove, **more: Any) -> None:
