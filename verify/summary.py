@@ -80,6 +80,14 @@ def _proven_on(host: HostRun) -> Iterable[str]:
     if hold("toolkit.present", "toolkit.files"):
         for toolkit in host.plan["toolkits"]:
             yield f"CUDA {toolkit['short']} stands in {toolkit['path']}, each file as installed"
+    if hold("toolkit.files", "toolkit.cublas", "toolkit.nvrtc"):
+        fast = ", as fast as its model should" if hold("gpu.throughput") else ""
+        for toolkit in host.plan["toolkits"]:
+            yield (f"CUDA {toolkit['short']} compiles and multiplies exactly on every declared GPU"
+                   f"{fast}")
+    elif hold("toolkit.files", "toolkit.nvrtc"):
+        for toolkit in host.plan["toolkits"]:
+            yield f"CUDA {toolkit['short']} compiles for GPUs"
     if hold("cudnn.present", "cudnn.files", "cudnn.links"):
         for cudnn in host.plan["cudnn"]:
             yield (f"cuDNN {cudnn['short']} in CUDA {cudnn['toolkit']}: header, library and links"
