@@ -42,10 +42,8 @@ class Kind:
         return "-i", self.inventory, "-e", self.wishes
 
 
-# Debian 13 has no Python that the lab's usual release was built for; Debian 11's lacks a part that
-# its packagers split off.
+# Debian 13 has no Python that the lab's usual release was built for.
 STACKS = {"trixie": [{"tensorflow": "2.21.0"}]}
-PARTS = {"bullseye": "apt-get update -qq; apt-get install -qq python3-distutils;"}
 # The libraries and programs as the distribution brings them, with no module: `gpu_driver` that is
 # managed is in molecule's scenario `branches`, which builds the modules for a quarter of an hour.
 DRIVER = " apt-get update -qq; apt-get install -qq --no-install-recommends libcuda1 nvidia-smi"
@@ -54,7 +52,7 @@ DRIVER = " apt-get update -qq; apt-get install -qq --no-install-recommends libcu
 def kind(suite: str, prepare: str = "true") -> Kind:
     """One stack that the suite's Python can run."""
     wishes = {"gpu_stacks": STACKS[suite]} if suite in STACKS else {}
-    return Kind(suite, wishes=json.dumps(wishes), prepare=PARTS.get(suite, "") + prepare,
+    return Kind(suite, wishes=json.dumps(wishes), prepare=prepare,
                 artifacts=("--all",) if wishes else ())
 
 
