@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -20,11 +22,27 @@ def command(*words: str | Path) -> list[str | Path]:
     return [sys.executable, "-m", "mirror", "serve", *words]
 
 
+def heed_interrupts() -> None:
+    """What was started in the background ignores them, and hands that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Whatever fails, the process is not waited for in vain."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 def test_it_serves_files_and_listings_and_prints_the_inventory_s_lines(tmp_path: Path) -> None:
     tiny = wheel(tmp_path / "wheels", "tiny", "1.0")
     (tmp_path / "cuda.run").write_bytes(b"a runfile")
     words = command(tmp_path, "--bind", "127.0.0.1", "--port", "0")
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts  # noqa: PLW1509 (no threads here)
+    ) as server, ended(server):
         assert server.stdout is not None
         said = yaml.safe_load(server.stdout.readline() + server.stdout.readline())
         assert said["gpu_wheelhouse"] == said["gpu_artifacts_source"] + "/wheels"
