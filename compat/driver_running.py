@@ -51,7 +51,8 @@ def persistence(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
 def fabric(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     """The fabric manager runs exactly where an NVSwitch is, of the driver's very version."""
     state = mapping(part(host, "driver").get("fabric"))
-    if not mapping(plan["driver"]).get("fabric_manager"):
+    # Of a driver that nobody declares the plan says nothing.
+    if not (mapping(plan["driver"]).get("fabric_manager") or part(host, "gpus").get("nvswitches")):
         if state.get("enabled"):
             yield Fault(f"service {FABRIC} starts at boot where no NVSwitch is, and fails",
                         f"{provision(plan)} (on the host: systemctl disable {FABRIC})")

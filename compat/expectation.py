@@ -42,6 +42,9 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
         "tflops": _amount(reader, entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
     }
+    # Who names each card has said how many there are.
+    if number is None and found["uuids"]:
+        found["count"] = len(found["uuids"])
     return {key: part for key, part in found.items() if part is not None}
 
 

@@ -1010,7 +1010,7 @@ def node_access(host, nodes):
     # A directory service that gives no answer must not take the section with it.
     state, errors, reason = in_child(tried_as, (host, host["service_user"], names),
                                      host.inner_s / 8)
-    if state == "denied":
+    if state in ("denied", "hung"):
         return found
     for row in found:
         row["tried"] = True
@@ -1533,7 +1533,7 @@ def section_kernel_log(host):
     if host["mode"] != "full" or (container_of(host)
                                   and not host.exists("/proc/driver/nvidia/version")):
         return found
-    denied = []
+    denied, partly = [], []
     for source, reader in (("journal", journal_lines), ("dmesg", dmesg_lines), (None, file_lines)):
         try:
             told = reader(host)
@@ -1542,8 +1542,14 @@ def section_kernel_log(host):
             continue
         if told:
             name, lines = told if source is None else (source, told)
-            return dict(found, source=name, since_boot=True, events=kernel_events(lines),
+            told = dict(found, source=name, since_boot=True, events=kernel_events(lines),
                         complete=any(BOOT_LINE in text for _, text in lines))
+            if told["complete"]:
+                return told
+            partly.append((len(lines), told))
+    # None reaches back to the boot: the one that says most.
+    if partly:
+        return max(partly, key=lambda pair: pair[0])[1]
     return dict(found, error="; ".join(denied) or None)
 
 

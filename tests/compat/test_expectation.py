@@ -31,6 +31,10 @@ def test_everything_that_is_declared_stands_in_the_plan() -> None:
         **wished, "uuids": [UUID], "tflops_because": "gpu_expect.tflops"}
 
 
+def test_who_names_the_cards_has_counted_them() -> None:
+    assert expected(uuids=[UUID])["count"] == 1
+
+
 def test_what_is_not_declared_is_null() -> None:
     assert set(expected(count=2).values()) == {2, None}
     assert expected(pcie={"width": 8})["pcie"] == {"generation": None, "width": 8}

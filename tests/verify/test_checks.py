@@ -875,6 +875,24 @@ def test_a_library_mapped_under_another_name_is_a_stranger(
     assert "opened libcudart.so.11.0" in found["stack.mapped"]["cause"]
 
 
+@pytest.mark.parametrize(("check", "place"), [
+    ("stack.python", lambda snapshot: stack(snapshot)["start"]),
+    ("stack.libraries", lambda snapshot: stack(snapshot)["binding"]),
+    ("cudnn.present", lambda snapshot: tree(snapshot)["loaded"][0])])
+def test_what_gave_no_answer_hung_and_is_not_called_broken(
+    plan: Document, snapshot: Document, check: str, place: Callable[[Document], Document]
+) -> None:
+    place(snapshot)["error"] = "no answer within 4 s"
+    found = {each["id"]: each for each in judge.judge(plan, snapshot)["checks"]}[check]
+    assert (found["verdict"], "gave no answer" in found["cause"]) == ("HUNG", True)
+    assert "state D" in found["remedy"]
+
+
+def test_a_compiler_that_gave_no_answer_hung(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"][0].update(nvcc=None, nvcc_error="no answer within 4 s")
+    assert verdicts(plan, snapshot)["toolkit.present"] == "HUNG"
+
+
 def test_every_check_is_proven_by_a_fault() -> None:
     # Those of driver and GPUs are broken in tables of their own, the others above and in
     # test_containers.py.

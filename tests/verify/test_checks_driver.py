@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
+from compat.host import Host
 from verify import judge
+from verify.checks import CHECKS, Sections
 
 from .conftest import DRIVER, Document, data, document, verdicts, with_cards, with_driver
 
@@ -527,13 +529,50 @@ def test_a_section_that_hung_never_makes_the_driver_healthy(
                "packages": {"driver.packages", "driver.held", "driver.modules", "driver.fabric"},
                "gpus": {"driver.loaded", "driver.nodes", "driver.fabric", "gpu.mig", "gpu.count",
                         "driver.pending", "driver.cuda", "driver.access", "gpu.visible",
-                        "kernel.log", "toolkit.device-query"},
+                        "kernel.log", "toolkit.device-query", "driver.nouveau",
+                        "driver.persistence"},
                "driver": {"driver.cuda", "gpu.smi", "gpu.settings",
                           "driver.packages", "driver.modules", "driver.nouveau", "driver.loaded",
                           "driver.secure-boot", "driver.nodes", "driver.persistence",
                           "driver.fabric", "gpu.mig", "driver.pending"}}[section]
     assert {name for name, verdict in found.items() if verdict == "HUNG"} == {
         "host.probe", *readers}
+
+
+def test_a_fabric_manager_of_a_driver_that_nobody_declares_runs_where_a_switch_is(
+    plan: Document, snapshot: Document
+) -> None:
+    with_cards(plan, snapshot)
+    plan["driver"] = None
+    running = {"unit": "nvidia-fabricmanager.service", "enabled": True, "active": True,
+               "version": DRIVER}
+    data(snapshot, "driver")["fabric"] = running
+    assert verdicts(plan, snapshot)["driver.fabric"] == "FAIL"
+    data(snapshot, "gpus")["nvswitches"] = ["0000:07:00.0"]
+    assert verdicts(plan, snapshot)["driver.fabric"] == "PASS"
+    running["active"] = False
+    assert verdicts(plan, snapshot)["driver.fabric"] == "FAIL"
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_a_check_uses_no_section_that_it_does_not_name(
+    plan: Document, snapshot: Document, count: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_cards(plan, snapshot)
+    plan["expect"]["count"] = count
+    data(snapshot, "gpus")["nvswitches"] = ["0000:07:00.0"]
+    used: set[str] = set()
+    found = Host.section
+
+    def told(host: Host, name: str) -> Document | None:
+        used.add(name)
+        return found(host, name)
+    monkeypatch.setattr(Host, "section", told)
+    for check in CHECKS.values():
+        used.clear()
+        if not check.excuse(plan):
+            list(check.function(plan, Sections(snapshot, check.reads)))
+        assert used <= {*check.reads}, check.id
 
 
 def test_a_driver_begun_and_not_finished_is_named(plan: Document, snapshot: Document) -> None:

@@ -320,6 +320,15 @@ def test_a_full_date_is_read_with_its_zone(text: str, seconds: float | None) -> 
     assert probe.syslog_time(text, 0) == seconds
 
 
+def test_of_a_rotated_journal_and_a_whole_dmesg_the_whole_one_is_read(host: GpuHost) -> None:
+    host.put("usr/bin/journalctl", "#!/bin/sh\nprintf '[ 9.5] gpu01 kernel: usb 1-1: new\\n'\n",
+             0o755)
+    host.put("usr/bin/dmesg", "#!/bin/sh\nprintf '[ 0.0] Linux version 6\\n[ 8.0] " + XID
+             + "\\n'\n", 0o755)
+    found = section(host, "kernel_log")
+    assert (found["source"], found["complete"], found["events"][0]["code"]) == ("dmesg", True, 79)
+
+
 def test_the_journal_comes_first_and_then_dmesg(host: GpuHost) -> None:
     said = "[    0.000000] gpu01 kernel: Linux version 6.1\\n[ 3.5] gpu01 kernel: " + XID
     host.put("usr/bin/dmesg", "#!/bin/sh\nprintf '[    7.1] Linux version 6\\n'\n", 0o755)

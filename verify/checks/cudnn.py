@@ -19,6 +19,7 @@ from .registry import (
     found_here,
     no_cudnn,
     provision,
+    silent,
     unchanged,
 )
 
@@ -64,7 +65,8 @@ def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Findin
                           f"on the host: move it away; then {provision(plan)}")
     for found in opened:
         if found["error"]:
-            yield Finding(f"{found['path']} cannot be opened: {found['error']}", provision(plan))
+            yield silent(found["path"], found["error"]) or Finding(
+                f"{found['path']} cannot be opened: {found['error']}", provision(plan))
         # The names of old archives say no more than 6.0, their libraries 6.0.21.
         elif not versions.begins(str(found["version"]), entry["short"]):
             yield Finding(

@@ -122,7 +122,7 @@ def modules(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                f" {seen['kernel']['next_boot']} ({seen['kernel']['next_boot_source']})")
 
 
-@check("driver.nouveau", reads=("driver", "kernel"), excuse=_not_managed)
+@check("driver.nouveau", reads=("driver", "kernel", "gpus"), excuse=_not_managed)
 def nouveau(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """nouveau is not loaded, is forbidden, and no initramfs loads it before that is read."""
     yield from findings(driver_kernels.nouveau, plan, seen)
@@ -161,7 +161,7 @@ def nodes(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     yield Seen(shortened(seen["gpus"]["nodes"], 12) or "no device file")
 
 
-@check("driver.persistence", reads=("driver",), severity="major", excuse=_no_persistence)
+@check("driver.persistence", reads=("driver", "gpus"), severity="major", excuse=_no_persistence)
 def persistence(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The persistence daemon runs, and starts at boot."""
     yield from findings(driver_running.persistence, plan, seen)

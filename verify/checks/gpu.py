@@ -210,11 +210,16 @@ def identity(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                          f" {card['uuid']}" for card in cards(seen)))
 
 
+KINDS = {"ti", "super", "laptop", "mobile", "max"}
+
+
 def _same_model(wanted: str, name: str) -> bool:
     """Whether a name has the declared one's words; older drivers leave NVIDIA out."""
     need, have = (" ".join(word for word in re.findall(r"[a-z0-9]+", text.lower())
                            if word != "nvidia") for text in (wanted, name))
-    return f" {need} " in f" {have} "
+    # A 3080 is neither a 3080 Ti nor one of a laptop.
+    other = KINDS & ({*have.split()} - {*need.split()})
+    return f" {need} " in f" {have} " and not other
 
 
 @check("gpu.visible", reads=("smi", "gpus"), repair=HARDWARE, excuse=declared_none)

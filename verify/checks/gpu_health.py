@@ -118,9 +118,12 @@ def throttle(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         elif "hw-power-brake" in reasons:
             yield Finding(f"{called(card)} is slowed down by the power brake",
                           "look at the power supplies, their cables and the rack's power limit")
-        elif "hw-slowdown" in reasons:
-            yield Finding(f"{called(card)} is slowed down by its hardware (heat or power){at}",
-                          "look at fans and air, then at the power supplies and their cables")
+        elif "hw-slowdown" in reasons and "idle" not in reasons:
+            # Alone it may also be a change of clocks that was going on.
+            yield Finding(f"{called(card)} is slowed down by its hardware, or was just changing its"
+                          f" clocks{at}", "./gpufleet verify again; if it stays: look at fans and"
+                          " air, then at the power supplies and their cables",
+                          verdict=Verdict.INCONCLUSIVE)
         yield from unread(card, "throttle", card["throttle"])
         yield from unread(card, "temperature_c", degrees)
         yield Seen(f"{called(card)}: {', '.join(card['throttle'] or []) or 'no reason'}{at}")

@@ -14,6 +14,8 @@ from compat import facts
 from ..verdict import Verdict
 from .registry import HARDWARE, Document, Finding, Sections, Seen, check, declared_none, shortened
 
+# The Xid by which the driver says what a card needs to recover, or that it needs nothing.
+RECOVERY = 154
 TOLD = {"api-mismatch": "see driver.loaded", "hung-task": "a program waited too long",
         "out-of-memory": "the kernel ended a program", "io-error": "a disk or file system erred"}
 
@@ -23,8 +25,13 @@ def log(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The kernel reports no failure of a card, of the driver or of the machine since boot."""
     told = seen["kernel_log"]
     cards = {card["address"]: card["driver"] for card in seen["gpus"]["pci"]}
+    # The driver's own word that a card was reset, and needs nothing more.
+    mended = {event["address"]: event["uptime_s"] or 0 for event in told["events"]
+              if event["kind"] == "xid" and (meaning(event) or {}).get("kind") == "record"
+              and event["code"] == RECOVERY}
     for event in told["events"]:
-        yield from _judged(event, cards)
+        if event["kind"] != "xid" or (event["uptime_s"] or 0) >= mended.get(event["address"], 0):
+            yield from _judged(event, cards)
     if told["source"] is None:
         yield Finding(
             "What the kernel said since boot could not be read:"

@@ -131,9 +131,10 @@ def numbers(version: str | None) -> tuple[int, ...]:
 
 def declared_none(plan: Document) -> str | None:
     """The excuse where the GPUs of a host are declared away, or nothing is said of them."""
-    count = plan["expect"]["count"] if plan["expect"] else None
+    expect = plan["expect"] or {"count": None}
+    count = expect["count"]
     if count is None:
-        return "gpu_expect: not set"
+        return "gpu_expect.count: not set" if any(expect.values()) else "gpu_expect: not set"
     return "gpu_expect: {count: 0}" if count == 0 else None
 
 
@@ -184,6 +185,16 @@ def _planned(plan: Document, kind: str, receipt_id: str) -> str | None:
                  for row in plan["cudnn"]}
     versions |= {("stack", row["name"]): row["version"] for row in plan["stacks"]}
     return versions.get((kind, receipt_id))
+
+
+def silent(what: str, error: str | None) -> Finding | None:
+    """That something gave no answer in its time, if that is the error: nothing else is known."""
+    if "no answer" not in (error or ""):
+        return None
+    return Finding(
+        f"{what} gave no answer: {error}",
+        "on the host: look at its load, and for processes in state D and dead mounts; then"
+        " ./gpufleet verify", error or "", Verdict.HUNG)
 
 
 def not_executable(seen: Sections, paths: Iterable[str]) -> Iterator[Finding]:

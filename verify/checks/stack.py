@@ -23,6 +23,7 @@ from .registry import (
     not_executable,
     provision,
     shortened,
+    silent,
     unchanged,
 )
 
@@ -150,7 +151,8 @@ def python(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     for stack, found in installed(plan, seen):
         name, start = stack["name"], found["start"]
         if start["error"]:
-            yield Finding(f"The Python of {name} does not start: {start['error']}",
+            yield silent(f"The Python of {name}", start["error"]) or Finding(
+                f"The Python of {name} does not start: {start['error']}",
                           provision(plan), start["error"])
             continue
         if ".".join(start["python"].split(".")[:2]) != stack["python"]:
@@ -224,7 +226,8 @@ def libraries(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             yield Finding(f"Whether what {stack['name']} is bound to can be opened is not known",
                           "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
         elif binding["error"]:
-            yield Finding(f"{stack['name']} is bound to a library that cannot be opened with all"
+            yield silent(f"What {stack['name']} is bound to", binding["error"]) or Finding(
+                f"{stack['name']} is bound to a library that cannot be opened with all"
                           f" its symbols: {binding['error'].splitlines()[0]}",
                           provision(plan), binding["error"])
         opened = set(loader["opened"])

@@ -21,6 +21,7 @@ from .registry import (
     not_executable,
     numbers,
     provision,
+    silent,
     unchanged,
 )
 
@@ -37,6 +38,8 @@ def present(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         if tree is None:
             yield Finding(f"There is no {toolkit['path']}", provision(plan))
             continue
+        if slow := silent(f"{toolkit['path']}/bin/nvcc", tree["nvcc_error"]):
+            yield slow
         yield from (
             Finding(f"{toolkit['path']} should be CUDA {toolkit['short']}, but {reason}",
                     provision(plan), str(tree))
@@ -61,7 +64,7 @@ def _contradictions(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
         and told[2] != wanted[2]
     ):
         yield f"its version.json says {tree['version']} where {toolkit['version']} is planned"
-    if tree["nvcc_error"]:
+    if tree["nvcc_error"] and not silent("nvcc", tree["nvcc_error"]):
         yield f"its nvcc does not run: {tree['nvcc_error']}"
     elif tree["nvcc"] and numbers(tree["nvcc"])[:2] != wanted[:2]:
         yield f"its nvcc says {tree['nvcc']}"
