@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from compat.driver_running import GIVEN_AWAY
 from compat.host import Host
 
 from .connection import Connection
@@ -48,7 +49,8 @@ def plan_here(
     seen, wishes, notes = Host(snapshot), dict(host.wishes), []
     cards, expect = seen.section("gpus"), wishes.get("gpu_expect") or {}
     if cards and isinstance(expect, dict) and expect.get("count") is None:
-        count = len(cards["pci"])
+        # A card that a virtual machine has computes there, not here.
+        count = sum(card["driver"] != GIVEN_AWAY for card in cards["pci"])
         wishes["gpu_expect"] = {**expect, "count": count}
         notes.append(f"gpu_expect is not set: expected is what the PCI bus shows,"
                      f" {count or 'no'} GPU{'' if count == 1 else 's'}")

@@ -61,6 +61,24 @@ def test_a_card_that_is_there_is_expected_to_work(seen: Document) -> None:
     assert found["driver.loaded"]["verdict"] == "FAIL"
 
 
+def test_a_card_of_a_virtual_machine_is_not_expected_here(seen: Document) -> None:
+    data(seen, "gpus")["pci"] = [{"address": "0000:01:00.0", "vendor": "0x10de",
+                                  "device": "0x2330", "class": "0x030200", "driver": "vfio-pci"}]
+    assert plan_here(UNDECLARED, seen)["expect"]["count"] == 0
+    assert judged(seen)["gpu.count"]["verdict"] == "PASS"
+
+
+def test_a_login_that_hides_the_cards_is_told_of_what_was_found(seen: Document) -> None:
+    data(seen, "gpus")["pci"] = [{"address": "0000:01:00.0", "vendor": "0x10de",
+                                  "device": "0x2330", "class": "0x030200", "driver": "nvidia"}]
+    data(seen, "environment")["login"].update(
+        CUDA_VISIBLE_DEVICES="-1", LD_LIBRARY_PATH="/usr/local/cuda/lib64")
+    login = judged(seen)["environment.login"]
+    assert login["verdict"] == "FAIL"
+    assert login["cause"] == (
+        "A login sets CUDA_VISIBLE_DEVICES=-1: it shows 0 of the 1 declared GPUs")
+
+
 def test_what_is_broken_is_found_without_a_declaration(seen: Document) -> None:
     data(seen, "toolkits")["trees"][0]["nvcc"] = "12.4.131"
     data(seen, "cudnn")["trees"][0]["loaded"][0].update(version=None, error="undefined symbol")

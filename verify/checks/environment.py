@@ -29,7 +29,7 @@ PLACES = (
 def no_cuda(plan: Document) -> str | None:
     """The excuse of a host that is to have no CUDA."""
     if plan["toolkits"] or plan["stacks"]:
-        return found_here(plan, "toolkits")
+        return None
     return "gpu_toolkits: [], gpu_stacks: []"
 
 
@@ -65,6 +65,14 @@ def _disturbing(
     plan: Document, values: dict[str, str], offers: dict[str, list[str]]
 ) -> Iterator[tuple[str, str]]:
     """(variable, reason); `offers` says which libraries of CUDA stand in the places named."""
+    count = plan["expect"]["count"] if plan["expect"] else None
+    visible = values.get("CUDA_VISIBLE_DEVICES")
+    if count and visible is not None:
+        shown, _ = _shown(visible, count)
+        if len(shown) != count:
+            yield "CUDA_VISIBLE_DEVICES", f"it shows {len(shown)} of the {count} declared GPUs"
+    if found_here(plan, "toolkits"):
+        return  # which of them is meant, and in what stacks, nobody has declared
     toolkits = [toolkit["path"] for toolkit in plan["toolkits"]]
     default = plan["default_link"]["path"] if plan["default_link"] else None
     harmless = [*toolkits, default] if len(toolkits) == 1 and default else toolkits[:1] * (
@@ -84,12 +92,6 @@ def _disturbing(
     for name in ("PYTHONPATH", "PYTHONHOME"):
         if values.get(name):
             yield name, "modules from there win over those of every stack"
-    count = plan["expect"]["count"] if plan["expect"] else None
-    visible = values.get("CUDA_VISIBLE_DEVICES")
-    if count and visible is not None:
-        shown, _ = _shown(visible, count)
-        if len(shown) != count:
-            yield "CUDA_VISIBLE_DEVICES", f"it shows {len(shown)} of the {count} declared GPUs"
 
 
 def _never_right(plan: Document, values: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -122,7 +124,7 @@ def _shown(visible: str, count: int) -> tuple[list[str], str | None]:
     "environment.files",
     reads=("receipts",),
     severity="major",
-    excuse=lambda plan: no_cuda(plan) if not plan["environment"] else None,
+    excuse=lambda plan: None if plan["environment"] else found_here(plan, "toolkits") or no_cuda(plan),
 )
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Modulefiles, profile, variables and kernels say what is planned, each as it was written."""
