@@ -104,7 +104,7 @@ class _Conversation:
             snapshot = json.loads(self.said.strip().rpartition(b"\n")[2])
             if snapshot["schema"] and snapshot["sections"]:
                 return Outcome({**snapshot, "host": connection.name})
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             pass
         return Outcome(None, *why_not(connection, self.status, words, self.ready), words)
 

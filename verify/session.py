@@ -176,8 +176,11 @@ def offline(
         host = snapshot["host"]
         if "result" in snapshot:
             # A bundle has it all in one: plan, snapshot, and what was said of a host without one.
+            if not all(isinstance(snapshot.get(key), dict) for key in ("plan", "result")):
+                raise ConfigurationError("It has a result, but is no bundle: there is no plan"
+                                         " in it, or no verdicts.", name)
             plans[host] = snapshot["plan"]
-            said[host], snapshot = snapshot["result"], snapshot["snapshot"]
+            said[host], snapshot = snapshot["result"], snapshot.get("snapshot")
         if host not in plans:
             if hosts is None:
                 hosts = {found.name: found for found in declared(question or Question())}
@@ -195,7 +198,7 @@ def offline(
 def _document(name: str) -> dict[str, Any]:
     try:
         document = json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"It cannot be read: {error}", name) from error
     if not isinstance(document, dict) or "host" not in document or "schema" not in document \
             or not isinstance(document["host"], str):

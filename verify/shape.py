@@ -41,7 +41,7 @@ def _section(name: str, section: Any) -> Any:
     around = {"state": "text", "seconds~": "number", "error~": "text", "data~": "any"}
     faults = list(_faults(around, section, "it"))
     if not faults and section["state"] == "ok":
-        faults = list(_faults(SHAPES.get(name, "any"), section["data"], "data"))
+        faults = list(_faults(SHAPES.get(name, "any"), section.get("data"), "data"))
     if not faults:
         return section
     more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from compat import environment
 from verify import judge
 from verify.bundle import bundles
-from verify.session import HostRun
+from verify.errors import ConfigurationError
+from verify.session import HostRun, offline
 
 from .conftest import Document, data
 from .test_checks import with_gpus
@@ -142,6 +144,17 @@ def test_a_host_that_was_not_reached_and_hosts_among_each_other(
     assert second["result"]["checks"][0]["cause"] == "ssh: connect to host host2 (address1)"
     assert second["result"]["checks"][0]["remedy"] == "ask user1, or see host1"
     assert second["same_verdicts"] and second["snapshot"] is None
+
+
+@pytest.mark.parametrize("text", [
+    '{"host": "gpu01", "schema": 1, "result": {}}',
+    '{"host": "gpu01", "schema": 1, "result": null, "plan": {}}',
+    "[" * 200_000,
+])
+def test_what_is_no_bundle_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "gpu01.json").write_text(text)
+    with pytest.raises(ConfigurationError):
+        offline([str(tmp_path / "gpu01.json")])
 
 
 def test_a_name_that_is_a_word_of_the_documents_is_told(

@@ -75,6 +75,8 @@ def test_each_host_ends_in_its_own_way_and_none_takes_longer_than_its_deadline(
         login(tmp_path / "complaining", f"exec >&2; {endless}"),
         login(tmp_path / "profile", "yes Welcome"),
         login(tmp_path / "banner", "yes '** Be careful.' | head -500 | tee /dev/stderr; HOST"),
+        login(tmp_path / "nested", f"echo {READY}; head -c 70000 >/dev/null;"
+                                   " head -c 200000 /dev/zero | tr '\\0' '['"),
         login(tmp_path / "cut", f"echo {READY}; head -c 70000 >/dev/null; echo Closed. >&2;"
                                 " printf '{\"schema\": 1, \"secti'; exit 255"),
         login(tmp_path / "refusing", "yes '** A long banner.' | head -500 >&2; echo 'deploy@x:"

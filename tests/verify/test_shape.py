@@ -68,6 +68,19 @@ def test_a_damaged_section_is_judged_by_no_check(plan: Document, snapshot: Docum
         == {"INCONCLUSIVE"}
 
 
+def test_a_section_without_its_data_is_damaged(plan: Document, snapshot: Document) -> None:
+    del snapshot["sections"]["toolkits"]["data"]
+    assert error(snapshot, "toolkits") == "data is null, and should be a mapping"
+    assert judge.judge(plan, snapshot)["verdict"] == "INCONCLUSIVE"
+
+
+def test_a_host_with_a_python_of_its_platform_alone_is_whole(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "os")["pythons"] = []
+    assert verdicts(plan, snapshot)["host.probe"] == "PASS"
+
+
 def test_what_nobody_declared_passes(plan: Document, snapshot: Document) -> None:
     before = verdicts(plan, deepcopy(snapshot))
     data(snapshot, "toolkits")["new"] = {"of": "another release"}
