@@ -354,10 +354,97 @@ def tensorflow_without_memory_that_nobody_holds(plan: Document, snapshot: Docume
         wrong=None, device=None, error="InternalError: Blas GEMM launch failed : a.shape=(2048, 2")
 
 
+def out_of_memory_beside_a_job(snapshot: Document) -> str:
+    held_by_ann(snapshot)
+    return "InternalError: failed to allocate: CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+
+
+@fault(stack__matmul=("on /GPU:0 was not tried: it has no memory left", "wait until they have"),
+       stack__gpu=("held by pid 4711 (ann, python3)", "wait"))
+def no_sum_where_every_gpu_is_held(plan: Document, snapshot: Document) -> None:
+    for entry in framework(snapshot)["matmul"]:
+        entry.update(wrong=None, device=None, error=out_of_memory_beside_a_job(snapshot))
+    framework(snapshot)["tower_sum"] = {"devices": [], "wrong": None, "error": "no device computed"}
+
+
+@fault(stack__matmul=("on all devices together was not tried: it has no memory left", "wait"))
+def no_memory_for_the_sum_beside_a_job(plan: Document, snapshot: Document) -> None:
+    framework(snapshot)["tower_sum"].update(
+        wrong=None, error=out_of_memory_beside_a_job(snapshot))
+
+
+@fault(stack__matmul=("the sum of all devices' results is wrong or missing (None)", "devices"),
+       stack__gpu=("held by pid 4711 (ann, python3)", "wait"))
+def a_sum_without_a_word_beside_a_job(plan: Document, snapshot: Document) -> None:
+    framework(snapshot)["matmul"][0].update(
+        wrong=None, device=None, error=out_of_memory_beside_a_job(snapshot))
+    framework(snapshot)["tower_sum"].update(wrong=None, error=None)
+
+
+@fault(stack__matmul=("was not tried: it has no memory left", "wait"),
+       stack__gpu=("did not get that far", "stack.matmul"))
+def a_first_session_without_memory_beside_a_job(plan: Document, snapshot: Document) -> None:
+    framework(snapshot).update(state="failed", matmul=[], tower_sum=None,
+                               error=out_of_memory_beside_a_job(snapshot))
+
+
+@fault(stack__hello=("hello was not tried: it has no memory left", "wait"),
+       stack__local_devices=("held by pid 4711", "wait"),
+       stack__gpu_device_name=("held by pid 4711", "wait"),
+       stack__device_placement=("held by pid 4711", "wait"))
+def small_checks_without_memory_beside_a_job(plan: Document, snapshot: Document) -> None:
+    framework(snapshot)["small"]["errors"] = dict.fromkeys(
+        ("hello", "local_devices", "gpu_device_name", "placement"),
+        out_of_memory_beside_a_job(snapshot))
+
+
+@fault(containers__matmul=("in a container on /GPU:1 was not tried: it has no memory", "wait"))
+def a_container_without_memory_beside_a_job(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["run"]["framework"]["matmul"][1].update(
+        wrong=None, device=None, error=out_of_memory_beside_a_job(snapshot))
+
+
+@fault(containers__matmul=("in a container was not tried: it has no memory left", "wait"))
+def a_container_whose_first_session_has_no_memory(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["run"]["framework"].update(
+        state="failed", matmul=[], error=out_of_memory_beside_a_job(snapshot))
+
+
+@fault(toolkit__cublas=("on GPU 0: cudaSetDevice returned 46", "driver.loaded"),
+       gpu__throughput=("GPU 0 has no measured throughput", "toolkit.cublas"))
+def a_gpu_that_refuses_though_it_lets_all_in(plan: Document, snapshot: Document) -> None:
+    run(snapshot)["cublas"][0].update(
+        wrong=None, tflops=None, error="cudaSetDevice returned 46 cudaErrorDevicesUnavailable")
+    held_by_ann(snapshot)
+
+
+@fault(toolkit__cublas=("on GPU 0 was not tried: another process has it for itself (cudaSetDevice"
+                        " returned 46 cudaErrorDevicesUnavailable); held by pid 4711", "wait"),
+       gpu__throughput=("held by pid 4711", "wait"))
+def a_gpu_that_lets_one_process_in(plan: Document, snapshot: Document) -> None:
+    a_gpu_that_refuses_though_it_lets_all_in(plan, snapshot)
+    plan["expect"]["compute_mode"] = "exclusive_process"
+    for device in data(snapshot, "smi")["devices"]:
+        device["compute_mode"] = "exclusive_process"
+
+
+@fault(cudnn__convolution=("on GPU 0: cudnnCreate returned 1 CUDNN_STATUS_NOT_INITIALIZED",
+                           "driver.loaded"))
+def a_broken_cudnn_beside_a_job_that_leaves_room(plan: Document, snapshot: Document) -> None:
+    held_by_ann(snapshot)
+    for device, free in zip(data(snapshot, "smi")["devices"], (3500, 12), strict=True):
+        device["memory_free_mib"] = free
+    run(snapshot)["cudnn"][0].update(
+        wrong=None, error="cudnnCreate returned 1 CUDNN_STATUS_NOT_INITIALIZED")
+
+
 # -- the table -------------------------------------------------------------------------------------
 
 BUSY = {"a_gpu_whose_memory_others_hold", "cublas_without_memory_beside_a_job",
-        "tensorflow_without_memory_beside_a_job"}
+        "tensorflow_without_memory_beside_a_job", "no_sum_where_every_gpu_is_held",
+        "no_memory_for_the_sum_beside_a_job", "a_first_session_without_memory_beside_a_job",
+        "small_checks_without_memory_beside_a_job", "a_container_without_memory_beside_a_job",
+        "a_container_whose_first_session_has_no_memory", "a_gpu_that_lets_one_process_in"}
 
 
 @pytest.mark.parametrize(("name", "break_it", "caught"), FAULTS, ids=[row[0] for row in FAULTS])
@@ -396,6 +483,37 @@ def test_who_holds_a_gpu_is_read_from_nvidia_smi_too(plan: Document, snapshot: D
     assert "held by pid 12 (unknown user, python3)" in found["toolkit.cublas"]["cause"]
     del snapshot["sections"]["smi"]
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert "by whom was not seen" in found["toolkit.cublas"]["cause"]
+
+
+def test_a_desktop_that_nvidia_smi_lists_holds_no_gpu(plan: Document, snapshot: Document) -> None:
+    test_checks.with_gpus(plan, snapshot)
+    cublas_without_memory_that_nobody_holds(plan, snapshot)
+    data(snapshot, "smi")["devices"][0].update(memory_free_mib=300, processes=[
+        {"pid": 7, "name": "/usr/lib/xorg/Xorg", "memory_mib": 20},
+        {"pid": 8, "name": "/usr/bin/python3", "memory_mib": 200}])
+    # Root saw that nobody has a card open: the Python that nvidia-smi lists is the probe's own.
+    assert verdicts(plan, snapshot)["toolkit.cublas"] == "FAIL"
+    data(snapshot, "driver")["holders"] = None
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["toolkit.cublas"]["cause"].endswith("held by pid 8 (unknown user, python3)")
+
+
+@pytest.mark.parametrize("container", [True, False])
+def test_who_cannot_see_others_does_not_blame_the_hardware(
+    plan: Document, snapshot: Document, container: bool
+) -> None:
+    test_checks.with_gpus(plan, snapshot)
+    cublas_without_memory_that_nobody_holds(plan, snapshot)
+    data(snapshot, "smi")["devices"][0]["memory_free_mib"] = 200
+    data(snapshot, "kernel")["container"] = None
+    assert verdicts(plan, snapshot)["toolkit.cublas"] == "FAIL"
+    if container:
+        data(snapshot, "kernel")["container"] = "docker"
+    else:
+        data(snapshot, "driver")["holders"] = None
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["toolkit.cublas"]["verdict"] == "INCONCLUSIVE"
     assert "by whom was not seen" in found["toolkit.cublas"]["cause"]
 
 

@@ -13,6 +13,7 @@ from compat import containers as wanted
 from compat.host import Host
 
 from ..verdict import Verdict
+from .holders import held
 from .registry import (
     INVENTORY,
     REBOOT,
@@ -24,7 +25,7 @@ from .registry import (
     provision,
     shortened,
 )
-from .stack import product
+from .stack import products
 
 
 def not_declared(plan: Document) -> str | None:
@@ -167,7 +168,7 @@ def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield _stopped(plan, run)
         return
     if plan["stacks"]:
-        yield from _computed(plan, run["stack"] or "a stack", run["framework"])
+        yield from _computed(plan, seen, run["stack"] or "a stack", run["framework"])
     image = plan["containers"]["image"]
     tried = run["image"] or {}
     if image and not tried.get("present"):
@@ -175,10 +176,12 @@ def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                       f"on the host: {plan['containers']['engine']} pull {image}",
                       verdict=Verdict.INCONCLUSIVE)
     elif image:
-        yield from _computed(plan, image, tried["framework"])
+        yield from _computed(plan, seen, image, tried["framework"])
 
 
-def _computed(plan: Document, name: str, told: dict[str, Any] | None) -> Iterator[Finding | Seen]:
+def _computed(
+    plan: Document, seen: Sections, name: str, told: dict[str, Any] | None
+) -> Iterator[Finding | Seen]:
     """The products that TensorFlow made in a container, one for each device."""
     if told is None:
         yield Finding("There is no stack on the host to be run in a container",
@@ -186,7 +189,8 @@ def _computed(plan: Document, name: str, told: dict[str, Any] | None) -> Iterato
         return
     if told["state"] != "ok":
         hung = told["state"] == "hung"
-        yield Finding(
+        busy = held(f"{name} in a container", {"error": told["error"]}, seen)
+        yield (None if hung else busy) or Finding(
             f"TensorFlow of {name} {'hangs' if hung else 'does not run'} in a container:"
             f" {told['error']}", f"see stack.matmul, and containers.gpus; {provision(plan)}",
             verdict=Verdict.HUNG if hung else Verdict.FAIL)
@@ -194,8 +198,7 @@ def _computed(plan: Document, name: str, told: dict[str, Any] | None) -> Iterato
     if not told["matmul"]:
         yield Finding(f"TensorFlow of {name} multiplied nothing in a container",
                       "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
-    for entry in told["matmul"]:
-        yield from product(plan, {"name": f"{name} in a container"}, entry)
+    yield from products(plan, seen, {"name": f"{name} in a container"}, told["matmul"])
     cards = [entry for entry in told["matmul"] if "gpu" in entry["requested"].lower()]
     count = plan["containers"]["gpus"]
     if count is not None and len(cards) != count:

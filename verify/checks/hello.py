@@ -9,6 +9,7 @@ from compat.gpu import Gpu, runs_code_for
 from compat.versions import key
 
 from ..verdict import Verdict
+from .holders import held
 from .registry import (
     INVENTORY,
     Document,
@@ -35,8 +36,10 @@ def small(
         if problem:
             yield stack, None, problem
         elif part in framework["small"]["errors"]:
-            yield stack, None, Finding(
-                f"{stack['name']}: {part} fails: {framework['small']['errors'][part]}",
+            error = framework["small"]["errors"][part]
+            busy = held(f"{stack['name']}: {part}", {"error": error}, seen)
+            yield stack, None, busy or Finding(
+                f"{stack['name']}: {part} fails: {error}",
                 f"see stack.libraries; {provision(plan)}")
         else:
             yield stack, framework["small"][part], None

@@ -327,23 +327,36 @@ def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Matrices are multiplied on the declared devices and nowhere else, with exact results."""
     for stack, framework, problem in ran(plan, seen, "matmul"):
         if problem and framework.get("state") == "failed":
-            yield Finding(f"TensorFlow of {stack['name']} does not run: {framework['error']}",
-                          f"{provision(plan)}; where stack.files and toolkit.files pass, the host"
-                          " keeps it from running: look at noexec in findmnt, at ulimit -a, free")
+            yield held(stack["name"], {"error": framework["error"]}, seen) or Finding(
+                f"TensorFlow of {stack['name']} does not run: {framework['error']}",
+                f"{provision(plan)}; where stack.files and toolkit.files pass, the host keeps it"
+                " from running: look at noexec in findmnt, at ulimit -a, free")
             continue
         if problem:
             yield problem
             continue
         if framework["state"] != "ok":
             yield _silent(plan, stack, framework)
-        for entry in framework["matmul"]:
-            busy = held(f"{stack['name']} on {entry['requested']}", entry, seen)
-            yield from [busy] if busy else product(plan, stack, entry)
+        yield from products(plan, seen, stack, framework["matmul"])
         total = framework["tower_sum"] or {"error": "it was not made", "wrong": None, "devices": []}
-        if total["error"] or total["wrong"] != 0:
+        busy = held(f"{stack['name']} on all devices together", total, seen)
+        # What is held gives nothing to be added.
+        lacking = any(held("", entry, seen) for entry in framework["matmul"])
+        if total["error"] and not total["wrong"] and (busy or lacking):
+            yield from [busy] if busy else []
+        elif total["error"] or total["wrong"] != 0:
             yield Finding(
                 f"{stack['name']}: the sum of all devices' results is wrong or missing"
                 f" ({total['error'] or total['wrong']})", "see the devices' own results above")
+
+
+def products(
+    plan: Document, seen: Sections, stack: Document, entries: list[Document]
+) -> Iterator[Finding | Seen]:
+    """Each device's product, or that others hold the device."""
+    for entry in entries:
+        busy = held(f"{stack['name']} on {entry['requested']}", entry, seen)
+        yield from [busy] if busy else product(plan, stack, entry)
 
 
 def product(plan: Document, stack: Document, entry: Document) -> Iterator[Finding | Seen]:
