@@ -517,6 +517,20 @@ def test_who_cannot_see_others_does_not_blame_the_hardware(
     assert "by whom was not seen" in found["toolkit.cublas"]["cause"]
 
 
+@pytest.mark.parametrize("name", [
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce RTX 3080 Laptop GPU"])
+def test_the_floor_of_the_declared_model_is_not_for_a_part_of_it(
+    plan: Document, snapshot: Document, name: str
+) -> None:
+    test_checks.with_gpus(plan, snapshot)
+    for device, entry in zip(run(snapshot)["devices"], run(snapshot)["cublas"], strict=True):
+        device["name"], entry["tflops"] = name, 4.0
+    plan["expect"].update(tflops=15.3, tflops_because="30% of 51 TFLOP/s, data sheet")
+    assert verdicts(plan, snapshot)["gpu.throughput"] == "NOT-DECLARED"
+    plan["expect"]["tflops_because"] = "gpu_expect.tflops"
+    assert verdicts(plan, snapshot)["gpu.throughput"] == "FAIL"
+
+
 def test_a_small_job_does_not_excuse_a_gpu_with_room(plan: Document, snapshot: Document) -> None:
     test_checks.with_gpus(plan, snapshot)
     cublas_without_memory_beside_a_job(plan, snapshot)

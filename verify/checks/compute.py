@@ -285,9 +285,12 @@ def throughput(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 
 def _floor(plan: Document, name: str | None) -> tuple[float | None, str]:
     """The least TFLOP/s and why. What a host measured before would be asked for here as well."""
-    declared = plan["expect"].get("tflops")
-    if declared is not None:
-        return declared, plan["expect"].get("tflops_because") or "gpu_expect.tflops"
+    declared, because = plan["expect"].get("tflops"), plan["expect"].get("tflops_because")
+    wished = because in {None, "gpu_expect.tflops"}
+    # The floor of the declared model is for a GPU that does not say which one it is: the declared
+    # word does not tell a part of a card, or a laptop's, from the card.
+    if declared is not None and (wished or not name):
+        return declared, because or "gpu_expect.tflops"
     found = performance.floors(name or "")
     return (found.tflops, found.because) if found else (None, "")
 
