@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from .problems import Code
@@ -18,6 +19,11 @@ COMPUTE_MODES = ("default", "exclusive_process")
 _UUID = re.compile(r"(?i:GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\$?")
 _WHERE = "gpu_expect"
+
+
+def shown(count: int | None, layout: Mapping[str, Any] | None) -> int | None:
+    """How many of so many GPUs CUDA shows a program: of cards split into MIG, one instance."""
+    return min(count, 1) if count and any((layout or {}).values()) else count
 
 
 def read(reader: Reader, value: Any) -> dict[str, Any]:

@@ -87,6 +87,12 @@ def places(variables: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def gpus_shown(variables: Mapping[str, Any]) -> int | None:
+    """How many GPUs CUDA is to show a program on a host; None where that is not declared."""
+    wishes = read(variables, Problems())
+    return expectation.shown(wishes.expect.get("count"), wishes.mig)
+
+
 def _prune(reader: Reader, variables: Mapping[str, Any]) -> bool:
     """Whether to remove what nothing declares; a host that was forgotten declares nothing."""
     wanted = reader.flag(variables.get("gpu_prune"), "gpu_prune")

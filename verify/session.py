@@ -103,13 +103,12 @@ def probe_config(host: Declared, manner: Manner) -> dict[str, Any]:
     """What the probe is told about a host."""
     import compat  # noqa: PLC0415
 
-    expect = host.wishes.get("gpu_expect")
     config: dict[str, Any] = {
         "host": host.name,
         "mode": manner.mode,
         "deadline_s": manner.deadline_s + (DEEP_S if manner.deep else 0),
         "deep": manner.deep,
-        "expect_gpus": expect.get("count") if isinstance(expect, dict) else None,
+        "expect_gpus": compat.gpus_shown(host.wishes),
         **compat.places(host.wishes),
     }
     if manner.mode == "full":

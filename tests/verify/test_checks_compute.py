@@ -13,6 +13,9 @@ import pytest
 from verify import judge
 from verify.checks import compute as checks
 from verify.checks import holders
+from verify.connection import Connection
+from verify.session import Manner, probe_config
+from verify.wishes import Declared
 
 from . import test_checks
 from .conftest import Document, data, document, verdicts
@@ -529,6 +532,27 @@ def test_the_floor_of_the_declared_model_is_not_for_a_part_of_it(
     assert verdicts(plan, snapshot)["gpu.throughput"] == "NOT-DECLARED"
     plan["expect"]["tflops_because"] = "gpu_expect.tflops"
     assert verdicts(plan, snapshot)["gpu.throughput"] == "FAIL"
+
+
+def test_of_cards_in_parts_cuda_shows_a_program_one(plan: Document, snapshot: Document) -> None:
+    test_checks.with_gpus(plan, snapshot)
+    plan["driver"]["mig"] = {"all": ["7g.80gb"]}
+    for card in data(snapshot, "gpus")["mig"]:
+        card.update(mode="on", instances=["7g.80gb"])
+    found, in_container = run(snapshot), data(snapshot, "containers")["run"]["framework"]
+    found.update(peer=[], **{name: found[name][:1] for name in (
+        "devices", "cublas", "cudnn", "bandwidth", "sustained")})
+    del found["nvrtc"]["ran"][1], framework(snapshot)["matmul"][1], in_container["matmul"][1]
+    framework(snapshot)["small"]["local_devices"].pop()
+    judged = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert {check["verdict"] for check in judged.values()} == {"PASS"}
+    for check in ("toolkit.device-query", "stack.gpu"):
+        assert "only that one was proven" in judged[check]["evidence"]
+    found["devices"].clear()
+    assert verdicts(plan, snapshot)["toolkit.device-query"] == "FAIL"
+    wishes = {"gpu_expect": {"count": 2}, "gpu_mig": ["7g.80gb"]}
+    host = Declared("gpu01", wishes, Connection("gpu01"))
+    assert probe_config(host, Manner("facts"))["expect_gpus"] == 1
 
 
 def test_a_small_job_does_not_excuse_a_gpu_with_room(plan: Document, snapshot: Document) -> None:

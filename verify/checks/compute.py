@@ -19,10 +19,13 @@ from .registry import (
     Seen,
     check,
     declared_none,
+    miscounted,
     no_cudnn,
     no_toolkits,
+    one_instance,
     provision,
     shortened,
+    shown,
 )
 
 DEVICE_FAULT = (
@@ -87,7 +90,8 @@ def silent(toolkit: Document, run: dict[str, Any], what: str) -> Finding:
 def device_query(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The driver shows each declared GPU to CUDA, at its place on the PCI bus, with its figures."""
     bus = {card["address"].lower() for card in seen["gpus"]["pci"]}
-    wanted = plan["expect"]["count"]
+    wanted = shown(plan) or 0
+    yield from one_instance(plan)
     for toolkit, run, problem in runs(plan, seen):
         if problem:
             yield problem
@@ -98,7 +102,7 @@ def device_query(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             yield unfinished(f"{where} gets no answer of the driver",
                              str(told["error"] or "cuInit was not called"))
             continue
-        if len(devices) != wanted:
+        if miscounted(plan, len(devices), wanted):
             yield Finding(
                 f"{where} is shown {len(devices)} GPUs, declared is gpu_expect:"
                 f" {{count: {wanted}}}",
@@ -139,7 +143,7 @@ def judged(
         elif entry["wrong"] != 0:
             wrong = "unchecked" if entry["wrong"] is None else entry["wrong"]
             yield Finding(f"{name} gave {wrong} wrong {unit}", DEVICE_FAULT, str(entry))
-    missing = sorted(set(range(plan["expect"]["count"])) - {entry["gpu"] for entry in entries})
+    missing = sorted(set(range(shown(plan) or 0)) - {entry["gpu"] for entry in entries})
     if missing:
         which = f"nothing was computed on GPU {', '.join(map(str, missing))}"
         if run["state"] == "hung":
@@ -166,7 +170,7 @@ def cublas(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 @check("toolkit.nvrtc", reads=("compute", "toolkits"), excuse=no_toolkits)
 def nvrtc(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """NVRTC of each toolkit compiles a kernel, which each declared GPU runs with exact results."""
-    declared = 0 if declared_none(plan) else plan["expect"]["count"]
+    declared = shown(plan)
     for toolkit, run, problem in runs(plan, seen):
         if problem:
             yield problem
@@ -393,7 +397,7 @@ def peer(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             yield problem
             continue
         entries = run["peer"]
-        if not entries and plan["expect"]["count"] < 2:
+        if not entries and (shown(plan) or 0) < 2:
             yield Seen("one GPU has no peer")
         elif not entries:
             yield Finding("Nothing was copied between GPUs", "see toolkit.device-query",

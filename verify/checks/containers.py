@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from compat import containers as wanted
+from compat import expectation
 from compat.host import Host
 
 from ..verdict import Verdict
@@ -22,6 +23,8 @@ from .registry import (
     Sections,
     Seen,
     check,
+    layout,
+    miscounted,
     provision,
     shortened,
 )
@@ -200,7 +203,7 @@ def _computed(
                       "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
     yield from products(plan, seen, {"name": f"{name} in a container"}, told["matmul"])
     cards = [entry for entry in told["matmul"] if "gpu" in entry["requested"].lower()]
-    count = plan["containers"]["gpus"]
-    if count is not None and len(cards) != count:
+    count = expectation.shown(plan["containers"]["gpus"], layout(plan))
+    if count is not None and miscounted(plan, len(cards), count):
         yield Finding(f"In a container {name} computed on {len(cards)} GPUs, declared are {count}",
                       "see containers.gpus, and gpu.count")

@@ -18,8 +18,10 @@ from .registry import (
     Seen,
     check,
     declared_none,
+    miscounted,
     no_stacks,
     provision,
+    shown,
 )
 from .stack import ran
 
@@ -43,12 +45,6 @@ def small(
                 f"see stack.libraries; {provision(plan)}")
         else:
             yield stack, framework["small"][part], None
-
-
-def wanted(plan: Document) -> int | None:
-    """How many GPUs TensorFlow is to see; None where that is not declared."""
-    count: int | None = plan["expect"]["count"] if plan["expect"] else None
-    return count
 
 
 @check("stack.hello", reads=("stacks",), excuse=no_stacks)
@@ -75,8 +71,8 @@ def local_devices(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         gpus = [device for device in told if device["type"] == "GPU"]
         if "CPU" not in kinds:
             yield Finding(f"{stack['name']} lists no CPU", provision(plan), str(told))
-        count = wanted(plan)
-        if count is not None and len(gpus) != count:
+        count = shown(plan)
+        if count is not None and miscounted(plan, len(gpus), count):
             only = " (XLA_GPU is no substitute: ops do not run there)" if "XLA_GPU" in kinds else ""
             yield Finding(
                 f"{stack['name']} lists {len(gpus)} GPUs, declared is gpu_expect: {{count:"
@@ -98,7 +94,7 @@ def gpu_device_name(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         if problem:
             yield problem
             continue
-        count = wanted(plan)
+        count = shown(plan)
         right = told.lower().endswith("gpu:0") if count else told == ""
         if count is not None and not right:
             yield Finding(
@@ -115,7 +111,7 @@ def device_placement(plan: Document, seen: Sections) -> Iterator[Finding | Seen]
         if problem:
             yield problem
             continue
-        count = wanted(plan)
+        count = shown(plan)
         kind = "gpu" if count else "cpu"
         if not told:
             yield Finding(f"{stack['name']} logs no placement of its product",
@@ -133,14 +129,14 @@ def device_placement(plan: Document, seen: Sections) -> Iterator[Finding | Seen]
        excuse=lambda plan: no_stacks(plan) or declared_none(plan))
 def capability(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Each build has code for each GPU: machine code of its kind, or PTX to make it from."""
-    shown = {device["compute_capability"] for run in seen["compute"]["runs"]
-             for device in run["devices"]}
+    met = {device["compute_capability"] for run in seen["compute"]["runs"]
+           for device in run["devices"]}
     for stack, framework, problem in ran(plan, seen, "version"):
         if problem:
             yield problem
             continue
         said = framework.get("said") or []
-        there = sorted(shown | set(framework["capabilities"]), key=key)
+        there = sorted(met | set(framework["capabilities"]), key=key)
         if not there:
             yield Finding(
                 f"Which GPUs {stack['name']} would meet is not known: none was shown",

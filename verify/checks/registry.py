@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from compat import expectation
 from compat.driver_state import Judge
 from compat.host import Host
 
@@ -136,6 +137,32 @@ def declared_none(plan: Document) -> str | None:
     if count is None:
         return "gpu_expect.count: not set" if any(expect.values()) else "gpu_expect: not set"
     return "gpu_expect: {count: 0}" if count == 0 else None
+
+
+def layout(plan: Document) -> Document:
+    """The declared MIG instances of each GPU."""
+    return (plan["driver"] or {}).get("mig") or {}
+
+
+def shown(plan: Document) -> int | None:
+    """How many GPUs a program is to be shown by CUDA; None where that is not declared."""
+    count = plan["expect"]["count"] if plan["expect"] else None
+    return expectation.shown(count, layout(plan))
+
+
+def miscounted(plan: Document, number: int, wanted: int) -> bool:
+    """Whether so many GPUs are not those that were to be shown.
+
+    More than one where cards were to be split into MIG is for gpu.mig to judge.
+    """
+    return number < wanted or (number > wanted and not any(layout(plan).values()))
+
+
+def one_instance(plan: Document) -> Iterator[Seen]:
+    """What nobody may take for a proof of every MIG instance."""
+    if any(layout(plan).values()):
+        yield Seen("CUDA shows a program one MIG instance, whatever else there is: only that one"
+                   " was proven")
 
 
 def found_here(plan: Document, kind: str) -> str | None:

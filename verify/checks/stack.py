@@ -21,8 +21,10 @@ from .registry import (
     declared_none,
     no_stacks,
     not_executable,
+    one_instance,
     provision,
     shortened,
+    shown,
     silent,
     unchanged,
 )
@@ -389,7 +391,8 @@ def product(plan: Document, stack: Document, entry: Document) -> Iterator[Findin
 )
 def gpu(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Every declared GPU has multiplied matrices in every stack."""
-    wanted = {("gpu", str(index)) for index in range(plan["expect"]["count"])}
+    wanted = {("gpu", str(index)) for index in range(shown(plan) or 0)}
+    yield from one_instance(plan)
     for stack, framework, problem in ran(plan, seen, "matmul"):
         if problem:
             yield problem
