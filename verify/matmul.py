@@ -332,15 +332,19 @@ class Eager:
 
     def tower_sum(self, devices, operands, b):
         # Nothing in it is for AutoGraph, which would take its time and write a temporary file.
+        # Its operands are arguments: of constants Grappler would make the sum itself, on the CPU.
         @self.tf.function(autograph=False)
-        def towers():
+        def towers(lefts, right):
             parts = []
-            for device, a in zip(devices, operands):
+            for device, left in zip(devices, lefts):
                 with self.tf.device(device):
-                    parts.append(self.tf.linalg.matmul(self.tf.constant(a), self.tf.constant(b)))
+                    parts.append(self.tf.linalg.matmul(left, right))
             with self.tf.device("/CPU:0"):
                 return self.tf.add_n(parts)
-        return towers().numpy()
+
+        with self.tf.device("/CPU:0"):
+            lefts, right = [self.tf.constant(a) for a in operands], self.tf.constant(b)
+        return towers(lefts, right).numpy()
 
 
 # -- TensorFlow 1 --------------------------------------------------------------------------------
@@ -381,18 +385,20 @@ class Graph:
         config = tf.ConfigProto()
         config.CopyFrom(self.config)
         config.log_device_placement = True
-        with tf.Graph().as_default() as graph, tf.device(device.lower()):
+        with tf.Graph().as_default() as graph:
             left, right = [tf.placeholder(tf.float32, (1, 1)) for _ in "ab"]
-            result = tf.matmul(left, right, name="placed")
+            with tf.device(device.lower()):
+                result = tf.matmul(left, right, name="placed")
         with tf.Session(graph=graph, config=config) as session:
             session.run(result, {left: [[1.0]], right: [[1.0]]})
 
     def multiply(self, found, a, b):
         tf = self.tf
-        with tf.Graph().as_default() as graph, tf.device(found["requested"].lower()):
+        with tf.Graph().as_default() as graph:
             # Placeholders: a product of constants is folded away before it is placed.
             left, right = [tf.placeholder(tf.float32, a.shape) for _ in "ab"]
-            result = tf.matmul(left, right, name="product")
+            with tf.device(found["requested"].lower()):
+                result = tf.matmul(left, right, name="product")
         metadata = tf.RunMetadata()
         options = tf.RunOptions(output_partition_graphs=True)
         with tf.Session(graph=graph, config=self.config) as session:
@@ -409,8 +415,8 @@ class Graph:
         with tf.Graph().as_default() as graph:
             parts, feed = [], {}
             for device, a in zip(devices, operands):
+                left, right = [tf.placeholder(tf.float32, b.shape) for _ in "ab"]
                 with tf.device(device.lower()):
-                    left, right = [tf.placeholder(tf.float32, b.shape) for _ in "ab"]
                     parts.append(tf.matmul(left, right))
                 feed[left], feed[right] = a, b
             with tf.device("/cpu:0"):

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from verify import matmul
+
+from .stand_ins.tensorflow import TensorFlow
 
 OPENED = """\
 2026-11-20 12:05:08.783822: I tensorflow/tsl/platform/default/dso_loader.cc:58] Successfully \
@@ -116,6 +119,33 @@ class TestNumbers:
         assert matmul.wrong_rows(numpy, a, b, (b @ a)) > 60
         assert matmul.wrong_rows(numpy, a, b, c.T) > 60
         assert matmul.wrong_rows(numpy, a, b, c[:10]) == 64
+
+
+def test_no_tower_of_the_sum_is_folded_away() -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy belongs to stacks; none is here")
+    engine = matmul.Eager.__new__(matmul.Eager)
+    engine.tf = TensorFlow()
+    a, b = [matmul.operand(numpy, 8, seed) for seed in (1, 2)], matmul.operand(numpy, 8, 0)
+    result = engine.tower_sum(["/GPU:0", "/GPU:1"], a, b)
+    assert matmul.wrong_rows(numpy, sum(a), b, result) == 0
+    assert engine.tf.ran == ["/GPU:0", "/GPU:1"]
+
+
+def test_tensorflow_1_places_the_product_alone() -> None:
+    known, tf = TensorFlow(), MagicMock()
+    places: dict[str, list[str]] = {"placeholder": [], "matmul": []}
+    tf.device = known.device
+    for name, found in places.items():
+        getattr(tf, name).side_effect = lambda *_, found=found, **__: found.append(
+            known.where[-1]) or object()
+    engine = matmul.Graph.__new__(matmul.Graph)
+    engine.tf, engine.config = tf, None
+    a = SimpleNamespace(shape=(8, 8))
+    engine.place("/GPU:0")
+    engine.multiply(matmul.entry("/GPU:1", 8), a, a)
+    engine.tower_sum(["/GPU:2", "/GPU:3"], [a, a], a)
+    assert places["matmul"] == ["/gpu:0", "/gpu:1", "/gpu:2", "/gpu:3"]
+    assert places["placeholder"] == [""] * 8
 
 
 def test_code_of_nobody_s_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

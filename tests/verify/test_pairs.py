@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from verify.connection import Become, Connection
 from verify.errors import ConfigurationError
 from verify.pairs import Asked, Pair, Stack, address_of, jobs_of, meet, pairs_of, rounds
 from verify.wishes import Declared
+
+from .stand_ins.tensorflow import TensorFlow
 
 OLD, NEW, NEWEST = (
     {"tensorflow": release} for release in ("1.4.0", "2.13.1", "2.18.1"))
@@ -272,6 +276,28 @@ def test_a_side_ends_with_its_session_and_leaves_nothing(two: Two) -> None:
     assert side.wait(20) == 0
     assert b'"state": "stopped"' in side.stdout.read()
     assert list(home.iterdir()) == []
+
+
+def test_no_replicas_product_is_folded_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy belongs to stacks; none is here")
+    tf: Any = TensorFlow()
+    tf.config = SimpleNamespace(experimental=None)
+    tf.autograph = SimpleNamespace(experimental=SimpleNamespace(do_not_convert=lambda step: step))
+    context = SimpleNamespace(all_reduce=lambda _, product: product)
+    tf.distribute = SimpleNamespace(
+        get_replica_context=lambda: context, ReduceOp=SimpleNamespace(SUM=None))
+    strategy = SimpleNamespace(num_replicas_in_sync=2, run=lambda step, args=(): step(*args),
+                               experimental_local_results=lambda result: [result])
+    monkeypatch.setattr(distributed, "multi_worker", lambda *_: strategy)
+    monkeypatch.setattr(distributed, "meet", lambda *_: ([[1], [2]], None))
+    monkeypatch.setenv("TF_CONFIG", "")
+    config = {"kind": "ring", "index": 1, "addresses": ["a", "b"], "gpus": None}
+    side = SimpleNamespace(config=config, me=1, document={"replicas": []}, nccl=io.StringIO(),
+                           stage=lambda _: None, gather=lambda *_: None)
+    distributed.all_reduce(side, tf, numpy)
+    assert tf.ran == [""]
+    # Of one side: the other half of the sum is not there.
+    assert side.document["replicas"][0]["wrong"] == distributed.ROWS
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.14"])
