@@ -111,6 +111,17 @@ class TestNumbers:
         c[17, 3] += value
         assert matmul.wrong_rows(numpy, a, b, c) == 1
 
+    @pytest.mark.parametrize("value", [2.0 ** 41, 2.0 ** 63, -2.0 ** 64, 3e38])
+    def test_a_huge_wrong_element_is_seen_each_time(
+        self, numpy: Any, product: tuple[Any, Any, Any], value: float
+    ) -> None:
+        # Where the product has a zero, what overflows could pass with one chance in four.
+        a, b = product[0].copy(), product[1]
+        a[17] = 0
+        c = a @ b
+        c[17, 3] = value
+        assert [matmul.wrong_rows(numpy, a, b, c) for _ in range(30)] == [1] * 30
+
     def test_zeros_transposed_and_misshapen_results_are_rejected(
         self, numpy: Any, product: tuple[Any, Any, Any]
     ) -> None:
