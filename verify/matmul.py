@@ -1118,8 +1118,8 @@ class Sensors(Library):
         return {"temperature_c": self.read("nvmlDeviceGetTemperature", ctypes.c_uint, 0),
                 "clock_sm_mhz": self.read("nvmlDeviceGetClockInfo", ctypes.c_uint, 1),
                 "power_w": power and power // 1000,
-                "throttle": [name for bit, name in sorted(HOLDS_BACK.items())
-                             if (reasons or 0) & bit]}
+                "throttle": None if reasons is None else [
+                    name for bit, name in sorted(HOLDS_BACK.items()) if reasons & bit]}
 
 
 def sensors(place):
@@ -1128,7 +1128,7 @@ def sensors(place):
         return Sensors(place).sample
     except (Refused, OSError):
         return lambda: {"temperature_c": None, "clock_sm_mhz": None, "power_w": None,
-                        "throttle": []}
+                        "throttle": None}
 
 
 class Load:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -349,7 +350,9 @@ def _under_load(
         return
     last = sorted(speeds[-max(1, len(speeds) // 4):])
     kept = last[len(last) // 2]
-    forced = sorted({reason for s in samples for reason in s["throttle"]} & FORCED)
+    told = Counter(reason for s in samples for reason in set(s["throttle"] or []) & FORCED)
+    # One sample alone may be the moment in which the clocks rise.
+    forced = sorted(reason for reason, times in told.items() if times > 1)
     if forced:
         yield Finding(
             f"{gpu} is slowed down by its own hardware under load ({', '.join(forced)}), at"

@@ -280,6 +280,6 @@ int nvmlDeviceGetClockInfo(void *device, int kind, unsigned *mhz)
 int nvmlDeviceGetPowerUsage(void *device, unsigned *mw) { return (void)device, *mw = 70000, 0; }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons)
 {
-    return (void)device, *reasons = number("STAND_IN_THROTTLE", 0), 0;
+    return (void)device, *reasons = number("STAND_IN_THROTTLE", 0), trouble("STAND_IN_REASONS");
 }
 #endif
