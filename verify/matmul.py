@@ -1037,7 +1037,8 @@ def copy_on_device(options, tell):
         for end in ends:
             runtime.copy(end, address(sample), MIB, runtime.TO_DEVICE)
         found["gib_s"] = best_rate(
-            runtime, lambda: runtime.copy(target, source, length, runtime.ON_DEVICE), 2 * length)
+            runtime, lambda: runtime.copy(target, source, length, runtime.ON_DEVICE), 2 * length,
+            0.5)
         ends = [ctypes.c_void_p(target.value + at) for at in (0, length - MIB)]
         found["wrong"] = sum(runtime.get(end, len(sample)) != sample for end in ends)
         for place in (source, target):
@@ -1046,10 +1047,13 @@ def copy_on_device(options, tell):
     on_each("bandwidth", entries, tell, runtime, compute)
 
 
-def best_rate(runtime, move, length):
-    """GiB/s of the fastest of some moves of `length` bytes, read and written ones counted."""
-    times = []
-    for _ in range(2 * REPEATS):
+def best_rate(runtime, move, length, least_s):
+    """GiB/s of the fastest of some moves of `length` bytes, read and written ones counted.
+
+    It goes on for so long because the clocks of a GPU that was idle rise only then.
+    """
+    started, times = time.time(), []
+    while len(times) < 2 * REPEATS or time.time() - started < least_s:
         begin = time.time()
         move()
         runtime.wait()
@@ -1088,7 +1092,7 @@ def copy_pair(runtime, found, sample):
         runtime.library.cudaDeviceEnablePeerAccess(a, 0)  # it may be already, which is an error
         runtime.library.cudaGetLastError()
     found["gib_s"] = best_rate(runtime, lambda: runtime(
-        "cudaMemcpyPeer", target, b, source, a, ctypes.c_size_t(length)), length)
+        "cudaMemcpyPeer", target, b, source, a, ctypes.c_size_t(length)), length, 0.1)
     found["wrong"] = sum(map(operator.ne, runtime.get(target, len(sample)), sample))
     runtime("cudaFree", target)
     runtime.enter(a)
@@ -1342,12 +1346,31 @@ def cudnns(toolkit):
             for name in sorted(os.listdir(place)) if re.match(r"libcudnn\.so\.\d+$", name)}
 
 
+# The GPUs' own files.
+NODES = "/dev/nvidia[0-9]*"
+
+
+def held_ready():
+    """Open files of all GPUs. Where nothing else has one open, a driver without persistence shuts
+    it down at the end of each stage, and takes seconds to start it for the next."""
+    held = []
+    for node in glob.glob(NODES):
+        try:
+            held.append(open(node, "r+b", buffering=0))  # noqa: SIM115 (to the end)
+        except OSError:  # for the stages to tell
+            continue
+    return held
+
+
 def through_toolkit(options):
     run, wanted = Run(options), options.expect_gpus
     if wanted != "0":
         silent = {"cuinit": None, "version": None, "error": RUNNING}
-        run.tell(driver=run.stage("driver", silent))
+        # It is the one that waits until each GPU has started.
+        run.tell(driver=run.stage("driver", silent, 0.8))
     there = len(run.document["devices"])
+    # Not of a driver that hung: this process is to go on.
+    held = held_ready() if there and run.ended == "ok" else []
     gpus = max(there, 0 if wanted == "any" else int(wanted))
 
     def entries(numbers, **more):
@@ -1377,6 +1400,8 @@ def through_toolkit(options):
         run.tell(sustained=run.stage(
             "sustained", entries(range(there), n=options.size or SIZE_DEEP, seconds=None,
                                  samples=[], settled_s=None), 1, **everywhere))
+    for node in held:
+        node.close()
     run.tell(state=run.ended, error=None if run.ended == "ok" else "a stage did not end")
 
 

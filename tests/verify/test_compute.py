@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -303,6 +304,44 @@ class TestDeep:
         row = found["sustained"][0]
         assert (row["wrong"], row["settled_s"], row["error"]) == (0, None, None)
         assert row["samples"][-1]["temperature_c"] == 70
+
+
+def test_a_rate_is_that_of_risen_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(matmul, "time", SimpleNamespace(time=lambda: now[0]))
+
+    def move() -> None:
+        now[0] += 0.01 if now[0] < 0.3 else 0.001
+
+    still = SimpleNamespace(wait=lambda: None)
+    assert matmul.best_rate(still, move, 2 ** 30, 0.5) == pytest.approx(1000, rel=0.01)
+
+
+def test_gpus_are_held_ready_from_the_driver_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia0").touch()
+    (tmp_path / "nvidia1").mkdir()  # one that cannot be opened
+    device = {"address": "0000:00:00.0"}
+    held: dict[str, list[str]] = {}
+    deadlines = {}
+
+    def stage(options: Any, name: str, deadline_s: float, more: Any) -> Any:
+        links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        held[name] = [link.readlink().name for link in links
+                      if link.readlink().parent == tmp_path]
+        deadlines[name] = deadline_s
+        silent = {"cuinit": 0, "version": "12.2", "error": None}
+        return ({"driver": silent, "devices": [device]} if name == "driver" else {}), None
+
+    monkeypatch.setattr(matmul, "NODES", str(tmp_path / "nvidia[0-9]*"))
+    monkeypatch.setattr(matmul, "in_process", stage)
+    options = SimpleNamespace(toolkit=str(tmp_path), expect_gpus="any", size=None, deep=False,
+                              deadline=100)
+    matmul.through_toolkit(options)
+    assert held == {"driver": [], "nvrtc": ["nvidia0"], "cublas": ["nvidia0"]}
+    # The first stage alone may have to wait for each GPU to be initialised.
+    assert deadlines["driver"] == pytest.approx(80, abs=2)
 
 
 class TestSection:
