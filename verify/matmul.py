@@ -1143,7 +1143,7 @@ class Load:
         runtime.enter(found["gpu"])
         self.a, self.b = [runtime.put(operand) for operand in exact.operands]
         self.c, self.handle = runtime.room(4 * self.n ** 2), blas.handle()
-        self.sense = sensors(place)
+        self.products, self.sense = 1, sensors(place)
         self.cool_c = self.sense()["temperature_c"]
 
     def begin(self, products):
@@ -1154,6 +1154,21 @@ class Load:
     def end(self):
         self.runtime("cudaSetDevice", self.found["gpu"])
         self.runtime.wait()
+
+    def round(self, due):
+        """One helping, in a thread of its own: why it was refused, None if it was not.
+
+        Its time is its own, and what its sensors tell is of the load: the queue is still full.
+        """
+        try:
+            started = time.time()
+            self.begin(self.products)
+            self.told = self.sense() if due else None
+            self.end()
+            self.took = max(time.time() - started, 1e-6)
+        except Refused as error:
+            return str(error)
+        return None
 
     def result(self):
         self.end()
@@ -1175,28 +1190,32 @@ def sustain(options, tell):
     for load in loads:
         load.found.update(samples=[], error=RUNNING)
     begin = sampled = time.time()
-    products = 1
-    while loads and time.time() - begin < options.sustained:
-        started = time.time()
-        for load in loads:
-            load.begin(products)
-        for load in loads:
-            load.end()
-            load.took = time.time() - started
-        now = time.time()
-        if now - sampled >= 1 or now - begin >= options.sustained:
-            sampled = now
-            for load in loads:
-                tflops = 2.0 * n ** 3 * products / load.took / 1e12
-                load.found["samples"].append(dict(load.sense(), at_s=round(now - begin, 1),
-                                                  tflops=round(tflops, 6)))
-            tell(sustained=entries)
-        # About half a second at a time.
-        products = max(1, min(10000, int(products * 0.5 / max(now - started, 1e-6))))
-    for load in loads:
-        load.found.update(seconds=round(time.time() - begin, 1),
-                          wrong=exact.wrong_rows(load.result()), error=None)
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(loads))) as pool:
+        while loads and time.time() - begin < options.sustained:
+            due = time.time() - sampled >= 1
+            sampled = time.time() if due else sampled
+            for load, error in list(zip(loads, pool.map(Load.round, loads, [due] * len(loads)))):
+                if error:
+                    load.found["error"] = error
+                    loads.remove(load)
+                    continue
+                if due:
+                    tflops = 2.0 * n ** 3 * load.products / load.took / 1e12
+                    load.found["samples"].append(dict(
+                        load.told, at_s=round(time.time() - begin, 1), tflops=round(tflops, 6)))
+                # About half a second at a time, and fewer than a GPU's queue takes (about 1024).
+                load.products = max(1, min(900, int(load.products * 0.5 / load.took)))
+            if due:
+                tell(sustained=entries)
+    took = round(time.time() - begin, 1)
+    for load in list(loads):
+        try:
+            load.found.update(seconds=took, wrong=exact.wrong_rows(load.result()), error=None)
+        except Refused as error:
+            load.found["error"] = str(error)
+            loads.remove(load)
     tell(sustained=entries)
+    let_go(runtime, entries)
     begin = time.time()
     while loads and time.time() - begin < options.settle:
         for load in [load for load in loads if load.settled()]:
@@ -1205,6 +1224,16 @@ def sustain(options, tell):
         if loads:
             time.sleep(1)
     tell(sustained=entries)
+
+
+def let_go(runtime, entries):
+    """End all that was begun on each GPU: one that is still open does not cool down to idle."""
+    for found in entries:
+        try:
+            runtime("cudaSetDevice", found["gpu"])
+            runtime("cudaDeviceReset")
+        except Refused:  # a GPU that has failed, and says so itself
+            continue
 
 
 # -- a toolkit by itself: the run ----------------------------------------------------------------

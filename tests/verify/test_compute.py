@@ -299,6 +299,66 @@ class TestDeep:
         assert all(row["wrong"] > 1000 for row in found["peer"])
         assert found["sustained"][0]["samples"][0]["throttle"] == ["hw-slowdown", "hw-thermal"]
 
+    def test_reasons_that_nvml_does_not_tell_are_none(self, libraries: tuple[Path, Path]) -> None:
+        row = run(libraries, *self.WORDS, reasons=3, gpus=1)["sustained"][0]
+        assert row["samples"]
+        assert all(sample["throttle"] is None for sample in row["samples"])
+        assert matmul.sensors("no NVML here")()["throttle"] is None
+
+    def test_a_slow_gpu_does_not_make_the_next_look_slow(
+        self, libraries: tuple[Path, Path]
+    ) -> None:
+        slow, fast = run(libraries, *self.WORDS, slow_ms=300)["sustained"]
+        assert (slow["wrong"], fast["wrong"]) == (0, 0)
+        assert fast["samples"][-1]["tflops"] > 2 * slow["samples"][-1]["tflops"]
+
+    def test_a_gpu_that_fails_under_load_fails_alone(self, libraries: tuple[Path, Path]) -> None:
+        failed, good = run(libraries, *self.WORDS, wait=719)["sustained"]
+        assert (failed["wrong"], failed["error"]) == (
+            None, "cudaDeviceSynchronize returned 719 cudaErrorOfStandIn")
+        assert (good["wrong"], good["error"], bool(good["samples"])) == (0, None, True)
+
+    def test_sensors_are_read_under_load_and_cooling_is_awaited_without_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[str] = []
+
+        class Told:
+            """A library that tells what was asked of it."""
+
+            def __init__(self, *_: Any) -> None:
+                pass
+
+            def __getattr__(self, name: str) -> Any:
+                return lambda *_: told.append(name)
+
+            def __call__(self, name: str, *_: Any) -> None:
+                told.append(name)
+
+            def free_mib(self) -> int:
+                return 8000
+
+            def get(self, place: object, count: int) -> Any:
+                return array.array("f", [0.0]) * count
+
+        def sense() -> Document:
+            told.append("sense")
+            return {"temperature_c": 40}
+
+        monkeypatch.setattr(matmul, "Runtime", Told)
+        monkeypatch.setattr(matmul, "Blas", Told)
+        monkeypatch.setattr(matmul, "sensors", lambda _: sense)
+        found: Document = {}
+        matmul.sustain(SimpleNamespace(
+            toolkit="", size=8, gpus=1, gpu=None, budget=1, places="0", sustained=1.1, settle=5),
+            found.update)
+        assert found["sustained"][0]["samples"][0]["temperature_c"] == 40
+        asked = [at for at, name in enumerate(told) if name == "sense"]
+        assert len(asked) == 3
+        assert (told[asked[1] - 1], told[asked[1] + 1:asked[1] + 3]) == (
+            "multiply", ["cudaSetDevice", "wait"])
+        assert told[asked[2] - 2:asked[2]] == ["cudaSetDevice", "cudaDeviceReset"]
+
     def test_a_gpu_that_stays_hot_is_not_settled(self, libraries: tuple[Path, Path]) -> None:
         found = run(libraries, *self.WORDS, "--settle", "1", heat=30, gpus=1)
         row = found["sustained"][0]

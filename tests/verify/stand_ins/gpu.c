@@ -2,8 +2,8 @@
  * processor, so that what is computed can be right, and are told by the environment to go wrong:
  *
  *   STAND_IN_GPUS=2  STAND_IN_CUINIT=803  STAND_IN_FREE_MIB=300  STAND_IN_CAPABILITY=30
- *   STAND_IN_CUBLAS, _NVRTC, _CUDNN, _CUDA, _PEER = wrong | zeros | crash | hang | STATUS, and
- *   STAND_IN_HEAT, in degrees.
+ *   STAND_IN_CUBLAS, _NVRTC, _CUDNN, _CUDA, _PEER, _WAIT, _REASONS = wrong | zeros | crash | hang |
+ *   STATUS, STAND_IN_HEAT, in degrees, and STAND_IN_SLOW_MS, of the first card.
  *
  * One source; -DLIBRARY_cuda, -DLIBRARY_cudart ... choose what is built of it. */
 #include <signal.h>
@@ -121,7 +121,8 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
 #endif
 
 #ifdef LIBRARY_cudart
-static int device;
+/* Each thread has its own. */
+static __thread int device;
 const char *cudaGetErrorName(int status)
 {
     return status == 2 ? "cudaErrorMemoryAllocation" : status == 35 ? "cudaErrorInsufficientDriver"
@@ -143,7 +144,14 @@ int cudaMemcpy(void *to, const void *from, size_t size, int kind)
         ((char *)to)[size - 4] ^= 1;
     return 0;
 }
-int cudaDeviceSynchronize(void) { return 0; }
+/* Only the first card is slow or fails. */
+int cudaDeviceSynchronize(void)
+{
+    if (device == 0)
+        usleep(1000 * number("STAND_IN_SLOW_MS", 0));
+    return device == 0 ? trouble("STAND_IN_WAIT") : 0;
+}
+int cudaDeviceReset(void) { return 0; }
 int cudaDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b, 0; }
 int cudaDeviceEnablePeerAccess(int peer, unsigned flags) { return (void)peer, (void)flags, 704; }
 int cudaMemcpyPeer(void *to, int a, const void *from, int b, size_t size)
