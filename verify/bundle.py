@@ -29,13 +29,30 @@ REMOVED = "removed"
 USUAL = {"root", "nobody", "daemon", "localhost", "user", "host"}
 # Servers that everybody uses say nothing of a site.
 PUBLIC = re.compile(
-    r"(?:.*\.)?(?:nvidia\.com|docker\.com|debian\.org|ubuntu\.com|pypi\.org|pythonhosted\.org"
-    r"|github\.com|redhat\.com|rockylinux\.org|almalinux\.org|localhost)$")
+    r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|docker\.(?:com|io)|debian\.org|ubuntu\.com|pypi\.org"
+    r"|pythonhosted\.org|github\.com|redhat\.com|rockylinux\.org|almalinux\.org|openssh\.com"
+    r"|kernel\.org|freedesktop\.org|python\.org|tensorflow\.org|google\.com|localhost)$")
+# Where documents keep names and addresses of hosts.
+HOSTS = {("host",), ("sections", "os", "data", "hostname"), ("pairs", "with"), ("pairs", "hosts"),
+         ("pairs", "sides", "reach", "address")}
+USERS = {"user", "service_user"}
 SECRET_NAME = (r"(?:password|passwd|passphrase|secret|token|api_?-?key|access_?-?key|credentials?"
                r"|authorization|private_?-?key)")
 
 _ADDRESS_4 = r"(?<![\w.-])(?<!cuDNN )(?<!CUDA )(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)"
 _ADDRESS_6 = r"(?<![\w:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![\w:])"
+# Names of servers: of three parts, or of two before a port or an export, and not of files.
+_SERVER = (r"(?<![\w./@-])(?!(?:tensorflow|keras|numpy|google|data)\.)(?=[a-z0-9-]*[a-z])"
+           r"(?:(?:[a-z0-9-]+\.){2,}[a-z]{2,}|[a-z0-9-]+\.[a-z]{2,}(?=:[\d/]))(?![\w-]|\.\w)")
+_FILE = re.compile(
+    r".*\.(?:so|conf|d|py|json|cfg|ya?ml|toml|lock|txt|log|sh|h|ko|img|run|deb|rpm|whl|zip|tar"
+    r"|[gx]z|service|target|slice|socket|mount|timer|wants|list|repo|sources|preload)$")
+# What is said of a server or a user by a program, where the name may be of one part.
+_SAID = (r"\b[Ss]erver (\S+?):? (?:not|has not|OK)\b|\bto host (\S+) port\b"
+         r"|\b(?:resolve )?hostname ([^\s:]+)|\bConnection to (\S+) (?:closed|broke)"
+         r"|\\\\([\w.-]+)\\")
+_USER = (r"A login of (\S+)|/home/([^/\s:'\"]+)|(?<!\S)-l ([\w.-]+)"
+         r"|(?<![\w.+-])([a-z_][\w-]*)@(?!openssh\.com)[a-zA-Z][\w.-]*(?<!\.service)(?![\w.-])")
 _HEX = "[0-9a-fA-F]"
 _UUID = rf"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
 
@@ -45,6 +62,8 @@ class Names:
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str], str] = {}
+        # Addresses that stand alone in a place of addresses; elsewhere such numbers are a version.
+        self.addresses: set[str] = set()
 
     def stand_in(self, kind: str, name: str, form: str = "{kind}{number}") -> str:
         """That of a name, a new one if it has none yet."""
@@ -59,30 +78,37 @@ class Names:
         return sorted(found, key=lambda pair: -len(pair[0]))
 
     def learn(self, documents: Iterable[Any]) -> None:
-        """Take up the names of hosts and users that stand in their own places."""
-        for document in documents:
+        """Take up the names that stand in their own places, or are told by what is around them."""
+        everything = list(documents)
+        for document in everything:
             for place, text in _texts(document):
-                key = place[-1] if place else ""
-                if key in {"host", "hostname"} and len(place) in {1, 4}:
+                if place in HOSTS:
                     self._host(text)
-                elif key == "user" and not _usual(text):
-                    self.stand_in("user", text)
-                for name in re.findall(r"A login of (\S+)|/home/([^/\s:'\"]+)", text):
-                    if not set(name) & USUAL:
-                        self.stand_in("user", "".join(name))
+                for found in re.finditer(_SAID, text):
+                    self._host("".join(name or "" for name in found.groups()))
+                users = [text] if place and place[-1] in USERS else [
+                    "".join(found) for found in re.findall(_USER, text)]
+                for user in users:
+                    if not _usual(user):
+                        self.stand_in("user", user)
+        # A server that has its stand-in by its form here has it where the form does not tell it.
+        self.document(everything)
 
     def _host(self, name: str) -> None:
-        if name and name not in USUAL:
+        if _private(name):
+            self.stand_in("address", name)
+            self.addresses.add(name)
+        elif re.match(r"\w*[a-zA-Z]", name) and name not in USUAL and not PUBLIC.match(name):
             # Its short name and its whole one are the same host.
             self.known["host", name] = self.stand_in("host", name.partition(".")[0])
 
     def clean(self, text: str) -> str:
         """A text without what is secret or names somebody."""
         if re.fullmatch(r"[\d.]+", text):
-            return text  # a version; an address alone stands nowhere
+            return self.known["address", text] if text in self.addresses else text
         for pattern, replace in self._patterns():
             text = re.sub(pattern, replace, text)
-        for kind in ("host", "user"):
+        for kind in ("host", "server", "user"):
             for name, new in self.of(kind):
                 domain = r"(?:\.[a-zA-Z][\w-]*)*" if kind == "host" else ""
                 text = re.sub(rf"(?<![\w-]){re.escape(name)}{domain}(?![\w-])", new, text)
@@ -101,7 +127,8 @@ class Names:
         yield r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?", REMOVED
         yield r"(?i)\bserial(?: ?number)?\b\s*[:=]?\s*[\w-]*\d[\w-]*", f"serial {REMOVED}"
         yield r"([a-zA-Z][\w+.-]*://)([^/\s\"'<>]*)([^\s\"'<>]*)", self._url
-        yield (r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+        yield r"(?<!\S)-i +\S+", f"-i {REMOVED}"
+        yield (r"[\w.+-]+@(?:[\w-]+(?:\.[\w-]+)+|[a-zA-Z][\w-]*)",
                lambda m: self._numbered("mail", m[0], "mail{number}"))
         yield _UUID, lambda m: self._numbered(
             "uuid", m[0].lower(), "00000000-0000-0000-0000-{number:012d}")
@@ -109,6 +136,7 @@ class Names:
                lambda m: self._numbered("mac", m[0].lower(), "mac{number}"))
         yield _ADDRESS_4, self._address
         yield _ADDRESS_6, self._address
+        yield _SERVER, lambda m: self._server(m[0])
 
     def _numbered(self, kind: str, name: str, form: str) -> str:
         return self.stand_in(kind, name, form)
@@ -117,19 +145,19 @@ class Names:
         """Without a password and a query; the server, unless it is everybody's, by another name."""
         server = match[2].rpartition("@")[2]
         host, colon, port = server.partition(":")
-        if host and not PUBLIC.match(host) and not host.endswith(".invalid"):
-            host = self.stand_in("server", host, "server{number}.invalid")
+        host = self._server(host)
         path, mark, _query = match[3].partition("?")
         return f"{match[1]}{host}{colon}{port}{path}{mark}{REMOVED if mark else ''}"
 
     def _address(self, match: re.Match[str]) -> str:
-        try:
-            address = ipaddress.ip_address(match[0])
-        except ValueError:
-            return match[0]
-        if address.is_loopback or address.is_unspecified:
-            return match[0]
-        return self.stand_in("address", match[0], "address{number}")
+        return self.stand_in("address", match[0]) if _private(match[0]) else match[0]
+
+    def _server(self, name: str) -> str:
+        if not name or PUBLIC.match(name) or _FILE.match(name) or name.endswith(".invalid"):
+            return name
+        if ("host", name.partition(".")[0]) in self.known:
+            return self.known["host", name.partition(".")[0]]
+        return self.stand_in("server", name, "server{number}.invalid")
 
     def document(self, value: Any, key: str = "") -> Any:
         """The same with every text in it, names of keys included, cleaned."""
@@ -140,7 +168,7 @@ class Names:
         if isinstance(value, str) and value:
             if re.search(SECRET_NAME, key, re.IGNORECASE) or key.lower().startswith("serial"):
                 return REMOVED
-            if key == "user" and not _usual(value):
+            if key in USERS and not _usual(value):
                 return self.stand_in("user", value)
             return self.clean(value)
         return value
@@ -148,6 +176,15 @@ class Names:
 
 def _usual(user: str) -> bool:
     return user in USUAL or user.isdigit()
+
+
+def _private(text: str) -> bool:
+    """Whether it is an address, and not one that every machine has."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return not (address.is_loopback or address.is_unspecified)
 
 
 def _texts(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -165,7 +202,7 @@ def _texts(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 def bundles(hosts: Iterable[HostRun]) -> list[Document]:
     """One document for each host: plan, snapshot and verdicts, cleaned."""
     runs, names = list(hosts), Names()
-    names.learn(document for run in runs for document in (run.plan, run.snapshot) if document)
+    names.learn(document for run in runs for document in (run.plan, run.snapshot or run.result))
     return [_bundle(run, names) for run in runs]
 
 

@@ -16,7 +16,7 @@ from verify.bundle import bundles
 from verify.errors import ConfigurationError
 from verify.session import HostRun, offline
 
-from .conftest import Document, data
+from .conftest import Document, data, document
 from .test_checks import with_gpus
 
 # Each of them stands in one text; what follows it must not be in what comes out.
@@ -39,6 +39,11 @@ SECRETS = {
     "GPU-5a1b2c3d-1111-2222-3333-444455556666 fell off": ["5a1b2c3d"],
     "Serial Number : 1320020000123": ["1320020000123"],
     "/home/alice/.bash_profile: line 3: oops": ["alice"],
+    "origin repo.corp.example, registry.corp.example:5000/team/tf, nas.lan:/export/home": [
+        "repo.corp", "registry", "nas.lan"],
+    "nfs: server filer7 not responding, still trying": ["filer7"],
+    "ssh -l deploybot -i /srv/alice-key/id_rsa -o X=y carol@node9": [
+        "deploybot", "alice-key", "carol", "node9"],
     "gpu01.corp.example: the disk of gpu01 is full": ["gpu01", "corp.example"],
 }
 ALICE = {"pid": 1, "user": "alice", "command": "python3", "nodes": ["/dev/nvidia0"]}
@@ -84,8 +89,8 @@ def test_a_healthy_host_stays_healthy_under_another_name(pair: tuple[Document, D
 @pytest.mark.parametrize("secret", SECRETS)
 def test_no_secret_comes_out_of_any_text(pair: tuple[Document, Document], secret: str) -> None:
     plan, snapshot = pair
-    for document in (plan, snapshot["sections"]):
-        for container, key in texts(document):
+    for each in (plan, snapshot["sections"]):
+        for container, key in texts(each):
             if container[key] not in {"ok", "gpu01"}:
                 container[key] = f"{container[key]} {secret}"
     text = json.dumps(bundles([run(plan, snapshot)]))
@@ -144,6 +149,44 @@ def test_a_host_that_was_not_reached_and_hosts_among_each_other(
     assert second["result"]["checks"][0]["cause"] == "ssh: connect to host host2 (address1)"
     assert second["result"]["checks"][0]["remedy"] == "ask user1, or see host1"
     assert second["same_verdicts"] and second["snapshot"] is None
+
+
+def test_hosts_that_are_named_by_their_address_and_meet(
+    pair: tuple[Document, Document]
+) -> None:
+    plan, snapshot = pair
+    plan.update(service_user="jenkins", notes=["CUDA 10.1 needs nothing of jenkins"],
+                pairs=[{"with": "gpu02", "gpus": 0, "stacks": [
+                    {"name": f"tensorflow-{release}", "release": release}
+                    for release in ("1.4.0", "2.13.1")]}])
+    snapshot["pairs"] = document("pairs.json")
+    swaps = {"gpu01": "10.20.30.40", "gpu02": "node7.corp.example"}
+    for each in (plan, snapshot):
+        for container, key in texts(each):
+            container[key] = swaps.get(container[key], container[key])
+    bundle, = bundles([run(plan, snapshot)])
+    assert bundle["host"] == bundle["snapshot"]["host"] == "address1"
+    assert bundle["same_verdicts"]
+    assert bundle["plan"]["notes"] == ["CUDA 10.1 needs nothing of user1"]
+    peer = bundle["plan"]["pairs"][0]["with"]
+    assert bundle["snapshot"]["pairs"][0]["hosts"] == ["address1", peer]
+    text = json.dumps(bundle)
+    for word in ("jenkins", "node7", "corp.example", "10.20.30.40"):
+        assert word not in text
+    for record in snapshot["pairs"]:
+        for side in record["sides"]:
+            for way in side["reach"]:
+                assert way["address"].startswith("127.") or way["address"] not in text
+
+
+def test_of_a_host_that_was_not_reached_no_login_comes_out(plan: Document) -> None:
+    gone = HostRun("gpu02", None, {**plan, "host": "gpu02"}, judge.unreachable(
+        "ssh does not get in", "try ssh -l deploybot -i /home/alice/.ssh/id node7.corp.example",
+        "deploybot of node7.corp.example: see /srv/deploybot"))
+    bundle, = bundles([gone])
+    check = bundle["result"]["checks"][0]
+    assert check["remedy"] == "try ssh -l user1 -i removed server1.invalid"
+    assert check["evidence"] == "user1 of server1.invalid: see /srv/user1"
 
 
 @pytest.mark.parametrize("text", [
