@@ -175,11 +175,12 @@ def offline(
         host = snapshot["host"]
         if "result" in snapshot:
             # A bundle has it all in one: plan, snapshot, and what was said of a host without one.
-            if not all(isinstance(snapshot.get(key), dict) for key in ("plan", "result")):
+            if "snapshot" not in snapshot or not all(
+                    isinstance(snapshot.get(key), dict) for key in ("plan", "result")):
                 raise ConfigurationError("It has a result, but is no bundle: there is no plan"
-                                         " in it, or no verdicts.", name)
+                                         " in it, no snapshot or no verdicts.", name)
             plans[host] = snapshot["plan"]
-            said[host], snapshot = snapshot["result"], snapshot.get("snapshot")
+            said[host], snapshot = snapshot["result"], snapshot["snapshot"]
         if host not in plans:
             if hosts is None:
                 hosts = {found.name: found for found in declared(question or Question())}

@@ -124,7 +124,8 @@ def _shown(visible: str, count: int) -> tuple[list[str], str | None]:
     "environment.files",
     reads=("receipts",),
     severity="major",
-    excuse=lambda plan: None if plan["environment"] else found_here(plan, "toolkits") or no_cuda(plan),
+    excuse=lambda plan: (
+        None if plan["environment"] else found_here(plan, "toolkits") or no_cuda(plan)),
 )
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Modulefiles, profile, variables and kernels say what is planned, each as it was written."""
