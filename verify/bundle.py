@@ -48,8 +48,8 @@ _FILE = re.compile(
     r".*\.(?:so|conf|d|py|json|cfg|ya?ml|toml|lock|txt|log|sh|h|ko|img|run|deb|rpm|whl|zip|tar"
     r"|[gx]z|service|target|slice|socket|mount|timer|wants|list|repo|sources|preload)$")
 # What is said of a server or a user by a program, where the name may be of one part.
-_SAID = (r"\b[Ss]erver (\S+?):? (?:not|has not|OK)\b|\bto host (\S+) port\b"
-         r"|\b(?:resolve )?hostname ([^\s:]+)|\bConnection to (\S+) (?:closed|broke)"
+_SAID = (r"\b[Ss]erver (\S+) (?:not responding|has not responded|OK)\b|\bto host (\S+) port\b"
+         r"|\bresolve hostname ([^\s:]+)|\bConnection to (\S+) (?:closed|broke)"
          r"|\\\\([\w.-]+)\\")
 _USER = (r"A login of (\S+)|/home/([^/\s:'\"]+)|(?<!\S)-l ([\w.-]+)"
          r"|(?<![\w.+-])([a-z_][\w-]*)@(?!openssh\.com)[a-zA-Z][\w.-]*(?<!\.service)(?![\w.-])")
