@@ -1099,9 +1099,12 @@ LIBRARY_PLACES = ("/usr/lib/*-linux-gnu", "/usr/lib/*-linux-gnu/nvidia/current",
 
 
 def driver_library(host, soname):
-    """What to open: the name alone, as programs do; in a planted tree the file that is there."""
+    """What to open: the name alone, as programs do; in a planted tree the file that stands there,
+    or stood there: a name alone would lead out of the tree."""
+    if host.real:
+        return soname
     found = [name for place in LIBRARY_PLACES for name in host.glob(place + "/" + soname)]
-    return soname if host.real or not found else host.path(host.realpath(found[0]))
+    return host.path(host.realpath(found[0]) if found else LIBRARY_PLACES[-1] + "/" + soname)
 
 
 def section_driver(host):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,11 +163,18 @@ def prove(record_property: Callable[[str, object], None]) -> Prove:
     return proven
 
 
+def points_to(check: Mapping[str, str], others: set[str]) -> bool:
+    """Whether a check says no more than that it could not be judged, and which other says why."""
+    pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
+    return check["verdict"] == "INCONCLUSIVE" and bool(pointed and pointed[1] in others)
+
+
 def fault_found(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
     """Whether the named check says it, with the right cause and remedy, and which others do."""
     check = after[fault.check]
     return {
         "caught": check["verdict"] == fault.verdict,
         "right": fault.says(check),
-        "collateral": collateral(fault, verdicts(before), verdicts(after)),
+        "collateral": [name for name in collateral(fault, verdicts(before), verdicts(after))
+                       if not points_to(after[name], {fault.check, *fault.also})],
     }

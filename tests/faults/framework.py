@@ -61,7 +61,7 @@ WITH_ANY_GPU = [
           f"cat >{SITE}/pretender.py <<'E'\n{PRETENDER}E\necho import pretender"
           f" >{SITE}/pretender.pth", repair=f"rm {SITE}/pretender.py {SITE}/pretender.pth",
           also=("stack.gpu", "stack.hello", "stack.local-devices", "stack.gpu-device-name",
-                "stack.device-placement", "stack.capability")),
+                "stack.device-placement", "stack.capability", "stack.python")),
 ]
 
 FAULTS = [*PACKAGES, *WITH_ANY_GPU]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import signal
 import tarfile
 import threading
 import zipfile
@@ -177,3 +178,8 @@ def source(folder: Path, name: str, version: str, **files: str) -> Path:
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
     return path
+
+
+def heed_interrupts() -> None:
+    """What was started in the background ignores them, and hands that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

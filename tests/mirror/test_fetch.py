@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mirror import ROOT, needs
-from tests.mirror.conftest import ARCHIVE, CONTENTS, RUNFILE, Desk, Site
+from tests.mirror.conftest import ARCHIVE, CONTENTS, RUNFILE, Desk, Site, heed_interrupts
 
 SIZE = sum(map(len, CONTENTS.values()))
 
@@ -91,7 +91,9 @@ def test_a_run_that_was_stopped_is_continued_by_the_next(
     site.hold.clear()
     partial = desk.mirror / f"{RUNFILE}.partial"
     command = [sys.executable, "-m", "mirror", *desk.words("fetch")]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as running:
+    with subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.DEVNULL, preexec_fn=heed_interrupts  # noqa: PLW1509
+    ) as running:
         deadline = time.monotonic() + 60
         while not partial.exists() or partial.stat().st_size < 2 * mebibyte:
             assert running.poll() is None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.mirror.conftest import wheel
+from tests.mirror.conftest import heed_interrupts, wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,11 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def command(*words: str | Path) -> list[str | Path]:
     """The native command."""
     return [sys.executable, "-m", "mirror", "serve", *words]
-
-
-def heed_interrupts() -> None:
-    """What was started in the background ignores them, and hands that on."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

@@ -89,7 +89,8 @@ def packages(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                f" libraries {seen['driver']['library']}")
 
 
-@check("driver.files", reads=("receipts",), severity="major", excuse=_not_managed)
+@check("driver.files", reads=("receipts",), severity="major",
+       excuse=_not_installed_by_packages)
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """Every file that gpufleet wrote for the driver is as it was written."""
     yield from unchanged(plan, seen["receipts"], *driver_state.RECEIPT, "/")
