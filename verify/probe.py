@@ -204,6 +204,22 @@ class Child:
         return state, data, error
 
 
+class After:
+    """A child that is started once another has come to its end, or was given up."""
+
+    def __init__(self, other, start):
+        self.other, self.start, self.child = other, start, None
+
+    def poll(self):
+        if self.child is None and self.other.poll():
+            self.child = self.start()
+        return self.child is not None and self.child.poll()
+
+    @property
+    def outcome(self):
+        return self.child.outcome
+
+
 def await_all(children):
     # A list, so that each is polled each time: the first that hangs must not hide the others' end.
     while not all([child.poll() for child in children]):  # noqa: C419
@@ -3009,6 +3025,9 @@ SECTIONS = {
 # Those in which programs of other people's run, in mode full, and the one that looks at each file
 # of every stack: 75,000 of five, each read for its content where that is asked for.
 LONG = ("stacks", "containers", "smi", "compute", "receipts")
+# Those that compute. On a GPU they would slow each other down, or shut each other out of one that
+# lets a single process in: one comes after the other, with this share of the time that is left.
+COMPUTING = {"compute": 1 / 3, "stacks": 2 / 3, "containers": 1}
 
 
 def utc_now():
@@ -3016,23 +3035,56 @@ def utc_now():
 
 
 def probe(config):
-    """The snapshot of this host: every section in its own process, all at the same time."""
+    """The snapshot of this host: every section in its own process, all at the same time.
+
+    But for those that compute where there is a GPU.
+    """
     settings = dict(DEFAULTS, **config)
     started = utc_now()
-    children = []
-    for name, function in SECTIONS.items():
+    children = {}
+    for name in SECTIONS:
         deadline = float(settings["deadline_s"])
         if name not in LONG or settings["mode"] != "full":
             deadline = min(deadline, SECTION_DEADLINE_S)
-        children.append(Child(looked, (function, Host(settings, deadline)), deadline))
+        if name not in COMPUTING or not in_turn(settings):
+            children[name] = begun(name, settings, deadline)
+    children.update(one_by_one(settings) if in_turn(settings) else {})
     sections, unseen = {}, []
-    for name, (state, told, error, seconds) in zip(SECTIONS, await_all(children)):
+    outcomes = await_all([children[name] for name in SECTIONS])
+    for name, (state, told, error, seconds) in zip(SECTIONS, outcomes):
         data, missed = told or (None, [])
         sections[name] = {"state": state, "seconds": seconds, "error": error, "data": data}
         unseen += [dict(each, section=name) for each in missed]
     return legible({"schema": SCHEMA, "host": settings["host"] or platform.node(),
                     "mode": settings["mode"], "euid": os.geteuid(), "started": started,
                     "finished": utc_now(), "unseen": unseen, "sections": sections})
+
+
+def begun(name, settings, deadline_s):
+    """The child that looks at a section."""
+    return Child(looked, (SECTIONS[name], Host(settings, deadline_s)), deadline_s)
+
+
+def in_turn(settings):
+    """Whether there may be a GPU to be fought for."""
+    return (settings["mode"] == "full" and settings["expect_gpus"] != 0
+            and Host(settings).exists("/dev/nvidiactl"))
+
+
+def one_by_one(settings):
+    """{section: child} of those that compute, one after the other within the one deadline."""
+    ends = time.monotonic() + float(settings["deadline_s"])
+    # The minutes of load, which are inner ones, come to the share of the toolkits.
+    deep_s = 2.5 * float(settings["sustained_s"]) if settings["deep"] else 0
+
+    def start(name, more_s=0):
+        left_s = max(1, ends - time.monotonic() - more_s)
+        return begun(name, settings, left_s * COMPUTING[name] + more_s)
+
+    compute = start("compute", min(deep_s, float(settings["deadline_s"]) / 2))
+    stacks = After(compute, lambda: start("stacks"))
+    return {"compute": compute, "stacks": stacks,
+            "containers": After(stacks, lambda: start("containers"))}
 
 
 def looked(function, host):

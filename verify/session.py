@@ -38,7 +38,7 @@ class Manner:
 
     mode: str = "full"
     fanout: int = 32
-    deadline_s: float = 180
+    deadline_s: float = 300
     deep: bool = False
 
 

@@ -142,7 +142,9 @@ def cutting(address: str, most_bytes: int) -> Callable[[socket.socket], None]:
             while sent < most_bytes and (data := near.recv(65536)):
                 far.sendall(data)
                 sent += len(data)
-            near.shutdown(socket.SHUT_RDWR)
+            # Closing alone would not end what the other thread still waits for.
+            for end in (near, far):
+                end.shutdown(socket.SHUT_RDWR)
 
     return lead
 

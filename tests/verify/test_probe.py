@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import shutil
@@ -593,6 +594,53 @@ def test_packages_are_read_without_importing_anything(root: Path) -> None:
          "realpath": "/opt/gpufleet/stacks/relic", "closed": [], "hooks": [], "binding": None,
          "start": {"python": None, "prefix": None, "strange": [],
                    "error": f"{venv}/bin/python: No such file or directory"}}]
+
+
+# -- one after the other --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gpus", "node", "apart"), [
+    (2, True, True), (None, True, True), (0, True, False), (2, False, False)])
+def test_on_a_gpu_one_section_computes_after_the_other(
+    root: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | None, node: bool, apart: bool
+) -> None:
+    def computing(host: probe.Host) -> list[float]:
+        begin = time.monotonic()
+        time.sleep(0.3)
+        return [begin, time.monotonic()]
+
+    monkeypatch.setattr(probe, "SECTIONS", dict.fromkeys(probe.COMPUTING, computing))
+    if node:
+        put(root, "dev/nvidiactl")
+    found = look(root, mode="full", expect_gpus=gpus)
+    times = [found[name] for name in ("compute", "stacks", "containers")]
+    ended = [one[1] <= other[0] for one, other in itertools.pairwise(times)]
+    assert ended == [apart, apart]
+
+
+def test_one_that_hangs_on_a_gpu_leaves_time_to_the_others(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "SECTIONS", {
+        "stacks": lambda host: time.sleep(60), "containers": lambda host: "c",
+        "compute": lambda host: time.sleep(60)})
+    put(root, "dev/nvidiactl")
+    begin = time.monotonic()
+    found = probe.probe({"root": str(root), "mode": "full", "expect_gpus": 1, "deadline_s": 1.5})
+    assert {name: section["state"] for name, section in found["sections"].items()} == {
+        "compute": "hung", "stacks": "hung", "containers": "ok"}
+    assert time.monotonic() - begin < 3
+
+
+def test_the_minutes_of_load_are_beside_the_toolkits_share(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "SECTIONS", dict.fromkeys(
+        probe.COMPUTING, lambda host: host.inner_s))
+    put(root, "dev/nvidiactl")
+    found = look(root, mode="full", expect_gpus=1, deadline_s=660, deep=True)
+    assert found["compute"] - 2 * probe.DEFAULTS["sustained_s"] > 90
+    assert found["containers"] < 660
 
 
 # -- framework runs -------------------------------------------------------------------------------
