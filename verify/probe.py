@@ -3041,14 +3041,14 @@ def probe(config):
     """
     settings = dict(DEFAULTS, **config)
     started = utc_now()
-    children = {}
+    children = one_by_one(settings) if in_turn(settings) else {}
     for name in SECTIONS:
+        if name in children:
+            continue
         deadline = float(settings["deadline_s"])
         if name not in LONG or settings["mode"] != "full":
             deadline = min(deadline, SECTION_DEADLINE_S)
-        if name not in COMPUTING or not in_turn(settings):
-            children[name] = begun(name, settings, deadline)
-    children.update(one_by_one(settings) if in_turn(settings) else {})
+        children[name] = begun(name, settings, deadline)
     sections, unseen = {}, []
     outcomes = await_all([children[name] for name in SECTIONS])
     for name, (state, told, error, seconds) in zip(SECTIONS, outcomes):
