@@ -14,24 +14,13 @@ from verify import judge
 from verify.checks import CHECKS
 
 from . import test_checks_compute, test_checks_driver, test_checks_gpu
-from .conftest import Document, data, document, verdicts, with_cards
+from .conftest import Break, Document, Row, data, document, registering, verdicts, with_cards
 
-Break = Callable[[Document, Document], None]
 LIB = "/usr/local/cuda-11.8/targets/x86_64-linux/lib"
 PROVISION = "./gpufleet provision --limit gpu01"
 
-FAULTS: list[tuple[str, Break, dict[str, tuple[str, str]]]] = []
-
-
-def fault(**caught: tuple[str, str]) -> Callable[[Break], Break]:
-    """Register a break with the checks that catch it: {check: (words of cause, of remedy)}."""
-
-    def register(function: Break) -> Break:
-        named = {name.replace("__", ".").replace("_", "-"): words for name, words in caught.items()}
-        FAULTS.append((function.__name__, function, named))
-        return function
-
-    return register
+FAULTS: list[Row] = []
+fault = registering(FAULTS)
 
 
 def tree(snapshot: Document) -> Document:

@@ -6,8 +6,6 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from verify import judge
@@ -18,23 +16,12 @@ from verify.session import Manner, probe_config
 from verify.wishes import Declared
 
 from . import test_checks
-from .conftest import Document, data, document, verdicts
+from .conftest import Break, Document, Row, data, document, registering, verdicts
 
-Break = Callable[[Document, Document], None]
 PROVISION = "./gpufleet provision --limit gpu01"
 
-FAULTS: list[tuple[str, Break, dict[str, tuple[str, str]]]] = []
-
-
-def fault(**caught: tuple[str, str]) -> Callable[[Break], Break]:
-    """Register a break with the checks that catch it: {check: (words of cause, of remedy)}."""
-
-    def register(function: Break) -> Break:
-        named = {name.replace("__", ".").replace("_", "-"): words for name, words in caught.items()}
-        FAULTS.append((function.__name__, function, named))
-        return function
-
-    return register
+FAULTS: list[Row] = []
+fault = registering(FAULTS)
 
 
 def run(snapshot: Document) -> Document:

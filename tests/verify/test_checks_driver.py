@@ -6,33 +6,31 @@ then is not as before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from compat.host import Host
 from verify import judge
 from verify.checks import CHECKS, Sections
 
-from .conftest import DRIVER, Document, data, document, verdicts, with_cards, with_driver
+from .conftest import (
+    DRIVER,
+    Break,
+    Document,
+    Row,
+    data,
+    document,
+    registering,
+    verdicts,
+    with_cards,
+    with_driver,
+)
 
-Break = Callable[[Document, Document], None]
 PROVISION = "./gpufleet provision --limit gpu01"
 RUNNING, LATER = "6.1.0-27-amd64", "6.1.0-50-amd64"
 CARDS = "cards"
 
-FAULTS: list[tuple[str, Break, dict[str, tuple[str, str]]]] = []
-
-
-def fault(**caught: tuple[str, str]) -> Callable[[Break], Break]:
-    """Register a break with the checks that catch it: {check: (words of cause, of remedy)}."""
-
-    def register(function: Break) -> Break:
-        named = {name.replace("__", ".").replace("_", "-"): words for name, words in caught.items()}
-        FAULTS.append((function.__name__, function, named))
-        return function
-
-    return register
+FAULTS: list[Row] = []
+fault = registering(FAULTS)
 
 
 def package(snapshot: Document, name: str) -> Document:
