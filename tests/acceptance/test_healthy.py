@@ -59,8 +59,13 @@ def kind(suite: str, prepare: str = "true") -> Kind:
 KINDS = {f"{suite}-one-stack": kind(suite) for suite in ("bookworm", "bullseye", "trixie")}
 KINDS |= {f"{suite}-one-stack-driver": kind(suite, prepare=DRIVER)
           for suite in ("bookworm", "bullseye", "trixie")}
-KINDS["bookworm-five-stacks"] = Kind(
-    "bookworm", "inventory/side-by-side", up=("--python", "3.6"), artifacts=("--all",))
+# What Debian 11 and 13 have no Python for is given to them.
+KINDS |= {f"{suite}-five-stacks{name}": Kind(
+    suite, "inventory/side-by-side", prepare=prepare,
+    up=tuple(word for each in given for word in ("--python", each)), artifacts=("--all",))
+    for suite, given in {"bookworm": ("3.6",), "bullseye": ("3.6", "3.11"),
+                         "trixie": ("3.6", "3.11")}.items()
+    for name, prepare in {"": "true", "-driver": DRIVER}.items()}  # fmt: skip
 USUAL = "bookworm-one-stack"
 
 
@@ -79,9 +84,9 @@ def host(
         wanted = replace(wanted, wishes=json.dumps(
             {**json.loads(wanted.wishes), "gpu_locks_dir": str(locks)}))
     fleet = Fleet(f"test-{checkout}-healthy")
-    if wanted.up:
+    for version in set(wanted.up) - {"--python"}:
         try:
-            pythons.find("3.6", os.environ)
+            pythons.find(version, os.environ)
         except LabError as error:
             pytest.skip(error.message)
     lab(fleet, "down")

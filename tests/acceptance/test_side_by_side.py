@@ -108,6 +108,7 @@ CLASSICS = {
         {
             "cudnn.present": "libcudnn.so.6 says it is cuDNN 5.1.10, declared is 6.0",
             "cudnn.files": "libcudnn.so.6 (target)",
+            "stack.mapped": "libcudnn.so.5.1.10, which was installed for something else",
             # It is linked against that name, which cuDNN 5 does not bear.
             "stack.matmul": "TensorFlow of tensorflow-1.4.0",
         },

@@ -133,8 +133,10 @@ def test_every_toolkit_has_a_soname_rule() -> None:
 def test_the_importer_writes_exactly_what_is_committed(tmp_path: Path) -> None:
     assert import_facts.main([str(GATHERED), str(tmp_path)]) == 0
     written = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.yml"))
-    names = ("driver_offers.yml", "gpus.yml", "measured.yml", "pci.yml", "rules.yml", "xids.yml")
-    own = {Path(name) for name in names}
+    own = {
+        Path(f"{name}.yml")
+        for name in ("driver_offers", "gpus", "measured", "pci", "performance", "rules", "xids")
+    }
     committed = {path.relative_to(facts.DATA) for path in data_files()} - own
     assert set(written) == committed
     for path in written:

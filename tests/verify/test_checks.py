@@ -793,6 +793,15 @@ def mapped_file_that_was_replaced(plan: Document, snapshot: Document) -> None:
     mapped[0] += " (deleted)"
 
 
+@fault(stack__mapped=("libcudnn.so.7.6.5, which was installed for something else", PROVISION))
+def mapped_file_of_another_cudnn(plan: Document, snapshot: Document) -> None:
+    receipts = data(snapshot, "receipts")["receipts"]
+    other = f"{LIB}/libcudnn.so.7.6.5"
+    own = next(row for row in receipts if row["kind"] == "cudnn")
+    receipts.append({**own, "id": "11.8-7", "libraries": [other]})
+    stack(snapshot)["framework"]["mapped"].append(other)
+
+
 # -- containers -----------------------------------------------------------------------------------
 
 

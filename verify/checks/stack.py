@@ -276,6 +276,14 @@ def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         strangers = [path for path in framework["mapped"] if not path.startswith(homes)]
         unknown = [path for path in framework["mapped"] if path not in strangers
                    and path not in _ought_to_be_mapped(stack, seen["receipts"], path)]
+        # A link that was turned leads to what another stack needs: it is not to be moved away.
+        others = [path for path in unknown if any(
+            path in row["libraries"] for row in seen["receipts"]["receipts"])]
+        unknown = [path for path in unknown if path not in others]
+        if others:
+            yield Finding(
+                f"TensorFlow of {stack['name']} maps {shortened(others)}, which was installed for"
+                " something else", provision(plan), "\n".join(others))
         if unknown:
             yield Finding(
                 f"TensorFlow of {stack['name']} maps {shortened(unknown)}: no receipt of its own"
