@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from docs.generate import pages, plain, table
+from tests.faults.catalogue import faults
+from verify.judge import CHECK_IDS
 from verify.wishes import Question, declared
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,3 +47,9 @@ def test_every_default_of_a_role_is_specified(role: Path) -> None:
     defaults = role / "defaults" / "main.yml"
     variables = yaml.safe_load(defaults.read_text()) if defaults.exists() else {}
     assert set(variables) <= set(options)
+
+
+def test_faults_name_checks_that_there_are() -> None:
+    named = {name for fault in faults() if fault.place != "plan"
+             for name in (fault.check, *fault.also)}  # fmt: skip
+    assert named <= set(CHECK_IDS)

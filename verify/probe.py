@@ -339,6 +339,15 @@ class Host:
             return None
 
 
+def last_lines(text, most):
+    """The end of what a command said, from the beginning of a line; the most in characters."""
+    text = text.strip()
+    if len(text) <= most:
+        return text
+    _, _, rest = text[-most:].partition("\n")
+    return rest or text[-most:]
+
+
 def first_match(pattern, text):
     match = re.search(pattern, text or "", re.MULTILINE)
     return match.group(1) if match else None
@@ -2082,7 +2091,7 @@ def ask_nvcc(host, tree):
     version = first_match(r"release [\d.]+, V([\d.]+)", out)
     if version:
         return version, None
-    return None, (err or out).strip()[-300:] or "it said nothing (status %s)" % status
+    return None, last_lines(err or out, 300) or "it said nothing (status %s)" % status
 
 
 def default_link(host):
@@ -2397,7 +2406,7 @@ def login_variables(host, found, identity):
         if status is None:
             raise NoAnswerError("a login shell gave no answer: " + err)
         raise RuntimeError("a login shell ended (status %d) before it came to a command: %s"
-                           % (status, (err or out).strip()[-300:] or "it said nothing"))
+                           % (status, last_lines(err or out, 300) or "it said nothing"))
     for item in out.partition(mark)[2].split("\0"):
         key, equals, value = item.partition("=")
         if equals and key in found:
@@ -2530,7 +2539,7 @@ def started(host, venv):
         told = json.loads(out.splitlines()[-1])
         return dict(told, prefix=host.name(told["prefix"]))
     except (ValueError, LookupError, TypeError):
-        said = (err or out).strip()[-300:] or "it ended with status %s" % status
+        said = last_lines(err or out, 300) or "it ended with status %s" % status
         return {"python": None, "prefix": None, "strange": [], "error": said}
 
 
@@ -2559,7 +2568,7 @@ def try_binding(host, stack):
     status, out, err = run_command(
         [host.path(stack["venv"] + "/bin/python"), "-m", "_gpufleet_binding"], host.inner_s / 10,
         env={"PATH": "/usr/bin:/bin", "HOME": "/"}, cwd="/")
-    return {"error": None if status == 0 else (err or out).strip()[-600:] or "status %s" % status}
+    return {"error": None if status == 0 else last_lines(err or out, 600) or "status %s" % status}
 
 
 def venvs(host, received):
@@ -2668,7 +2677,7 @@ def told_by_script(found, mark, status, out, err):
         reason = death(-status) if status < 0 else None
         if not found.get("error"):
             reason = "%s: %s" % (reason or "ended with status %d" % status,
-                                 (err or out).strip()[-600:])
+                                 last_lines(err or out, 600))
     found["error"] = ", ".join(part for part in (found.get("error"), reason) if part)
     return found
 
@@ -2793,7 +2802,7 @@ def engine_of(host, name):
             errors = []
         found["error"] = "; ".join(errors) or (None if found["version"] else "it told no version")
     except (ValueError, KeyError, TypeError):
-        found["error"] = (err or out).strip()[-300:] or "ended with status %s" % status
+        found["error"] = last_lines(err or out, 300) or "ended with status %s" % status
     return found
 
 
@@ -2888,7 +2897,7 @@ class Trial:
             if status is None and err.startswith("no answer"):
                 raise NoAnswerError("%s %s: %s" % (self.engine_name, words[0], err))
             raise RuntimeError("%s %s: %s" % (self.engine_name, words[0],
-                                              (err or out).strip()[-500:] or "status %s" % status))
+                                              last_lines(err or out, 500) or "status %s" % status))
         return status, out, err
 
     def image(self):

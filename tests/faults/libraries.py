@@ -18,9 +18,8 @@ STAND_INS = "/srv/stand-ins"
 PROVISION = r"\./gpufleet provision --limit lab1"
 
 # The framework names the library that it cannot open; receipt, links and cache say it in their way.
-MAPPED = ("stack.files-mapped",)
-OF_CUDA = ("toolkit.files", "linker.cache", *MAPPED)
-LINKS_OF_CUDNN = ("cudnn.files", "linker.cache", *MAPPED)
+OF_CUDA = ("toolkit.files", "linker.cache")
+LINKS_OF_CUDNN = ("cudnn.files", "linker.cache")
 OF_CUDNN = ("cudnn.present", "cudnn.links", *LINKS_OF_CUDNN)
 # Without an import there is nothing to judge: these say so, and point at stack.matmul. The last
 # only where not even the libraries were loaded.
@@ -77,7 +76,7 @@ ONE_STACK = [
           also=(*OF_CUDA, "cudnn.present")),
     Fault("1", "a part of cuDNN is missing that its shim opens only when it is used", "host",
           "cudnn.files", r"libcudnn_ops_infer.so.8.6.0 \(missing\)", PROVISION,
-          **moved(f"{LIB}/libcudnn_ops_infer.so.8.6.0"), also=OF_CUDNN),
+          **moved(f"{LIB}/libcudnn_ops_infer.so.8.6.0"), also=(*OF_CUDNN, "stack.libraries")),
     Fault("2", "`ldconfig -p` lists a library that is not there any more", "host",
           "linker.cache", r"lists libcufft.so.10 as .*, which does not exist", "provision|ldconfig",
           **moved(f"{LIB}/libcufft.so.10.9.0.58"), also=(*OF_CUDA, "stack.libraries")),
@@ -106,11 +105,11 @@ ONE_STACK = [
           also=(*OF_CUDA, "stack.libraries")),
     Fault("7", "`cannot read file data`: a library of the toolkit is cut short", "host",
           "toolkit.files", r"libcusolver.so.11.4.1.48 \(size\)", PROVISION,
-          halved(f"{LIB}/libcusolver.so.11.4.1.48"), also=("stack.matmul", *SILENT, *MAPPED)),
+          halved(f"{LIB}/libcusolver.so.11.4.1.48"), also=("stack.matmul", *SILENT)),
     Fault("7", "cuDNN's library is cut short", "host", "cudnn.present",
           "libcudnn_cnn_infer.so.8.6.0 is no whole library: truncated", PROVISION,
           **cut(f"{LIB}/libcudnn_cnn_infer.so.8.6.0"),
-          also=("cudnn.files", "stack.matmul", *SILENT, *MAPPED)),
+          also=("cudnn.files", "stack.matmul", *SILENT)),
     Fault("7", "TensorFlow's own library is cut short", "host", "stack.files",
           r"libtensorflow_framework.so.2 \(size\)", PROVISION,
           **cut(f"{SITE}/tensorflow/libtensorflow_framework.so.2"),
@@ -119,27 +118,27 @@ ONE_STACK = [
           "stack.libraries", not_opened("libcurand.so.10", "invalid ELF header"),
           PROVISION, **moved(f"{LIB}/libcurand.so.10.3.0.86",
                              f"{PAGE}{LIB}/libcurand.so.10.3.0.86"),
-          also=("toolkit.files", *MAPPED)),
+          also=("toolkit.files",)),
     Fault("8", "a login page was saved as cuDNN", "host", "cudnn.present",
           "libcudnn.so.8.6.0 is no whole library: .*looks like a web page", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8.6.0", f"{PAGE}{LIB}/libcudnn.so.8.6.0"),
-          also=("cudnn.files", "cudnn.links", "stack.libraries", *MAPPED)),
+          also=("cudnn.files", "cudnn.links", "stack.libraries")),
     Fault("10", "`undefined symbol`: another library stands under the right name", "host",
           "stack.libraries", not_opened("libcublas.so.11", "undefined symbol"), PROVISION,
           **moved(f"{LIB}/libcublasLt.so.11.11.3.6",
                   f"cp {STAND_INS}/libcublasLt.so.11 {LIB}/libcublasLt.so.11.11.3.6"),
-          also=("toolkit.files", "cudnn.present", *MAPPED)),
+          also=("toolkit.files", "cudnn.present")),
     Fault("13", "`Loaded runtime CuDNN library: 8.5.0 but source was compiled with: 8.6.0`", "host",
           "cudnn.present", "says it is cuDNN 8.5.0, declared is 8.6.0", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8.6.0",
                   f"cp {STAND_INS}/libcudnn.so.8.5.0 {LIB}/libcudnn.so.8.6.0"),
-          also=("cudnn.files", *MAPPED)),
+          also=("cudnn.files",)),
     Fault("13", "the link leads to an older cuDNN beside the declared one", "host",
           "cudnn.present", "says it is cuDNN 8.5.0, declared is 8.6.0", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8", f"cp {STAND_INS}/libcudnn.so.8.5.0 {LIB}/;"
                   f" ln -s libcudnn.so.8.5.0 {LIB}/libcudnn.so.8") | {
               "repair": f"rm {LIB}/libcudnn.so.8.5.0; " + back(f"{LIB}/libcudnn.so.8")},
-          also=("cudnn.files", *MAPPED)),
+          also=("cudnn.files",)),
     Fault("15", "cuDNN's header is of another version than its library", "host", "cudnn.present",
           r"cudnn_version.h says 8.5.0, declared is 8.6.0", PROVISION,
           **edited(f"{TOOLKIT}/include/cudnn_version.h", "s/CUDNN_MINOR 6/CUDNN_MINOR 5/"),
@@ -174,7 +173,7 @@ ONE_STACK = [
           **moved(f"{LIB}/libcufft.so.10", f"cp {STAND_INS}/libcufft.so.10 {LIB}/other.so;"
                   f" ln -s other.so {LIB}/libcufft.so.10") | {
               "repair": f"rm {LIB}/other.so; " + back(f"{LIB}/libcufft.so.10")},
-          also=("toolkit.files", *MAPPED)),
+          also=("toolkit.files",)),
     Fault("59", "`chmod a+r` was forgotten: users cannot read the toolkit's library", "host",
           "toolkit.readable", r"libcublasLt.so.11.11.3.6 \(mode 0600\)", r"chmod a\+r the files",
           f"chmod 600 {LIB}/libcublasLt.so.11.11.3.6", also=("toolkit.files",),
@@ -223,8 +222,7 @@ SIDE_BY_SIDE = [
           rf"{PROVISION} \(it binds the stack to its toolkit again\)",
           f"mv {BOUND} /srv/; echo /usr/local/cuda-12.3/lib64 >{FIRST}; ldconfig",
           repair=f"mv /srv/_gpufleet_binding.pth {BOUND}; rm {FIRST}; ldconfig",
-          also=("stack.files", "stack.files-mapped", "stack.libraries", "linker.cache",
-                "linker.providers")),
+          also=("stack.files", "stack.libraries", "linker.cache", "linker.providers")),
     Fault("16", "`/usr/local/cuda` leads to another toolkit than declared", "host",
           "toolkit.default-link", "leads to /usr/local/cuda-12.3, declared is /usr/local/cuda-12.5",
           PROVISION, "ln -sfn cuda-12.3 /usr/local/cuda"),

@@ -66,6 +66,13 @@ def look(root: Path, **config: Any) -> dict[str, Any]:
 # -- ELF ------------------------------------------------------------------------------------------
 
 
+def test_of_many_words_the_last_lines_are_kept_whole() -> None:
+    said = "first line\nsecond line\nthird line\n"
+    assert probe.last_lines(said, 100) == said.strip()
+    assert probe.last_lines(said, 15) == "third line"
+    assert probe.last_lines("one endless line", 4) == "line"
+
+
 def test_elf_names_itself_and_what_it_needs(tmp_path: Path) -> None:
     path = shared_library(tmp_path / "libx.so.1", "libx.so.1", ("libc.so.6", "libm.so.6"))
     assert probe.elf_dynamic(path) == {
