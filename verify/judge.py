@@ -98,7 +98,7 @@ def _apply(check: Check, plan: Document, snapshot: Document) -> dict[str, Any]:
         check.statement,
         verdict,
         cause=_joined([finding.cause for finding in spoken], ". "),
-        remedy=_joined([finding.remedy for finding in spoken], "; "),
+        remedy=_joined(_each_once([finding.remedy for finding in spoken]), "; "),
         evidence=_joined([f.evidence for f in spoken if f.evidence] or seen, "\n"),
     )
 
@@ -123,6 +123,11 @@ def _damaged(error: Exception) -> Finding:
         f"{type(error).__name__}: {error}",
         Verdict.INCONCLUSIVE,
     )
+
+
+def _each_once(remedies: list[str]) -> list[str]:
+    """Without those that are a part of another: "move it away; then provision" says "provision"."""
+    return [one for one in remedies if not any(one != other and one in other for other in remedies)]
 
 
 def _joined(texts: list[str], between: str) -> str:

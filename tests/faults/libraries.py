@@ -138,7 +138,7 @@ ONE_STACK = [
           **moved(f"{LIB}/libcudnn.so.8", f"cp {STAND_INS}/libcudnn.so.8.5.0 {LIB}/;"
                   f" ln -s libcudnn.so.8.5.0 {LIB}/libcudnn.so.8") | {
               "repair": f"rm {LIB}/libcudnn.so.8.5.0; " + back(f"{LIB}/libcudnn.so.8")},
-          also=("cudnn.files",)),
+          also=("cudnn.files", "stack.mapped")),
     Fault("15", "cuDNN's header is of another version than its library", "host", "cudnn.present",
           r"cudnn_version.h says 8.5.0, declared is 8.6.0", PROVISION,
           **edited(f"{TOOLKIT}/include/cudnn_version.h", "s/CUDNN_MINOR 6/CUDNN_MINOR 5/"),

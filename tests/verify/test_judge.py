@@ -74,6 +74,19 @@ def test_a_host_of_which_nothing_is_wished_is_not_judged_by_its_contents(
     assert {found[name] for name in set(found) - passed} == {"NOT-DECLARED"}
 
 
+def test_a_remedy_that_another_one_ends_with_is_said_once(
+    plan: Document, snapshot: Document
+) -> None:
+    mapped = snapshot["sections"]["stacks"]["data"]["stacks"][0]["framework"]["mapped"]
+    receipts = snapshot["sections"]["receipts"]["data"]["receipts"]
+    other = f"{mapped[0]}.7"
+    receipts.append({**receipts[0], "id": "11.8-7", "libraries": [other]})
+    mapped += [other, f"{mapped[0]} (deleted)"]
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert "for something else. " in found["stack.mapped"]["cause"]
+    assert found["stack.mapped"]["remedy"].count("provision") == 1
+
+
 def test_an_unreachable_host_is_said_once() -> None:
     result = judge.unreachable("No route to host", "look at the cable")
     assert result["verdict"] == "UNREACHABLE"
