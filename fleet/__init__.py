@@ -1,0 +1,1 @@
+"""Everything that is about many hosts or many nights. `verify` looks at them and judges."""
