@@ -138,6 +138,14 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
                              told=lambda text: console.print(text, markup=False, soft_wrap=True))
         if options.local:
             session.notes = session.hosts[0].plan["notes"]
+    return conclude(session, directory, options, rest, console)
+
+
+def conclude(
+    session: Session, directory: Path, options: argparse.Namespace, rest: list[str],
+    console: Console,
+) -> int:
+    """Write the report, run the suite for JUnit, and say it all; the exit status."""
     session.where = _where(options)
     page = report.write(directory, session)
     if options.save:

@@ -1869,7 +1869,13 @@ def section_receipts(host):
         receipts.append(receipt)
     for entry in found["unreadable"]:
         entry["path"] = host.name(entry["path"])
-    return dict(found, receipts=receipts, texts=texts_of(host))
+    return dict(found, receipts=receipts, texts=texts_of(host), caches=caches_of(host))
+
+
+def caches_of(host):
+    """What is only needed while something is being installed, and was left behind."""
+    return [path for place in ("artifacts/*", "python")
+            for path in host.glob("/var/cache/gpufleet/" + place)]
 
 
 def mount_points(host):

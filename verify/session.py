@@ -67,12 +67,16 @@ class Session:
     notes: list[str] = field(default_factory=list)
     # The words by which the launcher finds these hosts again: -i INV.
     where: str = ""
+    # Where Ansible ran between two looks, and why: {host: reasons}.
+    provisioned: dict[str, list[str]] | None = None
 
     @property
     def document(self) -> dict[str, Any]:
         """The verdicts, as `--json` prints them."""
-        return judge.document(
+        verdicts = judge.document(
             {host.name: host.result for host in self.hosts}, self.started, self.finished)
+        more = {} if self.provisioned is None else {"provisioned": self.provisioned}
+        return {**verdicts, **more}
 
     def for_people(self) -> Session:
         """The same, its remedies with the words that stand in `where`; documents do without."""

@@ -45,7 +45,8 @@ SETTINGS = ("ansible_", "gpu_")
 class Declared:
     """One host of the inventory; `locks` are the stacks' locks beside it, {file name: sha256}.
 
-    `locks_dir` is where they lie, there or not.
+    `locks_dir` is where they lie, there or not. `keeps_artifacts`: what was installed from stays
+    on the host (artifacts_keep).
     """
 
     name: str
@@ -53,6 +54,7 @@ class Declared:
     connection: Connection
     locks: dict[str, str] = field(default_factory=dict)
     locks_dir: Path = ROOT / "stacks"
+    keeps_artifacts: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,10 @@ def _declared(host: Any, variables: dict[str, Any], loader: Any) -> Declared:
     folder = Path(
         wishes.get("gpu_locks_dir") or Path(variables.get("inventory_dir") or ROOT, "stacks")
     ).expanduser()
+    keep = _templated(templar, host.name, "artifacts_keep", variables.get("artifacts_keep", False))
     return Declared(
-        host.name, wishes, connection_of(host.name, values), locks_in(folder), folder)
+        host.name, wishes, connection_of(host.name, values), locks_in(folder), folder,
+        boolean(keep, strict=False))
 
 
 @functools.cache
