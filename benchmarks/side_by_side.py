@@ -21,6 +21,7 @@ COMMANDS = {
     "ansible-playbook site.yml": (BIN / "ansible-playbook", "playbooks/site.yml"),
     "verify": (BIN / "python", "-m", "verify"),
     "gpufleet provision": (ROOT / "gpufleet", "provision"),
+    "gpufleet provision --force": (ROOT / "gpufleet", "provision", "--force"),
 }
 
 
@@ -28,8 +29,11 @@ def run(what: str, whose: str) -> None:
     """One command on one host, which must find nothing to change."""
     inventory, host = HOSTS[whose]
     said = command(*COMMANDS[what], "-i", inventory, "--limit", host)
-    if what != "verify" and "changed=0 " not in said:
+    ran = "ansible" in what or "--force" in what
+    if ran and "changed=0 " not in said:
         sys.exit(f"Expected 'changed=0' in:\n{said}")
+    if not ran and "PLAY" in said:
+        sys.exit(f"Expected that nothing is run:\n{said}")
 
 
 def measure(rounds: int, console: Console) -> Table:

@@ -145,6 +145,12 @@ class Host:
         """Every entry of `receipts` or of the `journal`."""
         return self._rows("receipts", key)
 
+    @property
+    def caches(self) -> list[str]:
+        """What was only needed while something was being installed, and is still there."""
+        found = self._value("receipts", "caches")
+        return [str(each) for each in found] if isinstance(found, list) else []
+
     def _entry(self, key: str, kind: str, identity: str) -> Row | None:
         for row in self.entries(key):
             if row.get("kind") == kind and row.get("id") == identity:

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from compat import changes
-from verify.shape import whole
+from compat.host import Host
 from verify.verdict import Verdict
 
 Document = Mapping[str, Any]
@@ -33,8 +33,8 @@ def why(
         return [f"{each['where']}: {each['message']}" for each in plan["problems"]]
     if snapshot is None:
         return unjudged(result)
-    seen = whole(snapshot)
-    return [*differences(plan, seen), *([] if kept else left(plan, seen)), *unjudged(result)]
+    return [*differences(plan, snapshot), *([] if kept else left(plan, snapshot)),
+            *unjudged(result)]
 
 
 def differences(plan: Document, snapshot: Document) -> list[str]:
@@ -45,12 +45,10 @@ def differences(plan: Document, snapshot: Document) -> list[str]:
 
 def left(plan: Document, snapshot: Document) -> list[str]:
     """What the playbook would clear away: planned artifacts, and the installers' caches."""
-    receipts = snapshot["sections"].get("receipts") or {}
-    found = (receipts.get("data") or {}).get("caches") or []
     planned = {row["file"] for row in plan["artifacts"]}
+    found = map(PurePosixPath, Host(snapshot).caches)
     return [f"clear {path}: an installation was stopped before its end" for path in found
-            if PurePosixPath(path).parent.name != "artifacts"
-            or PurePosixPath(path).name in planned]
+            if path.parent.name != "artifacts" or path.name in planned]
 
 
 def unjudged(result: Document) -> list[str]:
@@ -69,6 +67,6 @@ def points_to(check: Document, others: set[str]) -> bool:
 
 def beyond(plan: Document, snapshot: Document | None, result: Document) -> list[str]:
     """The failed checks of a host on which provisioning has nothing to do: it mends none."""
-    if plan["problems"] or snapshot is None or differences(plan, whole(snapshot)):
+    if plan["problems"] or snapshot is None or differences(plan, snapshot):
         return []
     return [check["id"] for check in result["checks"] if check["verdict"] == Verdict.FAIL]

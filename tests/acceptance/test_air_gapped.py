@@ -121,7 +121,7 @@ def test_a_host_that_reaches_only_the_mirror_becomes_what_any_other_becomes(
     words = [word for name, value in mirror.items() for word in ("-e", f"{name}={value}")]
     fleet.gpufleet("provision", "--limit", "lab1", *words)
     fleet.verdicts(0, "--limit", "lab1", *words)
-    again = fleet.gpufleet("provision", "--limit", "lab1", *words).stdout
+    again = fleet.gpufleet("provision", "--force", "--limit", "lab1", *words).stdout
     assert "changed=0 " in again
 
     served = (directory / ".log").read_text()

@@ -146,7 +146,7 @@ def test_a_killed_run_is_finished_by_the_next(
     assert "finish containers engine" in " ".join(
         fleet.gpufleet("plan", *words(wishes)).stdout.split())
     fleet.gpufleet("provision", *words(wishes))
-    assert "changed=0" in fleet.gpufleet("provision", *words(wishes)).stdout
+    assert "changed=0" in fleet.gpufleet("provision", "--force", *words(wishes)).stdout
     assert fleet.on("lab1", SINCE) == theirs
 
 

@@ -130,7 +130,7 @@ def test_the_profile_gives_the_default_and_disturbs_no_login(fleet: Fleet) -> No
 
 def test_a_second_provision_changes_nothing(fleet: Fleet) -> None:
     before = fleet.state("lab1")
-    assert "changed=0 " in fleet.gpufleet("provision", *WHERE).stdout
+    assert "changed=0 " in fleet.gpufleet("provision", "--force", *WHERE).stdout
     assert fleet.state("lab1") == before
 
 

@@ -14,6 +14,7 @@ from tests.acceptance.conftest import ROOT, RUNFILE, STACK, TOOLKIT, Fleet
 pytestmark = pytest.mark.lab
 
 BOTH = ("lab1", "lab2")
+LOGINS = "journalctl --no-pager --unit ssh | grep -c 'Accepted publickey' || :"
 
 
 def test_check_mode_on_fresh_hosts_lists_what_it_would_do_and_changes_nothing(
@@ -46,9 +47,38 @@ def test_provision_ends_with_what_holds_what_was_not_provable_and_the_report(
 
 def test_a_second_provision_changes_nothing(fleet: Fleet) -> None:
     before = [fleet.state(host) for host in BOTH]
-    said = fleet.gpufleet("provision").stdout
-    assert said.count("changed=0 ") == len(BOTH)
+    assert "No host differs from its plan: nothing to run." in fleet.gpufleet("provision").stderr
+    assert fleet.gpufleet("provision", "--force").stdout.count("changed=0 ") == len(BOTH)
     assert [fleet.state(host) for host in BOTH] == before
+
+
+def test_only_the_host_that_differs_is_provisioned_and_told_why(fleet: Fleet) -> None:
+    before = fleet.state("lab2")
+    entered = fleet.on("lab2", LOGINS)
+    # The last moment at which a run can be killed: all stands, and is not yet cleared away.
+    fleet.on("lab1", f"truncate -s 9 {TOOLKIT}/version.json; mkdir -p /var/cache/gpufleet/python")
+    done = fleet.gpufleet("provision")
+    (told,) = [line for line in done.stderr.splitlines() if " differs: " in line]
+    assert told.startswith("lab1 differs: repair toolkit 11.8: changed since it was installed:")
+    assert "version.json (size)" in told
+    assert "1 of 2 hosts are what their plans say, and left alone." in done.stderr
+    assert "--limit lab1\n" in done.stderr
+    assert "lab2" not in done.stdout.partition("✓ lab1")[0]
+    assert "2 hosts: everything that is declared holds." in done.stdout
+    assert fleet.on("lab1", "ls /var/cache/gpufleet") == ""
+    # One login, of the look; Ansible's would be more.
+    assert int(fleet.on("lab2", LOGINS)) == int(entered) + 1
+    assert fleet.state("lab2") == before
+
+
+def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) -> None:
+    fleet.on("lab2", "mv /usr/bin/python3 /usr/bin/python3.away")
+    try:
+        done = fleet.gpufleet("provision", status=1)
+    finally:
+        fleet.on("lab2", "mv /usr/bin/python3.away /usr/bin/python3")
+    assert "lab2 differs: not judged: There is no python3 on lab2" in done.stderr
+    assert "--limit lab2\n" in done.stderr
 
 
 @pytest.mark.parametrize("host", BOTH)

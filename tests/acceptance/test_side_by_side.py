@@ -89,7 +89,7 @@ def test_a_stack_maps_its_own_libraries_only(fleet: Fleet, stack: str) -> None:
 
 def test_a_second_run_changes_nothing(fleet: Fleet) -> None:
     before = fleet.state("lab1")
-    assert "changed=0 " in fleet.gpufleet("provision", *WHERE).stdout
+    assert "changed=0 " in fleet.gpufleet("provision", "--force", *WHERE).stdout
     assert fleet.state("lab1") == before
 
 
