@@ -1,0 +1,116 @@
+"""The playbooks under the real ansible-runner, as AWX runs them: project, inventory, answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import ROOT, TOOLKIT, Done, Fleet
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+
+BIN = ROOT / ".venv" / "bin"
+PACKAGES = ("ansible-runner==2.4.3", "ansible-builder==3.2.0")
+WISHES = {"gpu_stacks": [], "gpu_toolkits": ["11.8"]}
+BOTH = ("lab1", "lab2")
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """AWX's own programs, in an environment of their own as in its images."""
+    folder = tmp_path_factory.mktemp("awx") / "venv"
+    for words in (
+        ("venv", "--quiet", "--python", BIN / "python", folder),
+        ("pip", "install", "--quiet", "--python", folder / "bin/python", *PACKAGES),
+    ):
+        subprocess.run([BIN / "uv", *words], check=True)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A private data directory: this checkout as the project, the lab's inventory, the answers."""
+    folder = tmp_path_factory.mktemp("private")
+    # No environment, no reports: what a project's checkout has, links among it.
+    beside = shutil.ignore_patterns(".*", "reports", "__pycache__")
+    shutil.copytree(ROOT, folder / "project", symlinks=True, ignore=beside)
+    shutil.copytree(ROOT / "inventory" / "lab", folder / "inventory")
+    (folder / "env").mkdir()
+    (folder / "env" / "extravars").write_text(json.dumps(WISHES))
+    yield folder
+    shutil.rmtree(folder)
+
+
+class Runner:
+    """ansible-runner over one private data directory."""
+
+    def __init__(self, fleet: Fleet, tools: Path, private: Path) -> None:
+        self.fleet, self.tools, self.private = fleet, tools, private
+
+    def run(self, ident: str, playbook: str, *words: str, status: int = 0) -> Done:
+        """Run a playbook; everything about it is kept under this name."""
+        environment = {**self.fleet.environment, "PATH": f"{BIN}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            [self.tools / "ansible-runner", "run", self.private, "-p", f"playbooks/{playbook}",
+             "--ident", ident, *words],
+            cwd="/", env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == status, done.stdout
+        return done
+
+    def touched(self, ident: str) -> set[str]:
+        """The hosts on which a run had tasks, as its events tell."""
+        events = (self.private / "artifacts" / ident / "job_events").glob("*.json")
+        told = [json.loads(path.read_text())["event_data"] for path in events]
+        return {event["host"] for event in told if "host" in event}
+
+
+@pytest.fixture(scope="module")
+def runner(fleet: Fleet, tools: Path, private: Path) -> Runner:
+    return Runner(fleet, tools, private)
+
+
+def test_check_mode_changes_nothing(fleet: Fleet, runner: Runner) -> None:
+    before = fleet.state("lab1")
+    said = runner.run("check", "site.yml", "--limit", "lab1", "--cmdline", "--check --diff").stdout
+    assert f"toolkit 11.8: 11.8.0 in {TOOLKIT}" in said
+    assert fleet.state("lab1") == before
+
+
+def test_slices_are_all_hosts_and_each_once(fleet: Fleet, runner: Runner) -> None:
+    for number, name in enumerate(BOTH):
+        runner.run(f"slice-{number}", "site.yml", "--limit", f"gpu_hosts[{number}]")
+        assert runner.touched(f"slice-{number}") == {name}
+    for name in BOTH:
+        assert fleet.on(name, "readlink /usr/local/cuda") == "cuda-11.8\n"
+
+
+def test_what_awx_made_is_what_the_launcher_would_make(fleet: Fleet, runner: Runner) -> None:
+    where = ("-e", json.dumps(WISHES))
+    assert "No host differs from its plan" in fleet.gpufleet("provision", *where).stderr
+    assert runner.run("again", "site.yml").stdout.count("changed=0") == len(BOTH)
+
+
+def test_the_suite_runs_there_and_its_status_is_kept(fleet: Fleet, runner: Runner) -> None:
+    variables = runner.private / "inventory" / "group_vars" / "gpu_hosts" / "wishes.json"
+    variables.parent.mkdir(parents=True, exist_ok=True)
+    variables.write_text(json.dumps(WISHES))
+    runner.run("verify", "verify.yml")
+    fleet.on("lab1", f"rm {TOOLKIT}/bin/nvcc")
+    runner.run("verify-broken", "verify.yml", status=2)
+    assert (runner.private / "project" / "reports" / "latest" / "report.html").exists()
+
+
+def test_the_image_s_definition_is_one(tools: Path, tmp_path: Path) -> None:
+    subprocess.run(
+        [tools / "ansible-builder", "create", "--file", ROOT / "docs/awx/execution-environment.yml",
+         "--context", tmp_path],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    assert 'EE_BASE_IMAGE="fedora:' in (tmp_path / "Containerfile").read_text()
