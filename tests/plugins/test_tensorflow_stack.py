@@ -468,3 +468,27 @@ def test_a_stack_with_cuda_from_pip_is_bound_to_its_own_wheels(bench: Bench) -> 
     assert not bench.install(libraries=[SONAME])["changed"]
     away = bench.install(libraries=[SONAME], library_dir=bench.lib)
     assert f"{SONAME} is missing in {bench.lib}" in away["msg"]
+
+
+def test_the_binding_steps_aside_and_the_finders_after_it_are_all_asked(tmp_path: Path) -> None:
+    (tmp_path / "_gpufleet_binding.py").write_text(BINDING.read_text())
+    (tmp_path / "_gpufleet_binding.json").write_text('{"libraries": []}')
+    program = """
+import sys
+class Next:
+    asked = []
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        cls.asked.append(name)
+sys.meta_path.insert(0, Next)
+import _gpufleet_binding
+for _ in range(2):
+    try:
+        import tensorflow
+    except ImportError:
+        pass
+    print(Next.asked.count("tensorflow"), _gpufleet_binding._Binder in sys.meta_path)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    assert done.stdout.splitlines() == ["1 False", "2 False"]

@@ -39,7 +39,8 @@ class _Binder:
     @classmethod
     def find_spec(cls, name, path=None, target=None):
         if name == "tensorflow":
-            sys.meta_path.remove(cls)
+            # A list of its own: the import that asks is still on its way through the old one.
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not cls]
             # TensorFlow may still serve on the CPU; the person must know why the GPU is missing.
             for failure in load():
                 sys.stderr.write(f"gpufleet: cannot load {failure}\n")
