@@ -8,13 +8,13 @@ there, and finds out by itself.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from compat import changes
 from compat.host import Host
+from verify.judge import points_to
 from verify.verdict import Verdict
 
 Document = Mapping[str, Any]
@@ -57,12 +57,6 @@ def unjudged(result: Document) -> list[str]:
     causes = [check["cause"] for check in result["checks"]
               if check["verdict"] in UNJUDGED and not points_to(check, bad)]
     return [f"not judged: {cause}" for cause in dict.fromkeys(causes)]
-
-
-def points_to(check: Document, others: set[str]) -> bool:
-    """Whether a check says no more than that it could not be judged, and which other says why."""
-    pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
-    return check["verdict"] == Verdict.INCONCLUSIVE and bool(pointed and pointed[1] in others)
 
 
 def beyond(plan: Document, snapshot: Document | None, result: Document) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from . import verdict as statuses
@@ -31,6 +32,12 @@ def unreachable(cause: str, remedy: str, evidence: str = "") -> dict[str, Any]:
         _entry(REACHABLE, REACHABLE_STATEMENT, Verdict.UNREACHABLE,
                cause=cause, remedy=remedy, evidence=evidence)
     ])
+
+
+def points_to(check: Document, others: Collection[str]) -> bool:
+    """Whether a check says no more than that it could not be judged, and which other says why."""
+    pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
+    return check["verdict"] == Verdict.INCONCLUSIVE and bool(pointed and pointed[1] in others)
 
 
 def document(hosts: Mapping[str, Any], started: str, finished: str) -> dict[str, Any]:

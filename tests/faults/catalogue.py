@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verify.judge import points_to
+
+Checks = Mapping[str, Mapping[str, Any]]
+
 # How a fault is proven.
 PLACES = {
     "host": "injected into a healthy lab host",
@@ -54,9 +58,9 @@ class Fault:
         return f"{self.number}-{re.sub(r'[^a-z0-9]+', '-', self.shows.lower()).strip('-')[:48]}"
 
     def says(self, check: Mapping[str, Any]) -> bool:
-        """Whether a check's cause and remedy are the right ones."""
-        return bool(re.search(self.cause, check["cause"] or "")
-                    and re.search(self.remedy, check["remedy"] or ""))
+        """Whether a check's cause and remedy are the right ones; one that passes has evidence."""
+        return bool(re.search(self.cause, check["cause"] or check["evidence"], re.DOTALL)
+                    and re.search(self.remedy, check["remedy"]))
 
 
 def faults() -> Iterator[Fault]:
@@ -70,10 +74,26 @@ def faults() -> Iterator[Fault]:
         not fault.number.isdigit(), int(re.sub(r"\D", "", fault.number)), fault.shows))
 
 
-def collateral(fault: Fault, before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Checks that are not as before ({id: verdict}) and state no part of the same cause."""
-    changed = {name for name in after if after[name] != before.get(name)}
-    return sorted(changed - {fault.check, *fault.also})
+def verdicts(checks: Checks) -> dict[str, str]:
+    """{check: verdict}."""
+    return {name: check["verdict"] for name, check in checks.items()}
+
+
+def found(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
+    """Whether the named check says it, with the right cause and remedy, and which others do.
+
+    `collateral`: checks that are not as before, state no part of the same cause, and do not just
+    point to one that does. `silent`: those that the fault names and that say nothing of it.
+    """
+    was, now, named = verdicts(before), verdicts(after), {fault.check, *fault.also}
+    return {
+        "caught": now[fault.check] == fault.verdict,
+        "right": fault.says(after[fault.check]),
+        "collateral": sorted(name for name in now if now[name] != was.get(name)
+                             and name not in named and not points_to(after[name], named)),
+        "silent": sorted(name for name in fault.also if now[name] in {was[name], "PASS"}
+                         and now[name] != "NOT-DECLARED"),
+    }
 
 
 def table() -> list[list[str]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tests.acceptance.conftest import fleet as fleet  # noqa: PLC0414
 from tests.acceptance.test_containers import CARDS
 from verify import session, wishes
 
-from .catalogue import Fault, collateral
+from .catalogue import Fault, found
 from .libraries import STAND_INS
 
 Checks = dict[str, dict[str, Any]]
@@ -62,11 +61,6 @@ class Healthy:
     def on(self, command: str, status: int | None = 0) -> str:
         """Run a shell script on it, as root."""
         return self.fleet.on("lab1", command, status)
-
-
-def verdicts(checks: Checks) -> dict[str, str]:
-    """{check: verdict}."""
-    return {name: check["verdict"] for name, check in checks.items()}
 
 
 def bring(fleet: Fleet, folder: Path, place: str) -> None:
@@ -142,39 +136,23 @@ def with_cards(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Health
     return host
 
 
-Prove = Callable[[Fault, Checks, Checks], None]
+Prove = Callable[[Fault, Checks, Checks], dict[str, Any]]
 
 
 @pytest.fixture
 def prove(record_property: Callable[[str, object], None]) -> Prove:
     """Judge what the checks said before and after a fault was injected, and count it."""
 
-    def proven(fault: Fault, before: Checks, after: Checks) -> None:
-        found = fault_found(fault, before, after)
-        record_property("fault", {"number": fault.number, **found})
+    def proven(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
+        proof = found(fault, before, after)
+        record_property("fault", {"number": fault.number, **proof})
         said = {name: (check["verdict"], check["cause"], check["remedy"], check["evidence"])
                 for name, check in after.items()
                 if check["verdict"] != before[name]["verdict"] or name == fault.check}  # fmt: skip
         told = json.dumps(said, indent=1)
-        assert found["caught"], told
-        assert found["right"], f"cause {fault.cause!r}, remedy {fault.remedy!r} not in:\n{told}"
-        assert not found["collateral"], f"{found['collateral']} beside:\n{told}"
+        assert proof["caught"], told
+        assert proof["right"], f"cause {fault.cause!r}, remedy {fault.remedy!r} not in:\n{told}"
+        assert not proof["collateral"], f"{proof['collateral']} beside:\n{told}"
+        return proof
 
     return proven
-
-
-def points_to(check: Mapping[str, str], others: set[str]) -> bool:
-    """Whether a check says no more than that it could not be judged, and which other says why."""
-    pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
-    return check["verdict"] == "INCONCLUSIVE" and bool(pointed and pointed[1] in others)
-
-
-def fault_found(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
-    """Whether the named check says it, with the right cause and remedy, and which others do."""
-    check = after[fault.check]
-    return {
-        "caught": check["verdict"] == fault.verdict,
-        "right": fault.says(check),
-        "collateral": [name for name in collateral(fault, verdicts(before), verdicts(after))
-                       if not points_to(after[name], {fault.check, *fault.also})],
-    }

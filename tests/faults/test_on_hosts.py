@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from . import containers, environment, framework, holds, libraries, plan
-from .catalogue import Fault
-from .conftest import Healthy, Prove, verdicts
+from .catalogue import Fault, verdicts
+from .conftest import Healthy, Prove
 
 pytestmark = pytest.mark.lab
 UP, ARTIFACTS = ("--hosts", "lab1"), ("--all",)
