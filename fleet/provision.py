@@ -24,7 +24,7 @@ from verify.__main__ import REPORTS, conclude
 from verify.errors import ConfigurationError
 from verify.session import HostRun, Manner, Session, plan_of, verify
 from verify.verdict import FAILED, HEALTHY, USAGE
-from verify.wishes import Declared, Question, declared
+from verify.wishes import Declared, Question, declared, locks_in
 
 from . import differs
 
@@ -95,7 +95,7 @@ def converged(hosts: list[Declared], way: Way, told: Told = say) -> Converged:
     session, reasons = chosen(hosts, way, told)
     played = play(way, list(reasons), len(hosts))
     if reasons:
-        changed = [host for host in hosts if host.name in reasons]
+        changed = relocked([host for host in hosts if host.name in reasons])
         again = look("Looking at what came of it", changed, way.manner)
         session = merged(session, again) if session else again
     assert session is not None
@@ -187,6 +187,12 @@ def run(command: Sequence[str], output: IO[str] | None = None) -> int:
             # It was interrupted as well: let it clean up.
             running.wait()
             raise
+
+
+def relocked(hosts: list[Declared]) -> list[Declared]:
+    """The same hosts, with the locks that a run has resolved meanwhile."""
+    locks_in.cache_clear()
+    return [replace(host, locks=locks_in(host.locks_dir)) for host in hosts]
 
 
 def merged(first: Session, again: Session) -> Session:

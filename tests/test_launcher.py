@@ -86,6 +86,22 @@ def test_artifacts_hands_on_paths_of_the_person_s_own_directory(
     ]  # fmt: skip
 
 
+def test_provision_hands_on_what_ansible_is_to_be_told(
+    launcher: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(launcher, "run", lambda command, **_: commands.append(command) or 3)
+    monkeypatch.setattr(launcher, "make_venv", lambda: None)
+    (tmp_path / "hosts.yml").touch()
+    monkeypatch.chdir(tmp_path)
+    words = ["provision", "-i", "hosts.yml", "--force", "--json", "--tags", "cuda_install", "-C"]
+    assert launcher.main(words) == 3
+    assert [command[1:] for command in commands] == [
+        ["-m", "fleet", "provision", "-i", f"{tmp_path}/hosts.yml", "--force", "--check", "--json",
+         "--tags", "cuda_install"],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -16,7 +16,7 @@ from tests.compat.documents import receipt, section, wish
 from verify import judge
 from verify.connection import Connection
 from verify.session import HostRun, Manner, Session, plan_of
-from verify.wishes import Declared, Question
+from verify.wishes import Declared, Question, locks_in
 
 NAMES = ("gpu01", "gpu02", "gpu03")
 
@@ -181,6 +181,22 @@ def test_check_mode_runs_where_something_would_change_and_writes_no_report(
     assert fleet.looks == [list(NAMES)]
     assert not (tmp_path / "r").exists()
     assert "Check mode: nothing was changed" in capsys.readouterr().err
+
+
+def test_a_lock_that_the_run_resolved_is_seen_by_the_second_look(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.hosts = [Declared(NAMES[0], wish("2.13.1"), Connection(NAMES[0]),
+                            locks_in(tmp_path), tmp_path)]  # fmt: skip
+    assert fleet.hosts[0].locks == {}
+
+    def run(command: list[str], output: object = None) -> int:
+        (tmp_path / "tensorflow-2.13.1-py3.11.lock").write_text("tensorflow==2.13.1")
+        return 0
+
+    monkeypatch.setattr(provision, "run", run)
+    (host,) = fleet.converge(force=True).session.hosts
+    assert host.plan["stacks"][0]["lock_sha256"] is not None
 
 
 @pytest.mark.parametrize("words", [["--fanout", "0"], ["--deadline", "soon"]])
