@@ -149,7 +149,7 @@ def tell(reasons: Reasons, count: int, told: Told) -> None:
     """A line for each host on which Ansible is to run, and one for the others."""
     for name, each in reasons.items():
         more = f", and {len(each) - MOST_TOLD} more" if len(each) > MOST_TOLD else ""
-        told(f"{name} differs: {'; '.join(each[:MOST_TOLD])}{more}")
+        told(f"Ansible runs on {name}: {'; '.join(each[:MOST_TOLD])}{more}")
     if not reasons:
         told("No host differs from its plan: nothing to run. (--force runs it all the same.)")
     elif len(reasons) < count:
