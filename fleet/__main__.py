@@ -6,7 +6,10 @@ import importlib
 import sys
 
 VERBS = {
+    "history": "fleet.history_cli",
+    "nightly": "fleet.nightly",
     "provision": "fleet.provision",
+    "rollout": "fleet.rollout",
 }
 
 

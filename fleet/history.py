@@ -1,0 +1,345 @@
+"""The history: what each night said of each host and check, and what it measured.
+
+    with History(path) as history:
+        night = history.record(session)
+        history.changes(night)      what is different from the night before
+        history.past()              the last thirty nights, for charts
+
+Reading leaves the file as it is; the first call that writes opens it anew for that.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from verify.verdict import Verdict
+
+from . import database, drift
+from .database import HistoryError
+from .drift import LETTERS, NOT_THERE, Said
+from .measures import measures
+
+if TYPE_CHECKING:
+    from verify.session import HostRun, Session
+
+__all__ = ["History", "HistoryError", "Night"]
+
+SCHEMA = 1
+NIGHTLY = "nightly"
+# How many nights are looked back for what is usual, and for what came and went.
+WINDOW = 30
+SPEEDS = "*.tflops"
+
+# As they stand in the file: never reordered. Those below 4 are neither healthy nor excused.
+CODES = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE, Verdict.PASS,
+         Verdict.NOT_DECLARED)
+_CODE = {verdict.value: code for code, verdict in enumerate(CODES)}
+_LETTER = [LETTERS[verdict] for verdict in CODES]
+
+Measure = Callable[[Mapping[str, Any] | None, Mapping[str, Any]], Mapping[str, float | str]]
+
+
+@dataclass(frozen=True)
+class Night:
+    """One recorded run; times as the documents write them. `kind`: nightly, verify or rollout."""
+
+    id: int
+    started: str
+    finished: str
+    kind: str
+    hosts: int
+
+
+class History:
+    """An SQLite file of nights; a context manager. Raises `HistoryError`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open: sqlite3.Connection | None = None
+        self._writes = False
+        self._seen: tuple[int, int] | None = None
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        torn = self._seen and not self._writes and self._seen != self._stamp()
+        self._close()
+        if torn and not error:
+            raise HistoryError("It was written to while it was read.", str(self.path),
+                               "Ask again.")
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def record(self, session: Session, *, kind: str = NIGHTLY, measure: Measure = measures) -> int:
+        """Everything that a verification said and measured, in one transaction; the night's id."""
+        measured = {host.name: measure(host.snapshot, host.plan) for host in session.hosts}
+        with database.plainly(self.path):
+            return self._record(self._writer, session, kind, measured)
+
+    def _record(self, base: sqlite3.Connection, session: Session, kind: str,
+                measured: Mapping[str, Mapping[str, float | str]]) -> int:
+        with database.transaction(base):
+            row = base.execute("INSERT INTO nights (started, finished, kind) VALUES (?, ?, ?)",
+                               (session.started, session.finished, kind))
+            night = int(row.lastrowid or 0)
+            hosts = _ids(base, "hosts", (host.name for host in session.hosts))
+            checks = _ids(base, "checks", (check["id"] for _, check in _checks(session.hosts)))
+            rows = [(name, measure, value) for name, values in measured.items()
+                    for measure, value in values.items()]
+            names = _ids(base, "measures", (measure for _, measure, _ in rows))
+            texts = _ids(base, "texts", (
+                *(check[part] for _, check in _checks(session.hosts)
+                  for part in ("cause", "remedy") if check[part]),
+                *(value for *_, value in rows if isinstance(value, str))))
+            base.executemany("INSERT INTO looks VALUES (?, ?, ?)", (
+                (night, hosts[host.name], _CODE[host.result["verdict"]])
+                for host in session.hosts))
+            base.executemany("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?)", (
+                (night, checks[check["id"]], hosts[name], _CODE[check["verdict"]],
+                 texts.get(check["cause"]), texts.get(check["remedy"]))
+                for name, check in _checks(session.hosts)))
+            base.executemany("INSERT INTO numbers VALUES (?, ?, ?, ?)", (
+                (night, hosts[name], names[measure], value)
+                for name, measure, value in rows if not isinstance(value, str)))
+            base.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", (
+                (night, hosts[name], names[measure], texts[value])
+                for name, measure, value in rows if isinstance(value, str)))
+        return night
+
+    def prune(self, keep_days: int) -> int:
+        """Forget nights that are older, and texts that only they said; how many nights they were.
+
+        The newest of each kind stays. The file keeps its size: later nights use the space.
+        """
+        oldest = (datetime.now(UTC) - timedelta(days=keep_days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        with database.plainly(self.path), database.transaction(self._writer):
+            base = self._writer
+            old = json.dumps(_column(base.execute(
+                "SELECT id FROM nights WHERE started < ?"
+                " AND id NOT IN (SELECT max(id) FROM nights GROUP BY kind)", (oldest,))))
+            if old == "[]":
+                return 0
+            for table in ("looks", "verdicts", "numbers", "words"):
+                base.execute(f"DELETE FROM {table} WHERE {_NIGHTS}", (old,))
+            gone = base.execute("DELETE FROM nights WHERE id IN (SELECT value FROM json_each(?))",
+                                (old,)).rowcount
+            for table, used in _USED.items():
+                base.execute(f"DELETE FROM {table} WHERE id NOT IN ({used})")
+            return gone
+
+    def flag(self, host: str, name: str, value: str | None) -> None:
+        """Keep something about a host that outlives nights; None forgets it."""
+        with database.plainly(self.path), database.transaction(self._writer):
+            self._writer.execute("DELETE FROM flags WHERE (host, name) = (?, ?)", (host, name))
+            if value is not None:
+                self._writer.execute("INSERT INTO flags VALUES (?, ?, ?)", (host, name, value))
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def flags(self, host: str) -> dict[str, str]:
+        """What is kept about a host."""
+        return dict(self._rows("SELECT name, value FROM flags WHERE host = ?", host))
+
+    def nights(self, last: int | None = None, kind: str | None = None) -> list[Night]:
+        """The recorded runs, or the last of them, oldest first."""
+        rows = self._rows(
+            "SELECT id, started, finished, kind, (SELECT count(*) FROM looks WHERE night = id)"
+            " FROM nights WHERE kind = coalesce(?, kind) ORDER BY started DESC, id DESC LIMIT ?",
+            kind, -1 if last is None else last)
+        return [Night(*row) for row in reversed(rows)]
+
+    def latest(self, kind: str = NIGHTLY) -> Night | None:
+        """The newest run of a kind."""
+        return next(iter(self.nights(1, kind)), None)
+
+    def past(self, last: int = WINDOW, *, named: str = SPEEDS) -> dict[str, Any]:
+        """The PAST document of the last nightly runs; `named`: which measures (`*`: any)."""
+        nights = self.nights(last, NIGHTLY)
+        hosts: dict[str, dict[str, Any]] = {
+            name: {"verdicts": letters, "measures": {}}
+            for name, letters in self._letters(nights).items()}
+        for (host, name), line in self._numbers(nights, named).items():
+            hosts[host]["measures"][name] = line
+        return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
+
+    def changes(self, night: int | None = None) -> dict[str, Any]:
+        """The CHANGES document of a night, the newest if none is named."""
+        nights = self.nights(kind=NIGHTLY)
+        if night is not None:
+            nights = nights[:next((number for number, it in enumerate(nights, 1) if it.id == night),
+                                  0)]
+        if not nights:
+            raise HistoryError("No such night was recorded." if night else
+                               "No night was recorded yet.", str(self.path))
+        return drift.document(self.window(nights[-WINDOW:]))
+
+    def window(self, nights: list[Night]) -> drift.Window:
+        """These nights, as far as `drift` asks."""
+        return drift.Window(
+            [night.started for night in nights], self._letters(nights), self._wrong(nights),
+            self._texts(nights), self._slow(nights))
+
+    def lines(self, nights: list[Night], *, host: str | None = None, check: str | None = None
+              ) -> dict[tuple[str, str], list[Said | None]]:
+        """By host and check, what each of these nights said: of one host, of one check, or both."""
+        # The names stand first: the planner does not know that they are few.
+        rows = self._rows(
+            'SELECT h.name, c.name, v.night, v.verdict, t.text, u.text'
+            ' FROM json_each(?) n CROSS JOIN checks c CROSS JOIN hosts h CROSS JOIN verdicts v'
+            ' ON (v.night, v."check", v.host) = (n.value, c.id, h.id)'
+            " LEFT JOIN texts t ON t.id = v.cause LEFT JOIN texts u ON u.id = v.remedy"
+            f" WHERE {'h.name = ?' if host else 'coalesce(?, 1)'}"
+            f" AND {'c.name = ?' if check else 'coalesce(?, 1)'}",
+            _list(nights), host, check)
+        return _lines(rows, nights)
+
+    def numbers(self, nights: list[Night], named: str, host: str | None = None
+                ) -> dict[tuple[str, str], list[float | None]]:
+        """By host and measure, the number of each of these nights."""
+        return self._numbers(nights, named, host)
+
+    def names(self, table: str) -> list[str]:
+        """The names of all `hosts`, `checks` or `measures` that any night knew."""
+        return [name for name, in self._rows(f"SELECT name FROM {table} ORDER BY name")]
+
+    def _letters(self, nights: list[Night]) -> dict[str, str]:
+        place = {night.id: number for number, night in enumerate(nights)}
+        found: dict[str, list[str]] = defaultdict(lambda: [NOT_THERE] * len(nights))
+        for name, night, code in self._rows(
+                "SELECT h.name, l.night, l.verdict FROM looks l JOIN hosts h ON h.id = l.host"
+                f" WHERE {_NIGHTS}", _list(nights)):
+            found[name][place[night]] = _LETTER[code]
+        return {name: "".join(found[name]) for name in sorted(found)}
+
+    def _wrong(self, nights: list[Night]) -> dict[tuple[str, str], list[Said | None]]:
+        """The checks that were not healthy in any of these nights, with all that was said."""
+        rows = self._rows(
+            'WITH odd AS (SELECT DISTINCT "check", host FROM verdicts INDEXED BY wrong'
+            f" WHERE {_NIGHTS} AND verdict < 4)"
+            " SELECT h.name, c.name, v.night, v.verdict, t.text, u.text"
+            " FROM odd CROSS JOIN json_each(?) n CROSS JOIN verdicts v"
+            ' ON (v.night, v."check", v.host) = (n.value, odd."check", odd.host)'
+            ' JOIN hosts h ON h.id = v.host JOIN checks c ON c.id = v."check"'
+            " LEFT JOIN texts t ON t.id = v.cause LEFT JOIN texts u ON u.id = v.remedy",
+            _list(nights), _list(nights))
+        return _lines(rows, nights)
+
+    def _texts(self, nights: list[Night]) -> dict[tuple[str, str], tuple[str | None, str]]:
+        """By host and measure, what was known last and tonight's text, where they are not one."""
+        found: dict[tuple[str, str], tuple[str | None, str]] = {}
+        last = nights[-2].id if nights[1:] else None
+        for host, measure, host_name, name, text in self._rows(
+                "SELECT w.host, w.measure, h.name, m.name, t.text FROM words w"
+                " JOIN hosts h ON h.id = w.host JOIN measures m ON m.id = w.measure"
+                " JOIN texts t ON t.id = w.text WHERE w.night = ? AND w.text IS NOT"
+                " (SELECT text FROM words WHERE (night, host, measure) = (?, w.host, w.measure))",
+                nights[-1].id, last):
+            known = dict(self._rows(
+                "SELECT w.night, t.text FROM words w JOIN texts t ON t.id = w.text"
+                f" WHERE {_NIGHTS} AND host = ? AND measure = ?", _list(nights[:-1]), host,
+                measure))
+            before = next((known[night.id] for night in reversed(nights[:-1])
+                           if night.id in known), None)
+            found[host_name, name] = before, text
+        return found
+
+    def _slow(self, nights: list[Night]) -> dict[tuple[str, str], list[float | None]]:
+        """The speeds that may have fallen: tonight's or last night's is far below the highest."""
+        return self._numbers(nights, SPEEDS)
+
+    def _numbers(self, nights: list[Night], named: str, host: str | None = None
+                 ) -> dict[tuple[str, str], list[float | None]]:
+        place = {night.id: number for number, night in enumerate(nights)}
+        found: dict[tuple[str, str], list[float | None]] = defaultdict(
+            lambda: [None] * len(nights))
+        hosts, wanted = (dict(self._rows(f"SELECT id, name FROM {table} WHERE name GLOB ?", form))
+                         for table, form in (("hosts", "*"), ("measures", named)))
+        one = ("AND host = (SELECT id FROM hosts WHERE name = ?)", [host]) if host else ("", [])
+        for night, number, measure, value in self._rows(
+                "SELECT night, host, measure, value FROM numbers"
+                f" WHERE {_NIGHTS} {one[0]}"
+                " AND measure IN (SELECT id FROM measures WHERE name GLOB ?)",
+                _list(nights), *one[1], named):
+            found[hosts[number], wanted[measure]][place[night]] = value
+        return found
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    def _rows(self, question: str, *values: Any) -> list[Any]:
+        with database.plainly(self.path):
+            if not self._open:
+                # Where SQLite takes no lock.
+                alone = self.path.exists() and not database.log(self.path).exists()
+                self._seen = self._stamp() if alone else None
+                self._open = database.reading(self.path)
+            return self._open.execute(question, values).fetchall()
+
+    @property
+    def _writer(self) -> sqlite3.Connection:
+        if not self._open or not self._writes:
+            self._close()
+            self._open, self._writes = database.writing(self.path), True
+        return self._open
+
+    def _stamp(self) -> tuple[int, int]:
+        """By which the file is told to be the same."""
+        found = self.path.stat()
+        return found.st_mtime_ns, found.st_size
+
+    def _close(self) -> None:
+        if self._open:
+            self._open.close()
+        self._open, self._writes = None, False
+
+
+# A condition on a table's nights, given as a list in JSON.
+_NIGHTS = "night IN (SELECT value FROM json_each(?))"
+# By which tables of texts are still needed.
+_USED = {
+    "hosts": "SELECT host FROM looks",
+    "checks": 'SELECT "check" FROM verdicts',
+    "measures": "SELECT measure FROM numbers UNION SELECT measure FROM words",
+    "texts": "SELECT text FROM words UNION SELECT cause FROM verdicts WHERE cause IS NOT NULL"
+             " UNION SELECT remedy FROM verdicts WHERE remedy IS NOT NULL",
+}
+
+
+def _ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str, int]:
+    """The ids of texts, of which each is kept once."""
+    column = "text" if table == "texts" else "name"
+    wanted = sorted(set(texts))
+    base.executemany(f"INSERT OR IGNORE INTO {table} ({column}) VALUES (?)",
+                     ((text,) for text in wanted))
+    asked = f"SELECT id FROM {table} WHERE {column} = ?"
+    return {text: base.execute(asked, (text,)).fetchone()[0] for text in wanted}
+
+
+def _checks(hosts: Iterable[HostRun]) -> Iterator[tuple[str, dict[str, str]]]:
+    return ((host.name, check) for host in hosts for check in host.result["checks"])
+
+
+def _lines(rows: Iterable[tuple[Any, ...]], nights: list[Night]
+           ) -> dict[tuple[str, str], list[Said | None]]:
+    place = {night.id: number for number, night in enumerate(nights)}
+    found: dict[tuple[str, str], list[Said | None]] = defaultdict(lambda: [None] * len(nights))
+    for host, check, night, code, cause, remedy in rows:
+        found[host, check][place[night]] = Said(_LETTER[code], cause or "", remedy or "")
+    return found
+
+
+def _list(nights: list[Night]) -> str:
+    return json.dumps([night.id for night in nights])
+
+
+def _column(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    return [row[0] for row in rows]
