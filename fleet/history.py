@@ -167,8 +167,8 @@ class History:
         nights = self.nights(last, NIGHTLY)
         hosts: dict[str, dict[str, Any]] = {
             name: {"verdicts": letters, "measures": {}}
-            for name, letters in self._letters(nights).items()}
-        for (host, name), line in self._numbers(nights, named).items():
+            for name, letters in self.letters(nights).items()}
+        for (host, name), line in self.numbers(nights, named).items():
             hosts[host]["measures"][name] = line
         return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
 
@@ -186,8 +186,8 @@ class History:
     def window(self, nights: list[Night]) -> drift.Window:
         """These nights, as far as `drift` asks."""
         return drift.Window(
-            [night.started for night in nights], self._letters(nights), self._wrong(nights),
-            self._texts(nights), self._slow(nights))
+            [night.started for night in nights], self.letters(nights), self._wrong(nights),
+            self._texts(nights), self.numbers(nights, SPEEDS))
 
     def lines(self, nights: list[Night], *, host: str | None = None, check: str | None = None
               ) -> dict[tuple[str, str], list[Said | None]]:
@@ -205,14 +205,27 @@ class History:
 
     def numbers(self, nights: list[Night], named: str, host: str | None = None
                 ) -> dict[tuple[str, str], list[float | None]]:
-        """By host and measure, the number of each of these nights."""
-        return self._numbers(nights, named, host)
+        """By host and measure (`*`: any), the number of each of these nights."""
+        place = {night.id: number for number, night in enumerate(nights)}
+        found: dict[tuple[str, str], list[float | None]] = defaultdict(
+            lambda: [None] * len(nights))
+        hosts, wanted = (dict(self._rows(f"SELECT id, name FROM {table} WHERE name GLOB ?", form))
+                         for table, form in (("hosts", "*"), ("measures", named)))
+        one = ("AND host = (SELECT id FROM hosts WHERE name = ?)", [host]) if host else ("", [])
+        for night, number, measure, value in self._rows(
+                "SELECT night, host, measure, value FROM numbers"
+                f" WHERE {_NIGHTS} {one[0]}"
+                " AND measure IN (SELECT id FROM measures WHERE name GLOB ?)",
+                _list(nights), *one[1], named):
+            found[hosts[number], wanted[measure]][place[night]] = value
+        return found
 
     def names(self, table: str) -> list[str]:
         """The names of all `hosts`, `checks` or `measures` that any night knew."""
         return [name for name, in self._rows(f"SELECT name FROM {table} ORDER BY name")]
 
-    def _letters(self, nights: list[Night]) -> dict[str, str]:
+    def letters(self, nights: list[Night]) -> dict[str, str]:
+        """Each host's verdicts, a letter per night."""
         place = {night.id: number for number, night in enumerate(nights)}
         found: dict[str, list[str]] = defaultdict(lambda: [NOT_THERE] * len(nights))
         for name, night, code in self._rows(
@@ -251,26 +264,6 @@ class History:
             before = next((known[night.id] for night in reversed(nights[:-1])
                            if night.id in known), None)
             found[host_name, name] = before, text
-        return found
-
-    def _slow(self, nights: list[Night]) -> dict[tuple[str, str], list[float | None]]:
-        """The speeds that may have fallen: tonight's or last night's is far below the highest."""
-        return self._numbers(nights, SPEEDS)
-
-    def _numbers(self, nights: list[Night], named: str, host: str | None = None
-                 ) -> dict[tuple[str, str], list[float | None]]:
-        place = {night.id: number for number, night in enumerate(nights)}
-        found: dict[tuple[str, str], list[float | None]] = defaultdict(
-            lambda: [None] * len(nights))
-        hosts, wanted = (dict(self._rows(f"SELECT id, name FROM {table} WHERE name GLOB ?", form))
-                         for table, form in (("hosts", "*"), ("measures", named)))
-        one = ("AND host = (SELECT id FROM hosts WHERE name = ?)", [host]) if host else ("", [])
-        for night, number, measure, value in self._rows(
-                "SELECT night, host, measure, value FROM numbers"
-                f" WHERE {_NIGHTS} {one[0]}"
-                " AND measure IN (SELECT id FROM measures WHERE name GLOB ?)",
-                _list(nights), *one[1], named):
-            found[hosts[number], wanted[measure]][place[night]] = value
         return found
 
     # -- the file ----------------------------------------------------------------------------------
