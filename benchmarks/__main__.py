@@ -11,11 +11,12 @@ import argparse
 
 from rich.console import Console
 
-from . import by_hand, probe, side_by_side
+from . import by_hand, history, probe, side_by_side
 from .common import lab
 
 MEASUREMENTS = {
     "by_hand": by_hand.measure,
+    "history": history.measure,
     "probe": probe.measure,
     "side_by_side": side_by_side.measure,
 }

@@ -25,12 +25,14 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     (
         "CREATE TABLE nights (id INTEGER PRIMARY KEY, started TEXT NOT NULL,"
         " finished TEXT NOT NULL, kind TEXT NOT NULL)",
-        # Each text once: names of hosts, checks and measures, then causes, remedies and versions.
+        # Each text once: names, then causes, remedies and versions. A measure's name stands here
+        # without its card: `gpu.GPU-<uuid>` is the device, and there are few others.
         "CREATE TABLE hosts (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
         "CREATE TABLE checks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
         "CREATE TABLE measures (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+        "CREATE TABLE devices (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
         "CREATE TABLE texts (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
-        # One row per night and host; per night, check and host; per night, host and measure.
+        # One row per night and host, per check of it, and per measured value.
         "CREATE TABLE looks (night INTEGER, host INTEGER, verdict INTEGER NOT NULL,"
         " PRIMARY KEY (night, host)) WITHOUT ROWID",
         'CREATE TABLE verdicts (night INTEGER, "check" INTEGER, host INTEGER,'
@@ -38,8 +40,8 @@ MIGRATIONS: Sequence[Sequence[str]] = (
         ' PRIMARY KEY (night, "check", host)) WITHOUT ROWID',
         # What neither held nor was excused is rare, and asked for most.
         'CREATE INDEX wrong ON verdicts (night, "check", host) WHERE verdict < 4',
-        "CREATE TABLE numbers (night INTEGER, host INTEGER, measure INTEGER, value REAL NOT NULL,"
-        " PRIMARY KEY (night, host, measure)) WITHOUT ROWID",
+        "CREATE TABLE numbers (night INTEGER, measure INTEGER, host INTEGER, device INTEGER,"
+        " value REAL NOT NULL, PRIMARY KEY (night, measure, host, device)) WITHOUT ROWID",
         "CREATE TABLE words (night INTEGER, host INTEGER, measure INTEGER, text INTEGER NOT NULL,"
         " PRIMARY KEY (night, host, measure)) WITHOUT ROWID",
         "CREATE TABLE flags (host TEXT, name TEXT, value TEXT NOT NULL, PRIMARY KEY (host, name))"

@@ -35,6 +35,8 @@ FLAP_NIGHTS, FLAP_TURNS, SETTLED = 10, 4, 3
 # A past of fewer nights tells nothing. Low is what lies so many deviations below the median, which
 # is taken to spread by this part of it at least: the clocks of two healthy nights do.
 LEAST_NIGHTS, DEVIATIONS, LEAST_SPREAD = 7, 3.5, 0.02
+# What is above this part of the best of its past cannot be low.
+NEVER_LOW = 1 - DEVIATIONS * LEAST_SPREAD
 # From the median deviation to the standard deviation of what is spread normally.
 MAD_TO_SIGMA = 1.4826
 STRIKES = 2
@@ -374,14 +376,11 @@ def low(value: float, past: Sequence[float]) -> bool:
     """Whether it lies below what its own past makes likely."""
     if len(past) < LEAST_NIGHTS:
         return False
-    return value < floor(past)
-
-
-def floor(past: Sequence[float]) -> float:
-    """The least that is likely after this past."""
     usual = statistics.median(past)
-    spread = MAD_TO_SIGMA * statistics.median(abs(value - usual) for value in past)
-    return usual - DEVIATIONS * max(spread, LEAST_SPREAD * usual)
+    if value >= NEVER_LOW * usual:
+        return False
+    spread = MAD_TO_SIGMA * statistics.median(abs(each - usual) for each in past)
+    return value < usual - DEVIATIONS * max(spread, LEAST_SPREAD * usual)
 
 
 @dataclass(frozen=True)
@@ -400,12 +399,13 @@ class Slow:
 
 
 def slowness(speeds: Sequence[float | None]) -> Slow | None:
-    """Of one measure, where it was measured tonight. A low night is no part of what is usual."""
-    if speeds[-1] is None:
+    """Of one measure, where it may be low or was. A low night is no part of what is usual."""
+    known = [value for value in speeds if value is not None]
+    if speeds[-1] is None or min(known[-2:]) >= NEVER_LOW * max(known):
         return None
     usual: list[float] = []
     row = before = 0
-    for value in (value for value in speeds if value is not None):
+    for value in known:
         before, is_low = row, low(value, usual)
         row = row + 1 if is_low else 0
         if not is_low:

@@ -11,11 +11,13 @@ Reading leaves the file as it is; the first call that writes opens it anew for t
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -30,13 +32,15 @@ from .measures import measures
 if TYPE_CHECKING:
     from verify.session import HostRun, Session
 
-__all__ = ["History", "HistoryError", "Night"]
+__all__ = ["History", "HistoryError", "Night", "parts"]
 
 SCHEMA = 1
 NIGHTLY = "nightly"
 # How many nights are looked back for what is usual, and for what came and went.
 WINDOW = 30
 SPEEDS = "*.tflops"
+# What was low before so many nights is no news tonight.
+LATELY = 4
 
 # As they stand in the file: never reordered. Those below 4 are neither healthy nor excused.
 CODES = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE, Verdict.PASS,
@@ -96,7 +100,9 @@ class History:
             checks = _ids(base, "checks", (check["id"] for _, check in _checks(session.hosts)))
             rows = [(name, measure, value) for name, values in measured.items()
                     for measure, value in values.items()]
-            names = _ids(base, "measures", (measure for _, measure, _ in rows))
+            split = {measure: parts(measure) for _, measure, _ in rows}
+            names = _ids(base, "measures", (name for _, name in split.values()))
+            devices = _ids(base, "devices", (device for device, _ in split.values()))
             texts = _ids(base, "texts", (
                 *(check[part] for _, check in _checks(session.hosts)
                   for part in ("cause", "remedy") if check[part]),
@@ -108,11 +114,11 @@ class History:
                 (night, checks[check["id"]], hosts[name], _CODE[check["verdict"]],
                  texts.get(check["cause"]), texts.get(check["remedy"]))
                 for name, check in _checks(session.hosts)))
-            base.executemany("INSERT INTO numbers VALUES (?, ?, ?, ?)", (
-                (night, hosts[name], names[measure], value)
+            base.executemany("INSERT INTO numbers VALUES (?, ?, ?, ?, ?)", (
+                (night, names[split[measure][1]], hosts[name], devices[split[measure][0]], value)
                 for name, measure, value in rows if not isinstance(value, str)))
             base.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", (
-                (night, hosts[name], names[measure], texts[value])
+                (night, hosts[name], names[split[measure][1]], texts[value])
                 for name, measure, value in rows if isinstance(value, str)))
         return night
 
@@ -187,18 +193,19 @@ class History:
         """These nights, as far as `drift` asks."""
         return drift.Window(
             [night.started for night in nights], self.letters(nights), self._wrong(nights),
-            self._texts(nights), self.numbers(nights, SPEEDS))
+            self._texts(nights), self._slow(nights))
 
     def lines(self, nights: list[Night], *, host: str | None = None, check: str | None = None
               ) -> dict[tuple[str, str], list[Said | None]]:
         """By host and check, what each of these nights said: of one host, of one check, or both."""
-        # The names stand first: the planner does not know that they are few.
+        # In the order of the key, as far as it is known: the planner does not know what is few.
+        tables = "hosts h CROSS JOIN verdicts v" if host else "verdicts v CROSS JOIN hosts h"
         rows = self._rows(
-            'SELECT h.name, c.name, v.night, v.verdict, t.text, u.text'
-            ' FROM json_each(?) n CROSS JOIN checks c CROSS JOIN hosts h CROSS JOIN verdicts v'
-            ' ON (v.night, v."check", v.host) = (n.value, c.id, h.id)'
+            "SELECT h.name, c.name, v.night, v.verdict, t.text, u.text"
+            f" FROM json_each(?) n CROSS JOIN checks c CROSS JOIN {tables}"
             " LEFT JOIN texts t ON t.id = v.cause LEFT JOIN texts u ON u.id = v.remedy"
-            f" WHERE {'h.name = ?' if host else 'coalesce(?, 1)'}"
+            ' WHERE (v.night, v."check", v.host) = (n.value, c.id, h.id)'
+            f" AND {'h.name = ?' if host else 'coalesce(?, 1)'}"
             f" AND {'c.name = ?' if check else 'coalesce(?, 1)'}",
             _list(nights), host, check)
         return _lines(rows, nights)
@@ -206,19 +213,43 @@ class History:
     def numbers(self, nights: list[Night], named: str, host: str | None = None
                 ) -> dict[tuple[str, str], list[float | None]]:
         """By host and measure (`*`: any), the number of each of these nights."""
+        one = " AND host = (SELECT id FROM hosts WHERE name = ?)" if host else ""
+        return self._series(
+            nights, named, "SELECT night, host, measure, device, value FROM numbers"
+            f" WHERE {_NIGHTS} AND {_MEASURES}{one}", *([host] if host else []))
+
+    def _slow(self, nights: list[Night]) -> dict[tuple[str, str], list[float | None]]:
+        """The speeds that may be low: what was far below the best of them lately."""
+        lately = min(night.id for night in nights[-LATELY:])
+        return self._series(
+            nights, SPEEDS, "SELECT night, host, measure, device, value FROM"
+            " (SELECT measure, host, device FROM numbers"
+            f" WHERE {_NIGHTS} AND {_MEASURES} GROUP BY measure, host, device"
+            " HAVING min(iif(night >= ?, value, NULL)) < ? * max(value))"
+            f" JOIN numbers USING (measure, host, device) WHERE {_NIGHTS}",
+            lately, drift.NEVER_LOW, _list(nights))
+
+    def _series(self, nights: list[Night], named: str, question: str, *more: Any
+                ) -> dict[tuple[str, str], list[float | None]]:
+        """What a question gives of these nights and these measures, by host and full name."""
         place = {night.id: number for number, night in enumerate(nights)}
-        found: dict[tuple[str, str], list[float | None]] = defaultdict(
+        names = self._measures(named)
+        hosts, devices = (dict(self._rows(f"SELECT id, name FROM {table}"))
+                          for table in ("hosts", "devices"))
+        found: dict[tuple[int, ...], list[float | None]] = defaultdict(
             lambda: [None] * len(nights))
-        hosts, wanted = (dict(self._rows(f"SELECT id, name FROM {table} WHERE name GLOB ?", form))
-                         for table, form in (("hosts", "*"), ("measures", named)))
-        one = ("AND host = (SELECT id FROM hosts WHERE name = ?)", [host]) if host else ("", [])
-        for night, number, measure, value in self._rows(
-                "SELECT night, host, measure, value FROM numbers"
-                f" WHERE {_NIGHTS} {one[0]}"
-                " AND measure IN (SELECT id FROM measures WHERE name GLOB ?)",
-                _list(nights), *one[1], named):
-            found[hosts[number], wanted[measure]][place[night]] = value
-        return found
+        for night, host, measure, device, value in self._rows(
+                question, _list(nights), json.dumps(list(names)), *more):
+            found[host, measure, device][place[night]] = value
+        full = {key: _full(devices[key[2]], names[key[1]]) for key in found}
+        return {(hosts[key[0]], full[key]): line for key, line in found.items()
+                if fnmatchcase(full[key], named)}
+
+    def _measures(self, named: str) -> dict[int, str]:
+        """The measures, without their devices, that a form may mean: by how it ends."""
+        end = re.split(r"[][*?]", named)[-1]
+        return {number: name for number, name in self._rows("SELECT id, name FROM measures")
+                if name.endswith(end) or end.endswith(name)}
 
     def names(self, table: str) -> list[str]:
         """The names of all `hosts`, `checks` or `measures` that any night knew."""
@@ -297,11 +328,13 @@ class History:
 
 # A condition on a table's nights, given as a list in JSON.
 _NIGHTS = "night IN (SELECT value FROM json_each(?))"
+_MEASURES = "measure IN (SELECT value FROM json_each(?))"
 # By which tables of texts are still needed.
 _USED = {
     "hosts": "SELECT host FROM looks",
     "checks": 'SELECT "check" FROM verdicts',
     "measures": "SELECT measure FROM numbers UNION SELECT measure FROM words",
+    "devices": "SELECT device FROM numbers",
     "texts": "SELECT text FROM words UNION SELECT cause FROM verdicts WHERE cause IS NOT NULL"
              " UNION SELECT remedy FROM verdicts WHERE remedy IS NOT NULL",
 }
@@ -317,6 +350,16 @@ def _ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str
     return {text: base.execute(asked, (text,)).fetchone()[0] for text in wanted}
 
 
+def parts(measure: str) -> tuple[str, str]:
+    """Device (`gpu.GPU-<uuid>`, or none) and rest of a measure's name; UUIDs have no point."""
+    found = re.fullmatch(r"(gpu\.[^.]+)\.(.+)", measure)
+    return (found[1], found[2]) if found else ("", measure)
+
+
+def _full(device: str, measure: str) -> str:
+    return f"{device}.{measure}" if device else measure
+
+
 def _checks(hosts: Iterable[HostRun]) -> Iterator[tuple[str, dict[str, str]]]:
     return ((host.name, check) for host in hosts for check in host.result["checks"])
 
@@ -325,8 +368,12 @@ def _lines(rows: Iterable[tuple[Any, ...]], nights: list[Night]
            ) -> dict[tuple[str, str], list[Said | None]]:
     place = {night.id: number for number, night in enumerate(nights)}
     found: dict[tuple[str, str], list[Said | None]] = defaultdict(lambda: [None] * len(nights))
-    for host, check, night, code, cause, remedy in rows:
-        found[host, check][place[night]] = Said(_LETTER[code], cause or "", remedy or "")
+    said: dict[tuple[Any, ...], Said] = {}
+    for host, check, night, *it in rows:
+        words = tuple(it)
+        if words not in said:
+            said[words] = Said(_LETTER[words[0]], words[1] or "", words[2] or "")
+        found[host, check][place[night]] = said[words]
     return found
 
 

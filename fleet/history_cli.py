@@ -25,7 +25,7 @@ from verify.verdict import HEALTHY, USAGE, Verdict
 
 from . import drift
 from .drift import LETTERS, NOT_THERE
-from .history import NIGHTLY, SCHEMA, WINDOW, History
+from .history import NIGHTLY, SCHEMA, WINDOW, History, parts
 
 ROOT = Path(__file__).resolve().parents[1]
 # That of the nightly, else one beside the reports.
@@ -35,6 +35,8 @@ KINDS = (NIGHTLY, "verify", "rollout")
 
 GOOD = {"P", "-", NOT_THERE}
 _STYLE = {LETTERS[verdict]: style for verdict, style in STYLES.items()} | {NOT_THERE: "dim"}
+# So many nights stand in a row where there is room.
+MOST_WIDE = 60
 _BARS = "▁▂▃▄▅▆▇█"
 
 Document = dict[str, Any]
@@ -148,11 +150,12 @@ def show(console: Console, found: Document, path: Path) -> None:
     measures = {(host, name): line for host, it in hosts.items()
                 for name, line in it["measures"].items()}
     if checks:
-        _lines(console, checks, "check")
+        _lines(console, checks, "held")
     if measures:
         _charts(console, measures)
     if not checks and not measures:
-        _lines(console, {(host, ""): _host(it["verdicts"]) for host, it in hosts.items()}, "host")
+        _lines(console, {(host, ""): _host(it["verdicts"]) for host, it in hosts.items()},
+               "healthy")
 
 
 def _host(letters: str) -> Document:
@@ -160,25 +163,28 @@ def _host(letters: str) -> Document:
             "flapping": drift.flaps(drift.judged(letters))}
 
 
-def _lines(console: Console, rows: Mapping[tuple[str, str], Document], what: str) -> None:
+def _lines(console: Console, rows: Mapping[tuple[str, str], Document], good: str) -> None:
+    hosts, checks = ({key[place] for key in rows} for place in (0, 1))
+    titles = [title for title, shown in (
+        ("host", len(hosts) > 1 or len(checks) == 1), ("check", len(checks) > 1)) if shown]
     odd = {key: row for key, row in rows.items() if set(row["verdicts"]) - GOOD}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    titles = [title for title, many in zip(("host", "check"), zip(*rows, strict=True), strict=True)
-              if len(set(many)) > 1 or (title == what and set(many) != {""})]
-    for title in (*titles, "nights, oldest first", "now"):
-        table.add_column(title, no_wrap=title in titles, overflow="fold")
+    for title in titles:
+        table.add_column(title, no_wrap=True)
+    table.add_column("nights, oldest first", min_width=min(MOST_WIDE, max(
+        len(row["verdicts"]) for row in rows.values())), overflow="fold")
+    table.add_column("now", overflow="fold")
     # The worst first: what is bad now, the longest.
-    for (host, check), row in sorted(odd.items(), key=lambda it: (
+    for key, row in sorted(odd.items(), key=lambda it: (
             -it[1]["strikes"], "?" not in it[1]["verdicts"][-1:], it[0])):
-        names = [{"host": host, "check": check}[title] for title in titles]
+        names = [name for name, title in zip(key, ("host", "check"), strict=True)
+                 if title in titles]
         table.add_row(*names, _strip(row["verdicts"]), _now(row))
     if odd:
         console.print(table)
-    held = len(rows) - len(odd)
-    if held:
-        every = f"{_count(held, what)} held in every night" if what == "check" else (
-            f"{_count(held, what)} healthy in every night")
-        console.print(Text(f"✓ {every}", style=STYLES[Verdict.PASS]))
+    if held := len(rows) - len(odd):
+        console.print(Text(f"✓ {_count(held, titles[-1])} {good} in every night",
+                           style=STYLES[Verdict.PASS]))
 
 
 def _strip(letters: str) -> Text:
@@ -205,16 +211,24 @@ def _now(row: Document) -> Text:
 
 
 def _charts(console: Console, rows: Mapping[tuple[str, str], Sequence[float | None]]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(1, 2, 0, 0))
-    several = len({host for host, _ in rows}) > 1
-    for title in (*(["host"] if several else []), "measure", "nights, oldest first"):
-        table.add_column(title, overflow="fold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("measure", overflow="fold")
+    table.add_column("nights, oldest first", overflow="fold",
+                     min_width=min(MOST_WIDE, max(map(len, rows.values()))))
     for title in ("last", "usual", "least"):
         table.add_column(title, justify="right", no_wrap=True)
+    above: tuple[str, str] | None = None
     for (host, name), line in rows.items():
+        device, measure = parts(name)
         known = [value for value in line if value is not None]
-        table.add_row(*([host] if several else []), name, spark(line),
-                      _number(line[-1]), _number(statistics.median(known)), _number(min(known)))
+        if not any(known):
+            # No wrong result, no memory error in any night: there is nothing to look at.
+            continue
+        if above != (host, device):
+            above = (host, device)
+            table.add_row(Text(f"{host} {device.removeprefix('gpu.')}", style="bold"))
+        table.add_row(f"  {measure}", spark(line), *map(
+            _number, (line[-1], statistics.median(known), min(known))))
     console.print(table)
 
 

@@ -389,7 +389,8 @@ def test_a_full_disk_is_said_and_leaves_history_whole(tmp_path: Path) -> None:
     # In a mount namespace of its own: nobody else sees the small disk, and it goes with it.
     mount = 'mount -t tmpfs -o size=6m small "$1"; shift; exec "$@"'
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-ec", mount, "sh", str(small), sys.executable, "-c", FULL, str(small / "history.sqlite")],
+        ["unshare", "--mount", "sh", "-ec", mount, "sh", str(small), sys.executable, "-c", FULL,
+         str(small / "history.sqlite")],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     said, after = done.stdout.splitlines()

@@ -1,0 +1,151 @@
+# Apache-2.0, see LICENSE
+"""A history of 1000 hosts, 60 checks and 90 nights: how long it takes, and how large it is.
+
+Each night is recorded as the nightly does it, with eight GPUs per host: verdicts, some of them with
+causes that are others each night, and measured values. Then a fresh process asks each question
+three times; the median wall-clock seconds of the question alone are told, and of the first time,
+when SQLite had nothing of the file in its memory. The last line is the same host's nights told by
+the command, Python's start included.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fleet.history import History
+from fleet.history_cli import document, parser
+from verify.session import HostRun, Session
+
+from .common import BIN, command, timed
+
+HOSTS, CHECKS, NIGHTS, GPUS = 1000, 60, 90, 8
+STACKS = ("toolkit.12.3", "stack.tensorflow-2.17.1", "stack.tensorflow-2.18.1")
+FIRST = datetime(2026, 8, 23, 3, tzinfo=UTC)
+# Of all checks: excused on every host, and how often one fails or is mended in a night.
+EXCUSED, FAILS, MENDED = 18, 0.0005, 0.3
+
+
+class Fleet:
+    """Hosts that fail now and then, are not reached now and then, and are noisily fast."""
+
+    def __init__(self, hosts: int = HOSTS, checks: int = CHECKS) -> None:
+        self.chance = random.Random(6)
+        self.hosts = [f"gpu{number:04}.example.org" for number in range(hosts)]
+        self.checks = [f"part{number % 12}.check-{number}" for number in range(checks)]
+        self.broken: set[tuple[str, str]] = set()
+
+    def night(self, number: int) -> Session:
+        """One night's session."""
+        begin = FIRST + timedelta(days=number)
+        stamps = [(begin + timedelta(minutes=late)).strftime("%Y-%m-%dT%H:%M:%SZ")
+                  for late in (0, 2)]
+        return Session([self.host(name) for name in self.hosts], *stamps)
+
+    def host(self, name: str) -> HostRun:
+        """One host's night; the plan carries what was measured to `measure`."""
+        if self.chance.random() < 0.002:
+            check = entry("host.reachable", "UNREACHABLE", "No route to host", "see the cable")
+            return HostRun(name, None, {}, {"verdict": "UNREACHABLE", "checks": [check]})
+        checks = [self.check(name, check, number < EXCUSED)
+                  for number, check in enumerate(self.checks)]
+        verdict = "FAIL" if any(check["verdict"] == "FAIL" for check in checks) else "PASS"
+        return HostRun(name, None, {"host": name}, {"verdict": verdict, "checks": checks})
+
+    def check(self, host: str, check: str, excused: bool) -> dict[str, str]:
+        """One check: what is broken stays so for some nights."""
+        if excused:
+            return entry(check, "NOT-DECLARED", "gpu_expect: {count: 0}")
+        here = (host, check)
+        if here in self.broken:
+            if self.chance.random() < MENDED:
+                self.broken.remove(here)
+        elif self.chance.random() < FAILS:
+            self.broken.add(here)
+        if here not in self.broken:
+            return entry(check, "PASS")
+        return entry(check, "FAIL", f"GPU {self.chance.randrange(GPUS)} is at"
+                     f" {self.chance.uniform(30, 60):.2f} of something", "./gpufleet provision")
+
+    def measure(self, _: object, plan: dict[str, str]) -> dict[str, float | str]:
+        """What a night measures on a host."""
+        found: dict[str, float | str] = {}
+        for gpu in range(GPUS if plan else 0):
+            name = f"gpu.GPU-{plan['host'].partition('.')[0]}-{gpu}"
+            found[f"{name}.temperature_c"] = self.chance.randrange(30, 60)
+            found[f"{name}.ecc_uncorrected"] = 0
+            for stack in STACKS:
+                found[f"{name}.{stack}.tflops"] = round(self.chance.gauss(50, 1), 2)
+                found[f"{name}.{stack}.first_op_s"] = round(self.chance.uniform(0.3, 0.6), 3)
+                found[f"{name}.{stack}.wrong"] = 0
+        if plan:
+            found |= {f"part{number}.version": f"1.{number}" for number in range(14)}
+            found["gpus"] = "; ".join(f"{gpu} GPU-{plan['host']}-{gpu} L4" for gpu in range(GPUS))
+        return found
+
+
+def entry(check: str, verdict: str, cause: str = "", remedy: str = "") -> dict[str, str]:
+    """A check's verdict, as `verify.judge` makes it."""
+    return {"id": check, "verdict": verdict, "statement": "It holds.", "cause": cause,
+            "remedy": remedy, "evidence": ""}
+
+
+def asked(path: Path, *words: str) -> Callable[[], object]:
+    """What `./gpufleet history` asks, in this process."""
+    def work() -> None:
+        with History(path) as history:
+            document(history, parser().parse_args([*words, "--last", str(NIGHTS)]))
+    return work
+
+
+def told(path: Path, question: Callable[[History], object]) -> Callable[[], object]:
+    """What the nightly asks."""
+    def work() -> None:
+        with History(path) as history:
+            question(history)
+    return work
+
+
+def measure(rounds: int, console: Console) -> Table:
+    """Load it, ask, and say how large it is."""
+    fleet = Fleet()
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "history.sqlite"
+        loads: list[float] = []
+        with History(path) as history:
+            for number in range(NIGHTS):
+                session = fleet.night(number)
+                with console.status(f"night {number + 1} of {NIGHTS}"):
+                    loads.append(timed(
+                        lambda: history.record(session, measure=fleet.measure)))  # noqa: B023
+        host, check = fleet.hosts[500], fleet.checks[30]
+        questions = {
+            f"--host, {NIGHTS} nights": asked(path, "--host", host),
+            f"--check, {NIGHTS} nights": asked(path, "--check", check),
+            f"--measure of one host, {NIGHTS} nights": asked(
+                path, "--host", host, "--measure", "*.tflops"),
+            f"all hosts, {NIGHTS} nights": asked(path),
+            "what changed tonight": told(path, lambda history: history.changes()),
+            "the charts of the report, 30 nights": told(path, lambda history: history.past()),
+        }
+        words = (BIN / "python", "-m", "fleet", "history", "--database", path, "--host", host)
+        seconds = {name: [timed(work) for _ in range(max(3, rounds))]
+                   for name, work in questions.items()}
+        seconds["./gpufleet history --host, whole"] = [
+            timed(lambda: command(*words)) for _ in range(max(3, rounds))]
+        size, rows = path.stat().st_size, HOSTS * CHECKS * NIGHTS
+    table = Table(title=f"{HOSTS} hosts x {CHECKS} checks x {NIGHTS} nights", min_width=60)
+    for heading in ("what", "median", "first"):
+        table.add_column(heading, justify="left" if heading == "what" else "right")
+    table.add_row("record one night", f"{statistics.median(loads):.2f} s", f"{loads[0]:.2f} s")
+    for name, values in seconds.items():
+        table.add_row(name, f"{statistics.median(values):.3f} s", f"{values[0]:.3f} s")
+    table.add_row("size", f"{size / 1e6:.0f} MB", f"{size / rows:.0f} B/verdict")
+    return table
