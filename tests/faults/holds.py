@@ -11,8 +11,8 @@ FAULTS = [
           PROVISION, "apt-mark unhold $(apt-mark showhold)"),
     Fault("60", "the pin of the driver's version is gone", "host", "driver.held",
           "No pin of the driver's version stands in /etc/apt/preferences.d/gpufleet-driver",
-          PROVISION, "rm /etc/apt/preferences.d/gpufleet-driver"),
+          PROVISION, "rm /etc/apt/preferences.d/gpufleet-driver", also=("driver.files",)),
     Fault("60", "automatic upgrades at night do not leave the driver out", "host", "driver.held",
           "Unattended upgrades do not leave the driver's packages out", PROVISION,
-          "rm /etc/apt/apt.conf.d/52gpufleet-driver"),
+          "rm /etc/apt/apt.conf.d/52gpufleet-driver", also=("driver.files",)),
 ]
