@@ -2,14 +2,14 @@
 """A history of 1000 hosts, 60 checks and 90 nights: how long it takes, and how large it is.
 
 Each night is recorded as the nightly does it, with eight GPUs per host: verdicts, some of them with
-causes that are others each night, and measured values. Then a fresh process asks each question
-three times; the median wall-clock seconds of the question alone are told, and of the first time,
-when SQLite had nothing of the file in its memory. The last line is the same host's nights told by
-the command, Python's start included.
+causes that are others each night, and measured values. Then each question is asked three times,
+with the file opened anew; medians of wall-clock and of processor seconds are told. Whole: the
+command with Python's start.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import tempfile
@@ -113,17 +113,24 @@ def told(path: Path, question: Callable[[History], object]) -> Callable[[], obje
     return work
 
 
+def both(work: Callable[[], object]) -> tuple[float, float]:
+    """Wall-clock and processor seconds of some work, with those of commands that it ran."""
+    before = os.times()
+    wall = timed(work)
+    return wall, sum(os.times()[:4]) - sum(before[:4])
+
+
 def measure(rounds: int, console: Console) -> Table:
     """Load it, ask, and say how large it is."""
     fleet = Fleet()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "history.sqlite"
-        loads: list[float] = []
+        loads: list[tuple[float, float]] = []
         with History(path) as history:
             for number in range(NIGHTS):
                 session = fleet.night(number)
                 with console.status(f"night {number + 1} of {NIGHTS}"):
-                    loads.append(timed(
+                    loads.append(both(
                         lambda: history.record(session, measure=fleet.measure)))  # noqa: B023
         host, check = fleet.hosts[500], fleet.checks[30]
         questions = {
@@ -136,16 +143,15 @@ def measure(rounds: int, console: Console) -> Table:
             "the charts of the report, 30 nights": told(path, lambda history: history.past()),
         }
         words = (BIN / "python", "-m", "fleet", "history", "--database", path, "--host", host)
-        seconds = {name: [timed(work) for _ in range(max(3, rounds))]
+        questions["./gpufleet history --host, whole"] = lambda: command(*words)
+        seconds = {name: [both(work) for _ in range(max(3, rounds))]
                    for name, work in questions.items()}
-        seconds["./gpufleet history --host, whole"] = [
-            timed(lambda: command(*words)) for _ in range(max(3, rounds))]
         size, rows = path.stat().st_size, HOSTS * CHECKS * NIGHTS
     table = Table(title=f"{HOSTS} hosts x {CHECKS} checks x {NIGHTS} nights", min_width=60)
-    for heading in ("what", "median", "first"):
+    for heading in ("what", "seconds", "of processor"):
         table.add_column(heading, justify="left" if heading == "what" else "right")
-    table.add_row("record one night", f"{statistics.median(loads):.2f} s", f"{loads[0]:.2f} s")
-    for name, values in seconds.items():
-        table.add_row(name, f"{statistics.median(values):.3f} s", f"{values[0]:.3f} s")
-    table.add_row("size", f"{size / 1e6:.0f} MB", f"{size / rows:.0f} B/verdict")
+    for name, values in {"record one night": loads, **seconds}.items():
+        table.add_row(name, *(f"{statistics.median(column):.3f}"
+                              for column in zip(*values, strict=True)))
+    table.add_row("size", f"{size / 1e6:.0f} MB", f"{size / rows:.0f} bytes a verdict, all told")
     return table

@@ -39,8 +39,6 @@ NIGHTLY = "nightly"
 # How many nights are looked back for what is usual, and for what came and went.
 WINDOW = 30
 SPEEDS = "*.tflops"
-# What was low before so many nights is no news tonight.
-LATELY = 4
 
 # As they stand in the file: never reordered. Those below 4 are neither healthy nor excused.
 CODES = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE, Verdict.PASS,
@@ -193,7 +191,7 @@ class History:
         """These nights, as far as `drift` asks."""
         return drift.Window(
             [night.started for night in nights], self.letters(nights), self._wrong(nights),
-            self._texts(nights), self._slow(nights))
+            self._texts(nights), self.numbers(nights, SPEEDS))
 
     def lines(self, nights: list[Night], *, host: str | None = None, check: str | None = None
               ) -> dict[tuple[str, str], list[Said | None]]:
@@ -213,34 +211,18 @@ class History:
     def numbers(self, nights: list[Night], named: str, host: str | None = None
                 ) -> dict[tuple[str, str], list[float | None]]:
         """By host and measure (`*`: any), the number of each of these nights."""
-        one = " AND host = (SELECT id FROM hosts WHERE name = ?)" if host else ""
-        return self._series(
-            nights, named, "SELECT night, host, measure, device, value FROM numbers"
-            f" WHERE {_NIGHTS} AND {_MEASURES}{one}", *([host] if host else []))
-
-    def _slow(self, nights: list[Night]) -> dict[tuple[str, str], list[float | None]]:
-        """The speeds that may be low: what was far below the best of them lately."""
-        lately = min(night.id for night in nights[-LATELY:])
-        return self._series(
-            nights, SPEEDS, "SELECT night, host, measure, device, value FROM"
-            " (SELECT measure, host, device FROM numbers"
-            f" WHERE {_NIGHTS} AND {_MEASURES} GROUP BY measure, host, device"
-            " HAVING min(iif(night >= ?, value, NULL)) < ? * max(value))"
-            f" JOIN numbers USING (measure, host, device) WHERE {_NIGHTS}",
-            lately, drift.NEVER_LOW, _list(nights))
-
-    def _series(self, nights: list[Night], named: str, question: str, *more: Any
-                ) -> dict[tuple[str, str], list[float | None]]:
-        """What a question gives of these nights and these measures, by host and full name."""
         place = {night.id: number for number, night in enumerate(nights)}
         names = self._measures(named)
         hosts, devices = (dict(self._rows(f"SELECT id, name FROM {table}"))
                           for table in ("hosts", "devices"))
+        one = " AND host = (SELECT id FROM hosts WHERE name = ?)" if host else ""
         found: dict[tuple[int, ...], list[float | None]] = defaultdict(
             lambda: [None] * len(nights))
-        for night, host, measure, device, value in self._rows(
-                question, _list(nights), json.dumps(list(names)), *more):
-            found[host, measure, device][place[night]] = value
+        for number, measure, device, night, value in self._each(
+                "SELECT host, measure, device, night, value FROM numbers"
+                f" WHERE {_NIGHTS} AND measure IN (SELECT value FROM json_each(?)){one}",
+                _list(nights), json.dumps(list(names)), *([host] if host else [])):
+            found[number, measure, device][place[night]] = value
         full = {key: _full(devices[key[2]], names[key[1]]) for key in found}
         return {(hosts[key[0]], full[key]): line for key, line in found.items()
                 if fnmatchcase(full[key], named)}
@@ -300,13 +282,16 @@ class History:
     # -- the file ----------------------------------------------------------------------------------
 
     def _rows(self, question: str, *values: Any) -> list[Any]:
+        return list(self._each(question, *values))
+
+    def _each(self, question: str, *values: Any) -> Iterator[Any]:
         with database.plainly(self.path):
             if not self._open:
                 # Where SQLite takes no lock.
                 alone = self.path.exists() and not database.log(self.path).exists()
                 self._seen = self._stamp() if alone else None
                 self._open = database.reading(self.path)
-            return self._open.execute(question, values).fetchall()
+            yield from self._open.execute(question, values)
 
     @property
     def _writer(self) -> sqlite3.Connection:
@@ -328,7 +313,6 @@ class History:
 
 # A condition on a table's nights, given as a list in JSON.
 _NIGHTS = "night IN (SELECT value FROM json_each(?))"
-_MEASURES = "measure IN (SELECT value FROM json_each(?))"
 # By which tables of texts are still needed.
 _USED = {
     "hosts": "SELECT host FROM looks",

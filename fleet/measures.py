@@ -16,6 +16,7 @@ section was read.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -44,12 +45,13 @@ def _tells(value: Any) -> bool:
     return bool(value) if isinstance(value, str) else value is not None and math.isfinite(value)
 
 
-def _cards(data: Document) -> Iterator[tuple[int, str]]:
-    """The number of each card and what stands for it; a card keeps its name in another slot."""
+def _cards(data: Document) -> Iterator[tuple[int | str, str]]:
+    """The number and the address of each card, and its name, which it keeps in another slot."""
     runs = data["compute"]["runs"] if "compute" in data else []
     for source in [*(run["devices"] for run in runs), _devices(data)]:
         for card in source:
-            yield int(card["index"]), f"gpu.{card['uuid'] or card['index']}"
+            name = f"gpu.{card['uuid'] or card['index']}"
+            yield from ((int(card["index"]), name), (card["address"] or "", name))
 
 
 def _devices(data: Document) -> list[dict[str, Any]]:
@@ -85,7 +87,7 @@ def _versions(data: Document, plan: Document) -> Iterator[Pair]:
         yield "containers.toolkit", (containers["toolkit"] or {}).get("version")
 
 
-def _gpus(data: Document, names: Mapping[int, str]) -> Iterator[Pair]:
+def _gpus(data: Document, names: Mapping[int | str, str]) -> Iterator[Pair]:
     if "smi" in data and data["smi"]["status"] == 0:
         yield "gpus", "; ".join(sorted(
             f"{card['address']} {card['uuid'] or '-'} {card['name'] or '-'}"
@@ -97,7 +99,8 @@ def _gpus(data: Document, names: Mapping[int, str]) -> Iterator[Pair]:
         yield f"{name}.ecc_uncorrected", card["ecc_uncorrected_aggregate"]
 
 
-def _products(data: Document, plan: Document, names: Mapping[int, str]) -> Iterator[Pair]:
+def _products(data: Document, plan: Document, names: Mapping[int | str, str]
+              ) -> Iterator[Pair]:
     for run in data["compute"]["runs"] if "compute" in data else ():
         where = f"toolkit.{_short(run['toolkit'], plan)}"
         for entry in run["cublas"]:
@@ -105,11 +108,13 @@ def _products(data: Document, plan: Document, names: Mapping[int, str]) -> Itera
         for entry in run["bandwidth"] or ():
             yield f"{_gpu(names, entry['gpu'])}.bandwidth_gib_s", entry["gib_s"]
     for stack in data["stacks"]["stacks"] if "stacks" in data else ():
-        where = f"stack.{stack['name']}"
-        for entry in (stack["framework"] or {}).get("matmul", ()):
+        where, framework = f"stack.{stack['name']}", stack["framework"] or {}
+        places = dict(_places(framework))
+        for entry in framework.get("matmul", ()):
             kind, number = entry["requested"][:5], entry["requested"][5:]
             if kind == GPU and number.isdigit():
-                yield from _product(f"{_gpu(names, int(number))}.{where}", entry)
+                name = names.get(places.get(int(number), ""), _gpu(names, int(number)))
+                yield from _product(f"{name}.{where}", entry)
             elif kind == CPU and (plan.get("expect") or {}).get("count") == 0:
                 yield from _product(f"cpu.{where}", entry)
 
@@ -122,7 +127,16 @@ def _product(name: str, entry: Document) -> Iterator[Pair]:
         yield f"{name}.first_op_s", entry["first_s"]
 
 
-def _gpu(names: Mapping[int, str], number: int) -> str:
+def _places(framework: Document) -> Iterator[tuple[int, str]]:
+    """Where TensorFlow's GPUs sit: it may count the fastest first, not by address."""
+    for device in (framework.get("small") or {}).get("local_devices") or ():
+        found = re.search(r"GPU:(\d+)$", device["name"])
+        place = re.search(r"pci bus id: ([^,\s]+)", device["description"] or "")
+        if found and place:
+            yield int(found[1]), place[1]
+
+
+def _gpu(names: Mapping[int | str, str], number: int) -> str:
     return names.get(number, f"gpu.{number}")
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from fleet import database
 from fleet.history import History, HistoryError
+from tests.verify.conftest import data, document, with_cards
 from verify import judge
 from verify.session import HostRun, Session
 
@@ -152,6 +153,35 @@ def test_old_nights_and_what_only_they_said_are_forgotten_the_newest_stays(path:
     base = sqlite3.connect(path)
     assert base.execute("SELECT text FROM texts ORDER BY text").fetchall() == [
         ("mend it",), ("now",)]
+
+
+def test_two_nights_of_real_documents(path: Path) -> None:
+    """Snapshots as the probe makes them, judged as ever: exactly what is different is told."""
+    def look(night: int, change: Any) -> Session:
+        plan, snapshot = document("plan.json"), document("snapshot.json")
+        with_cards(plan, snapshot)
+        for number, card in enumerate(data(snapshot, "smi")["devices"]):
+            card.update(index=number, uuid=f"GPU-{number}", name="NVIDIA L4")
+        change(snapshot)
+        return Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))],
+                       started=at(night), finished=at(night))
+
+    def changed(snapshot: Any) -> None:
+        data(snapshot, "cudnn")["trees"][0]["headers"][0]["version"] = "8.9.7"
+        data(snapshot, "stacks")["stacks"][0]["python"] = "3.11.9"
+        data(snapshot, "smi")["devices"][1]["uuid"] = "GPU-9"
+
+    with History(path) as history:
+        history.record(look(0, lambda snapshot: None))
+        history.record(look(1, changed))
+        changes = history.changes()["changes"]
+        assert [(it["kind"], it["check"], it["before"]) for it in changes] == [
+            ("failure", "cudnn.present", "PASS"), ("gpu", None, "GPU-1"),
+            ("version", None, "3.11.2")]
+        assert "8.9.7" in changes[0]["text"] and changes[0]["remedy"]
+        history.record(look(2, lambda snapshot: None))
+        assert [it["kind"] for it in history.changes()["changes"]] == [
+            "recovery", "gpu", "version"]
 
 
 # -- reading leaves no trace -----------------------------------------------------------------------

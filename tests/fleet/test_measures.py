@@ -38,6 +38,16 @@ def test_speeds_are_named_by_card_and_by_what_computed(cards: tuple[Document, Do
     assert not [name for name in found if name.startswith("cpu.")]
 
 
+def test_tensorflow_may_count_cards_in_another_order(cards: tuple[Document, Document]) -> None:
+    plan, snapshot = cards
+    for device in data(snapshot, "stacks")["stacks"][0]["framework"]["small"]["local_devices"]:
+        device["description"] = device["description"].replace(":01:", ":0x:").replace(
+            ":00:", ":01:").replace(":0x:", ":00:")
+    found = measures(snapshot, plan)
+    assert found["gpu.GPU-0.stack.tensorflow-2.13.1.tflops"] == 30.5
+    assert "gpu.GPU-1.stack.tensorflow-2.13.1.tflops" not in found
+
+
 def test_versions_and_cards_are_texts(cards: tuple[Document, Document]) -> None:
     found = measures(cards[1], cards[0])
     assert {name: found[name] for name in (
