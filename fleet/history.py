@@ -27,7 +27,6 @@ from verify.verdict import Verdict
 from . import database, drift
 from .database import HistoryError
 from .drift import LETTERS, NOT_THERE, Said
-from .measures import measures
 
 if TYPE_CHECKING:
     from verify.session import HostRun, Session
@@ -82,9 +81,13 @@ class History:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def record(self, session: Session, *, kind: str = NIGHTLY, measure: Measure = measures) -> int:
+    def record(self, session: Session, *, kind: str = NIGHTLY,
+               measure: Measure | None = None) -> int:
         """Everything that a verification said and measured, in one transaction; the night's id."""
-        measured = {host.name: measure(host.snapshot, host.plan) for host in session.hosts}
+        from .measures import measures  # noqa: PLC0415 (who only reads is quicker without)
+
+        ask = measure or measures
+        measured = {host.name: ask(host.snapshot, host.plan) for host in session.hosts}
         with database.plainly(self.path):
             return self._record(self._writer, session, kind, measured)
 
@@ -327,11 +330,12 @@ _USED = {
 def _ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str, int]:
     """The ids of texts, of which each is kept once."""
     column = "text" if table == "texts" else "name"
-    wanted = sorted(set(texts))
+    # What came from a host need not be Unicode.
+    wanted = {text: (text.encode("utf-8", "backslashreplace").decode(),) for text in set(texts)}
     base.executemany(f"INSERT OR IGNORE INTO {table} ({column}) VALUES (?)",
-                     ((text,) for text in wanted))
+                     sorted(wanted.values()))
     asked = f"SELECT id FROM {table} WHERE {column} = ?"
-    return {text: base.execute(asked, (text,)).fetchone()[0] for text in wanted}
+    return {text: base.execute(asked, clean).fetchone()[0] for text, clean in wanted.items()}
 
 
 def parts(measure: str) -> tuple[str, str]:

@@ -20,11 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from verify.errors import ConfigurationError
-from verify.terminal import STYLES
-from verify.verdict import HEALTHY, USAGE, Verdict
+from verify.verdict import HEALTHY, USAGE
 
 from . import drift
-from .drift import LETTERS, NOT_THERE
+from .drift import NOT_THERE
 from .history import NIGHTLY, SCHEMA, WINDOW, History, parts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +33,8 @@ OWN = ROOT / "reports" / "history.sqlite"
 KINDS = (NIGHTLY, "verify", "rollout")
 
 GOOD = {"P", "-", NOT_THERE}
-_STYLE = {LETTERS[verdict]: style for verdict, style in STYLES.items()} | {NOT_THERE: "dim"}
+_STYLE = {"P": "green", "F": "bold red", "H": "bold red", "U": "bold red", "?": "yellow",
+          "-": "dim", NOT_THERE: "dim"}
 # So many nights stand in a row where there is room.
 MOST_WIDE = 60
 _BARS = "▁▂▃▄▅▆▇█"
@@ -184,7 +184,7 @@ def _lines(console: Console, rows: Mapping[tuple[str, str], Document], good: str
         console.print(table)
     if held := len(rows) - len(odd):
         console.print(Text(f"✓ {_count(held, titles[-1])} {good} in every night",
-                           style=STYLES[Verdict.PASS]))
+                           style=_STYLE["P"]))
 
 
 def _strip(letters: str) -> Text:

@@ -129,6 +129,14 @@ def test_each_text_is_kept_once(path: Path) -> None:
     assert base.execute("SELECT count(*) FROM texts WHERE text = 'it is broken'").fetchone() == (1,)
 
 
+def test_a_cause_that_is_no_unicode_is_recorded_all_the_same(path: Path) -> None:
+    with History(path) as history:
+        history.record(session(0, host("gpu01", x="PASS")))
+        history.record(session(1, host("gpu01", x="FAIL: /etc/\udcff.conf 日本 \0 'x'")))
+        change, = history.changes()["changes"]
+    assert change["after"] == "FAIL: /etc/\\udcff.conf 日本 \0 'x'"
+
+
 def test_flags_live_on_without_nights(path: Path) -> None:
     with History(path) as history:
         assert history.flags("gpu01") == {}
