@@ -427,7 +427,8 @@ def of_speeds(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Itera
             found[host, device.removeprefix("gpu.")].append((slow, how))
     for (host, device), each in found.items():
         worst, how = max(each, key=lambda it: (it[0].row, it[0].drop))
-        title = "The processor" if device == "cpu" else f"GPU {device.removeprefix('GPU-')}"
+        # Without a UUID a card has its number.
+        title = {"cpu": "The processor"}.get(device, device if "-" in device else f"GPU {device}")
         if worst.row == STRIKES:
             yield Change(
                 "throughput", host, THROUGHPUT, f"{worst.usual:.4g} TFLOP/s",

@@ -341,7 +341,7 @@ def test_a_tiny_spread_does_not_make_a_tiny_loss_an_alarm() -> None:
 def test_the_sentence_says_how_much_and_of_which_card() -> None:
     change, = morning([50.0] * 10 + [40.0, 40.0])
     assert (change.check, change.weight, change.strikes) == ("gpu.throughput", "bad", 2)
-    assert change.text == ("GPU aaaa multiplies at 40 TFLOP/s in CUDA 12.3, 20% below the 50 of its"
+    assert change.text == ("GPU-aaaa multiplies at 40 TFLOP/s in CUDA 12.3, 20% below the 50 of its"
                            " own past.")
     assert "gpu.throttle" in change.remedy
 
@@ -351,12 +351,12 @@ def test_a_card_is_told_once_whatever_computes_on_it() -> None:
     found = list(drift.of_speeds({
         ("gpu01", SPEED): slow, ("gpu01", "gpu.GPU-aaaa.stack.tensorflow-2.13.1.tflops"): slow,
         ("gpu01", "cpu.stack.tensorflow-2.13.1.tflops"): slow}))
-    assert [it.text.partition(" multiplies")[0] for it in found] == ["GPU aaaa", "The processor"]
+    assert [it.text.partition(" multiplies")[0] for it in found] == ["GPU-aaaa", "The processor"]
 
 
 def test_a_card_that_is_as_fast_again_is_good_news_and_one_noisy_night_is_not() -> None:
     past: list[float | None] = [50.0] * 10
     good, = morning([*past, 40.0, 40.0, 40.0, 50.0])
     assert (good.weight, good.text) == (
-        "good", "GPU aaaa multiplies as fast as before again in CUDA 12.3, after 3 nights.")
+        "good", "GPU-aaaa multiplies as fast as before again in CUDA 12.3, after 3 nights.")
     assert morning([*past, 40.0, 50.0]) == []
