@@ -9,7 +9,6 @@ own past, by median and median deviation, and told in the second night in a row 
 from __future__ import annotations
 
 import re
-import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,8 +17,12 @@ from typing import Any
 
 from verify.verdict import Verdict
 
+from .change import WEIGHTS, Change, nights_of
+from .speeds import of_speeds
+from .versions import of_texts
+
 SCHEMA = 1
-REACHABLE, THROUGHPUT = "host.reachable", "gpu.throughput"
+REACHABLE = "host.reachable"
 
 # A night's verdict as a letter; a host or check that was not there that night has none.
 LETTERS = {
@@ -32,17 +35,6 @@ _WORDS = {letter: verdict.value for verdict, letter in LETTERS.items()}
 
 # Of the last so many judged nights, how often it changed; so many the same, and it has settled.
 FLAP_NIGHTS, FLAP_TURNS, SETTLED = 10, 4, 3
-# A past of fewer nights tells nothing. Low is what lies so many deviations below the median, which
-# is taken to spread by this part of it at least: the clocks of two healthy nights do.
-LEAST_NIGHTS, DEVIATIONS, LEAST_SPREAD = 7, 3.5, 0.02
-# What is above this part of the best of its past cannot be low.
-NEVER_LOW = 1 - DEVIATIONS * LEAST_SPREAD
-# From the median deviation to the standard deviation of what is spread normally.
-MAD_TO_SIGMA = 1.4826
-STRIKES = 2
-
-KINDS = {"driver": "driver", "kernel": "kernel", "gpus": "gpu"}
-WEIGHTS = ("bad", "good", "note")
 
 
 @dataclass(frozen=True)
@@ -52,21 +44,6 @@ class Said:
     letter: str
     cause: str = ""
     remedy: str = ""
-
-
-@dataclass(frozen=True)
-class Change:
-    """One thing that is different; `text` is a sentence that does without the host's name."""
-
-    kind: str
-    host: str
-    check: str | None
-    before: str | None
-    after: str | None
-    text: str
-    remedy: str
-    weight: str
-    strikes: int = 0
 
 
 @dataclass
@@ -245,7 +222,7 @@ def _told(
                      f"{words[0]}{settled}{because}", remedy, "bad", row)
     else:
         was = strikes(letters[:-1])
-        after_nights = f" after {_nights(was)}" if was else ", after having come and gone"
+        after_nights = f" after {nights_of(was)}" if was else ", after having come and gone"
         yield Change(kind, host, check, f"{before}: {cause}" if was and cause else before, after,
                      f"{words[1]}{after_nights}.", "", "good")
 
@@ -289,158 +266,3 @@ def _was(said: Said) -> str:
 
 def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
-
-
-def _nights(count: int) -> str:
-    return "one night" if count == 1 else f"{count} nights"
-
-
-# -- versions and cards ----------------------------------------------------------------------------
-
-
-def of_texts(texts: Mapping[tuple[str, str], tuple[str | None, str]]) -> Iterator[Change]:
-    """Versions, drivers, kernels and cards that are others than when last seen."""
-    places = {card: host for (host, name), (_, after) in texts.items() if name == "gpus"
-              for card in cards(after)}
-    for (host, name), (before, after) in texts.items():
-        if before is None or before == after:
-            continue
-        if name == "gpus":
-            yield from of_cards(host, cards(before), cards(after), places)
-            continue
-        what = name.partition(".")[0]
-        yield Change(KINDS.get(what, "version"), host, None, before, after,
-                     f"{_title(name)}: {after}, and was {before}.",
-                     f"if nobody meant it: ./gpufleet plan --limit {host}", "note")
-
-
-def cards(text: str) -> dict[str, tuple[str, str]]:
-    """{UUID: (address, model)} of the measure `gpus`."""
-    rows = (row.split(" ", 2) for row in text.split("; ") if row != "none")
-    return {uuid: (address, model) for address, uuid, model in rows if uuid != "-"}
-
-
-def of_cards(
-    host: str, before: Mapping[str, tuple[str, str]], after: Mapping[str, tuple[str, str]],
-    places: Mapping[str, str],
-) -> Iterator[Change]:
-    """Cards by their UUIDs: swapped, moved, gone, new. `places`: on which host each is tonight."""
-    now = {address: uuid for uuid, (address, _) in after.items()}
-    swapped: set[str] = set()
-
-    def change(uuid: str | None, new: str | None, text: str, remedy: str, weight: str) -> Change:
-        return Change("gpu", host, None, uuid, new, text, remedy, weight)
-
-    for uuid, (address, model) in before.items():
-        other = now.get(address)
-        if uuid in after:
-            if after[uuid][0] != address:
-                yield change(uuid, uuid, f"{uuid} ({model}) is at {after[uuid][0]} now, and was at"
-                             f" {address}.", "", "note")
-        elif other and other not in before:
-            swapped.add(other)
-            gone = f"; {uuid} is in {places[uuid]} now" if uuid in places else ""
-            yield change(uuid, other, f"At {address} is another card: {other} ({after[other][1]}),"
-                         f" and was {uuid} ({model}){gone}.",
-                         "put the new UUID into gpu_expect.uuids, where they are declared", "note")
-        elif uuid in places:
-            yield change(uuid, None, f"{uuid} ({model}) is in {places[uuid]} now.", "", "note")
-        else:
-            yield change(uuid, None, f"{uuid} ({model}) at {address} is gone.",
-                         "see gpu.count and kernel.log; look whether it sits in its slot and has"
-                         " power", "bad")
-    for uuid, (address, model) in after.items():
-        if uuid not in before and uuid not in swapped:
-            yield change(None, uuid, f"{uuid} ({model}) at {address} is new.",
-                         "declare it in gpu_expect", "note")
-
-
-def _title(name: str) -> str:
-    plain = {"driver.version": "Driver", "kernel.running": "Running kernel",
-             "os.version": "Operating system", "toolkits": "CUDA toolkits", "stacks": "Stacks",
-             "containers.engine": "Container engine",
-             "containers.toolkit": "NVIDIA's container toolkit"}
-    if name in plain:
-        return plain[name]
-    for start, title in (("toolkit.", "CUDA {}"), ("cudnn.", "cuDNN of {}"), ("stack.", "{}")):
-        if name.startswith(start):
-            inner, _, what = name.removeprefix(start).rpartition(".")
-            return title.format(inner) + ("" if what == "version" else f", its {what.title()}")
-    return name
-
-
-# -- speeds ----------------------------------------------------------------------------------------
-
-
-def low(value: float, past: Sequence[float]) -> bool:
-    """Whether it lies below what its own past makes likely."""
-    if len(past) < LEAST_NIGHTS:
-        return False
-    usual = statistics.median(past)
-    if value >= NEVER_LOW * usual:
-        return False
-    spread = MAD_TO_SIGMA * statistics.median(abs(each - usual) for each in past)
-    return value < usual - DEVIATIONS * max(spread, LEAST_SPREAD * usual)
-
-
-@dataclass(frozen=True)
-class Slow:
-    """How many measured nights in a row were low, up to tonight and to the night before; usual."""
-
-    row: int
-    before: int
-    usual: float
-    now: float
-
-    @property
-    def drop(self) -> float:
-        """By which part of the usual it is lower."""
-        return 1 - self.now / self.usual
-
-
-def slowness(speeds: Sequence[float | None]) -> Slow | None:
-    """Of one measure, where it may be low or was. A low night is no part of what is usual."""
-    known = [value for value in speeds if value is not None]
-    if speeds[-1] is None or min(known[-2:]) >= NEVER_LOW * max(known):
-        return None
-    usual: list[float] = []
-    row = before = 0
-    for value in known:
-        before, is_low = row, low(value, usual)
-        row = row + 1 if is_low else 0
-        if not is_low:
-            usual.append(value)
-    # Tonight's is no part of the past that it is compared with.
-    past = usual if row else usual[:-1]
-    return Slow(row, before, statistics.median(past) if past else speeds[-1], speeds[-1])
-
-
-def of_speeds(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterator[Change]:
-    """Once for each card (or processor), by its largest loss, in the second low night."""
-    found: dict[tuple[str, str], list[tuple[Slow, str]]] = defaultdict(list)
-    for (host, name), line in speeds.items():
-        device, _, where = name.removesuffix(".tflops").partition(
-            ".toolkit." if ".toolkit." in name else ".stack.")
-        slow = slowness(line)
-        if slow:
-            how = f"in CUDA {where}" if ".toolkit." in name else f"in {where}"
-            found[host, device.removeprefix("gpu.")].append((slow, how))
-    for (host, device), each in found.items():
-        worst, how = max(each, key=lambda it: (it[0].row, it[0].drop))
-        # Without a UUID a card has its number.
-        title = {"cpu": "The processor"}.get(device, device if "-" in device else f"GPU {device}")
-        if worst.row == STRIKES:
-            yield Change(
-                "throughput", host, THROUGHPUT, f"{worst.usual:.4g} TFLOP/s",
-                f"{worst.now:.4g} TFLOP/s",
-                f"{title} multiplies at {worst.now:.4g} TFLOP/s {how},"
-                f" {worst.drop:.0%} below the {worst.usual:.4g} of its own past.",
-                "see gpu.throttle, gpu.settings and gpu.pcie; look who else computes on it;"
-                " ./gpufleet verify --deep shows temperatures and clocks under load", "bad",
-                worst.row)
-        elif not worst.row and any(slow.before >= STRIKES for slow, _ in each):
-            slow, how = max(each, key=lambda it: it[0].before)
-            yield Change(
-                "throughput", host, THROUGHPUT, None, f"{slow.now:.4g} TFLOP/s",
-                f"{title} multiplies as fast as before again {how}, after"
-                f" {_nights(slow.before)}.", "", "good")

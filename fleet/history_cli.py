@@ -25,6 +25,7 @@ from verify.verdict import HEALTHY, USAGE
 from . import drift
 from .drift import NOT_THERE
 from .history import NIGHTLY, SCHEMA, WINDOW, History, parts
+from .speeds import LEAST_SPREAD
 
 ROOT = Path(__file__).resolve().parents[1]
 # That of the nightly, else one beside the reports.
@@ -237,7 +238,7 @@ def spark(line: Sequence[float | None]) -> str:
     known = [value for value in line if value is not None]
     least, span = min(known), max(known) - min(known)
     # What hardly changes is a line, not mountains.
-    flat = span <= drift.LEAST_SPREAD * abs(max(known, key=abs))
+    flat = span <= LEAST_SPREAD * abs(max(known, key=abs))
     top = len(_BARS) - 1
     return "".join(
         " " if value is None else _BARS[top // 2 if flat else round((value - least) / span * top)]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from fleet import drift
-from fleet.drift import Change, Said, Window
+from fleet import drift, speeds
+from fleet.change import Change
+from fleet.drift import Said, Window
 
 CARD, OTHER = "GPU-aaaa", "GPU-bbbb"
 
@@ -284,7 +285,7 @@ SPEED = "gpu.GPU-aaaa.toolkit.12.3.tflops"
 
 def morning(values: Sequence[float | None], name: str = SPEED) -> list[Change]:
     """What is told of one measure after these nights, with the window that is looked at."""
-    return list(drift.of_speeds({("gpu01", name): values[-30:]}))
+    return list(speeds.of_speeds({("gpu01", name): values[-30:]}))
 
 
 def noisy(rng: random.Random, nights: int, sigma: float) -> list[float | None]:
@@ -324,8 +325,8 @@ def test_a_single_low_night_is_nothing() -> None:
 
 
 def test_a_past_of_few_nights_tells_nothing() -> None:
-    assert morning([50.0] * (drift.LEAST_NIGHTS - 1) + [30.0] * 2) == []
-    assert [it.strikes for it in morning([50.0] * drift.LEAST_NIGHTS + [30.0] * 2)] == [2]
+    assert morning([50.0] * (speeds.LEAST_NIGHTS - 1) + [30.0] * 2) == []
+    assert [it.strikes for it in morning([50.0] * speeds.LEAST_NIGHTS + [30.0] * 2)] == [2]
 
 
 def test_nights_without_a_measure_neither_count_nor_forgive() -> None:
@@ -348,7 +349,7 @@ def test_the_sentence_says_how_much_and_of_which_card() -> None:
 
 def test_a_card_is_told_once_whatever_computes_on_it() -> None:
     slow: list[float | None] = [50.0] * 10 + [40.0, 40.0]
-    found = list(drift.of_speeds({
+    found = list(speeds.of_speeds({
         ("gpu01", SPEED): slow, ("gpu01", "gpu.GPU-aaaa.stack.tensorflow-2.13.1.tflops"): slow,
         ("gpu01", "cpu.stack.tensorflow-2.13.1.tflops"): slow}))
     assert [it.text.partition(" multiplies")[0] for it in found] == ["GPU-aaaa", "The processor"]

@@ -1,0 +1,95 @@
+"""A measured speed against the host's own past: robust statistics, and two strikes. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from .change import Change, nights_of
+
+THROUGHPUT = "gpu.throughput"
+
+# A past of fewer nights tells nothing. Low is what lies so many deviations below the median, which
+# is taken to spread by this part of it at least: the clocks of two healthy nights do.
+LEAST_NIGHTS, DEVIATIONS, LEAST_SPREAD = 7, 3.5, 0.02
+# What is above this part of the best of its past cannot be low.
+NEVER_LOW = 1 - DEVIATIONS * LEAST_SPREAD
+# From the median deviation to the standard deviation of what is spread normally.
+MAD_TO_SIGMA = 1.4826
+STRIKES = 2
+
+
+def low(value: float, past: Sequence[float]) -> bool:
+    """Whether it lies below what its own past makes likely."""
+    if len(past) < LEAST_NIGHTS:
+        return False
+    usual = statistics.median(past)
+    if value >= NEVER_LOW * usual:
+        return False
+    spread = MAD_TO_SIGMA * statistics.median(abs(each - usual) for each in past)
+    return value < usual - DEVIATIONS * max(spread, LEAST_SPREAD * usual)
+
+
+@dataclass(frozen=True)
+class Slow:
+    """How many measured nights in a row were low, up to tonight and to the night before; usual."""
+
+    row: int
+    before: int
+    usual: float
+    now: float
+
+    @property
+    def drop(self) -> float:
+        """By which part of the usual it is lower."""
+        return 1 - self.now / self.usual
+
+
+def slowness(speeds: Sequence[float | None]) -> Slow | None:
+    """Of one measure, where it may be low or was. A low night is no part of what is usual."""
+    known = [value for value in speeds if value is not None]
+    if speeds[-1] is None or min(known[-2:]) >= NEVER_LOW * max(known):
+        return None
+    usual: list[float] = []
+    row = before = 0
+    for value in known:
+        before, is_low = row, low(value, usual)
+        row = row + 1 if is_low else 0
+        if not is_low:
+            usual.append(value)
+    # Tonight's is no part of the past that it is compared with.
+    past = usual if row else usual[:-1]
+    return Slow(row, before, statistics.median(past) if past else speeds[-1], speeds[-1])
+
+
+def of_speeds(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterator[Change]:
+    """Once for each card (or processor), by its largest loss, in the second low night."""
+    found: dict[tuple[str, str], list[tuple[Slow, str]]] = defaultdict(list)
+    for (host, name), line in speeds.items():
+        device, _, where = name.removesuffix(".tflops").partition(
+            ".toolkit." if ".toolkit." in name else ".stack.")
+        slow = slowness(line)
+        if slow:
+            how = f"in CUDA {where}" if ".toolkit." in name else f"in {where}"
+            found[host, device.removeprefix("gpu.")].append((slow, how))
+    for (host, device), each in found.items():
+        worst, how = max(each, key=lambda it: (it[0].row, it[0].drop))
+        # Without a UUID a card has its number.
+        title = {"cpu": "The processor"}.get(device, device if "-" in device else f"GPU {device}")
+        if worst.row == STRIKES:
+            yield Change(
+                "throughput", host, THROUGHPUT, f"{worst.usual:.4g} TFLOP/s",
+                f"{worst.now:.4g} TFLOP/s",
+                f"{title} multiplies at {worst.now:.4g} TFLOP/s {how},"
+                f" {worst.drop:.0%} below the {worst.usual:.4g} of its own past.",
+                "see gpu.throttle, gpu.settings and gpu.pcie; look who else computes on it;"
+                " ./gpufleet verify --deep shows temperatures and clocks under load", "bad",
+                worst.row)
+        elif not worst.row and any(slow.before >= STRIKES for slow, _ in each):
+            slow, how = max(each, key=lambda it: it[0].before)
+            yield Change(
+                "throughput", host, THROUGHPUT, None, f"{slow.now:.4g} TFLOP/s",
+                f"{title} multiplies as fast as before again {how}, after"
+                f" {nights_of(slow.before)}.", "", "good")
