@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
-from . import summary
+from . import news, page, summary, versions
 from .bundle import bundles
 from .errors import ConfigurationError
-from .judge import CHECK_IDS
 from .session import Session
 from .verdict import SYMBOLS, Verdict
 
 TEMPLATES = Path(__file__).parent / "templates"
 LATEST = "latest"
-# More than a screen of failures is read host by host.
-MOST_WRONG = 12
 
 
-def html(session: Session) -> str:
-    """The page: self-contained, nothing is loaded from anywhere."""
+def html(
+    session: Session, changes: dict[str, Any] | None = None, past: dict[str, Any] | None = None
+) -> str:
+    """The page: self-contained, nothing is loaded from anywhere.
+
+    What is wrong and what changed stand in it as plain HTML, for mail, paper and browsers without
+    scripts; the grid and the hosts' parts are drawn by its own script from the data in it.
+    `changes` and `past` are the documents of a night with a history, see docs/documents.md.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -34,28 +43,46 @@ def html(session: Session) -> str:
         lstrip_blocks=True,
     )
     session = session.for_people()
-    document = session.document
-    present = {check["id"] for host in session.hosts for check in host.result["checks"]}
+    style, script = ((TEMPLATES / name).read_text(encoding="utf-8")
+                     for name in ("report.css", "report.js"))
     return environment.get_template("report.html.j2").render(
-        document=document,
+        document=session.document,
         hosts=session.hosts,
-        check_ids=[name for name in CHECK_IDS if name in present],
-        results={host.name: {check["id"]: check for check in host.result["checks"]}
-                 for host in session.hosts},
         headline=summary.headline(session),
         wrong=summary.wrong(session),
-        most_wrong=MOST_WRONG,
         numbers={host.name: number for number, host in enumerate(session.hosts, 1)},
         proven=summary.proven(session),
         unproven=summary.unproven(session),
-        counts={host.name: summary.counts(host.result) for host in session.hosts},
+        verdicts=Counter(host.result["verdict"] for host in session.hosts),
         titles={verdict.value: title for verdict, title in summary.TITLES.items()},
         symbols={verdict.value: symbol for verdict, symbol in SYMBOLS.items()},
         classes={verdict.value: verdict.value.lower() for verdict in Verdict},
         worst=min((host.result["verdict"] for host in session.hosts),
                   key=[verdict.value for verdict in Verdict].index),
         seconds=session.seconds,
+        changes=changes,
+        strikes=news.strikes(changes),
+        news=[replace(each, remedy=session.said(each.remedy))
+              for each in (news.told(changes) if changes else ())],
+        trend=page.bad_nights(past),
+        versions=versions.versions(session),
+        data=_embedded(page.document(session, past)),
+        style=Markup(style),
+        script=Markup(script),
+        style_hash=_hash(style),
+        script_hash=_hash(script),
     )
+
+
+def _embedded(document: dict[str, Any]) -> Markup:
+    """JSON that no text in it can end: a host may well be called </script>."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def _hash(text: str) -> str:
+    """By which the page tells the browser what may run in it: this, and nothing that got in."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def file_name(host: str) -> str:
@@ -100,13 +127,16 @@ def new_directory(parent: Path) -> Path:
     raise FileExistsError(f"{parent} holds a thousand reports of this second")
 
 
-def write(directory: Path, session: Session) -> Path:
+def write(
+    directory: Path, session: Session, changes: dict[str, Any] | None = None,
+    past: dict[str, Any] | None = None,
+) -> Path:
     """Everything but JUnit, which pytest writes; the page's path."""
     save(directory, session)
     _write(directory / "report.json", _json(session.document))
-    page = directory / "report.html"
-    _write(page, html(session))
-    return page
+    path = directory / "report.html"
+    _write(path, html(session, changes, past))
+    return path
 
 
 def point_latest(directory: Path) -> Path:

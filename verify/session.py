@@ -82,15 +82,16 @@ class Session:
         """The same, its remedies with the words that stand in `where`; documents do without."""
         if not self.where:
             return self
-
-        def said(check: dict[str, str]) -> dict[str, str]:
-            remedy = re.sub(r"(\./gpufleet (?:plan|provision|remove|verify))\b",
-                            lambda found: f"{found[1]} {self.where}", check["remedy"])
-            return {**check, "remedy": remedy}
-
         return replace(self, hosts=[
-            replace(host, result={**host.result, "checks": list(map(said, host.result["checks"]))})
+            replace(host, result={**host.result, "checks": [
+                {**check, "remedy": self.said(check["remedy"])}
+                for check in host.result["checks"]]})
             for host in self.hosts])
+
+    def said(self, remedy: str) -> str:
+        """A remedy, its commands with the words that stand in `where`."""
+        return re.sub(r"(\./gpufleet (?:plan|provision|remove|verify))\b",
+                      lambda found: f"{found[1]} {self.where}", remedy) if self.where else remedy
 
 
 def plan_of(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,27 @@ TITLES = {
     Verdict.INCONCLUSIVE: "not fully judged",
     Verdict.NOT_DECLARED: "nothing declared",
 }
+
+
+RIGHT = {Verdict.PASS, Verdict.NOT_DECLARED}
+# In a text, where the host's own name stood. For private use, so that no text has it.
+OWN_NAME = "\ue000"
+# Hosts that a command names one by one.
+MOST_NAMED = 24
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One thing that is wrong: the checks that say so, and all hosts where they do."""
+
+    verdict: Verdict
+    cause: str
+    remedy: str
+    # As the first of the hosts has it.
+    evidence: str
+    # {id: statement}
+    checks: Mapping[str, str]
+    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -45,16 +67,54 @@ def _hosts(count: int) -> str:
     return "one host" if count == 1 else f"{count} hosts"
 
 
-def wrong(session: Session) -> list[tuple[HostRun, Mapping[str, str]]]:
-    """Every check that is neither healthy nor excused, the worst first."""
+def worst_first(session: Session) -> list[HostRun]:
+    """The hosts as people should read them: by verdict, by how much is wrong, by name."""
     order = list(Verdict)
-    found = [
-        (host, check)
-        for host in session.hosts
-        for check in host.result["checks"]
-        if check["verdict"] not in {Verdict.PASS, Verdict.NOT_DECLARED}
-    ]
-    return sorted(found, key=lambda pair: order.index(Verdict(pair[1]["verdict"])))
+
+    def rank(host: HostRun) -> tuple[int, int, list[tuple[int, str]]]:
+        wrongs = sum(check["verdict"] not in RIGHT for check in host.result["checks"])
+        # gpu2 before gpu10.
+        name = [(int(part), "") if part.isdigit() and part.isascii() else (-1, part)
+                for part in re.split(r"([0-9]{1,18})", host.name)]
+        return order.index(Verdict(host.result["verdict"])), -wrongs, name
+
+    return sorted(session.hosts, key=rank)
+
+
+def wrong(session: Session) -> list[Wrong]:
+    """What is neither healthy nor excused, the worst first: of one cause once, with all hosts."""
+    found: dict[tuple[Any, ...], list[HostRun]] = defaultdict(list)
+    evidence: dict[tuple[Any, ...], str] = {}
+    for host in worst_first(session):
+        causes: dict[tuple[str, ...], list[Mapping[str, str]]] = defaultdict(list)
+        for check in host.result["checks"]:
+            if check["verdict"] not in RIGHT:
+                said = [nameless(check[part], host.name) for part in ("cause", "remedy")]
+                causes[check["verdict"], *said].append(check)
+        for said_of, checks in causes.items():
+            key = *said_of, tuple((check["id"], check["statement"]) for check in checks)
+            found[key].append(host)
+            evidence.setdefault(key, checks[0]["evidence"])
+    order = list(Verdict)
+    return sorted(
+        (Wrong(Verdict(verdict), named(cause, names, "HOST"), named(remedy, names), evidence[key],
+               dict(checks), names)
+         for key, hosts in found.items()
+         for verdict, cause, remedy, checks in [key]
+         for names in [tuple(host.name for host in hosts)]),
+        key=lambda each: (order.index(each.verdict), -len(each.hosts)))
+
+
+def nameless(text: str, host: str) -> str:
+    """A text about a host, with a stand-in for its name: the same for all to whom it happened."""
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)", OWN_NAME, text) \
+        if host in text else text
+
+
+def named(text: str, hosts: Collection[str], many: str = "") -> str:
+    """The reverse: the one host's name, or all of them as `--limit` takes them, or `many`."""
+    several = many or (",".join(hosts) if len(hosts) <= MOST_NAMED else "HOST")
+    return text.replace(OWN_NAME, next(iter(hosts)) if len(hosts) == 1 else several)
 
 
 def proven(session: Session) -> list[str]:
@@ -129,7 +189,7 @@ def unproven(session: Session) -> list[Unproven]:
 def _named(names: list[str], hosts: list[HostRun]) -> str:
     if len(names) == len(hosts):
         return names[0] if len(names) == 1 else f"all {len(names)} hosts"
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return ", ".join(names) if len(names) <= 5 else f"{len(names)} of {len(hosts)} hosts"
 
 
 def counts(result: Mapping[str, Any]) -> dict[Verdict, int]:

@@ -75,6 +75,21 @@ def verdicts(plan: Document, snapshot: Document) -> dict[str, str]:
     return {check["id"]: check["verdict"] for check in judge.judge(plan, snapshot)["checks"]}
 
 
+def in_page(page: str) -> Document:
+    """The document in the HTML page, of which its script shows the hosts."""
+    found: Document = json.loads(
+        page.partition('<script type="application/json" id="data">')[2].partition("</script>")[0])
+    return found
+
+
+def of_page(page: str) -> dict[tuple[str, str], str]:
+    """{(host, check): verdict} of the page's document; what is shown of it: test_page.py."""
+    shown = in_page(page)
+    return {(host["name"], check): shown["letters"][letter] for host in shown["hosts"]
+            for (check, _), letter in zip(shown["checks"], host["checks"], strict=True)
+            if letter != "."}
+
+
 def data(snapshot: Document, section: str) -> Any:
     """The data of a section, to be changed."""
     return snapshot["sections"][section]["data"]

@@ -1,0 +1,186 @@
+"""What the page's own script shows, as one small document: a thousand hosts in about a megabyte.
+
+Each text stands in it once, and elsewhere by its number; in a text about a host its name is a
+stand-in, so that the same sentence about two hosts is one text. A verdict is a letter. A measured
+value is one of 64 steps between the least and the most of its row, which is finer than a screen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
+from typing import Any
+
+from . import versions
+from .judge import CHECK_IDS
+from .session import HostRun, Session
+from .summary import nameless, worst_first
+from .verdict import Verdict
+
+LETTERS = {
+    Verdict.PASS: "P",
+    Verdict.FAIL: "F",
+    Verdict.HUNG: "H",
+    Verdict.UNREACHABLE: "U",
+    Verdict.INCONCLUSIVE: "?",
+    Verdict.NOT_DECLARED: "-",
+}
+BAD = "FHU?"
+ABSENT = "."
+STEPS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+# Characters of evidence in a page; the rest of it is in report.json alone.
+MOST_EVIDENCE = 600_000
+# Measured values in a page. Of a fleet with more, the page has the newest nights.
+MOST_VALUES = 1_200_000
+NOWHERE = -1
+MEASURE = re.compile(r"(?:gpu\.([^.]+)|cpu)\.(stack|toolkit)\.(.+)\.tflops")
+
+
+class Texts:
+    """Each text once, by its number; number 0 is no text."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {"": 0}
+        self.evidence_left = MOST_EVIDENCE
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+    def evidence(self, text: str) -> int:
+        """The same, for as long as there is room."""
+        if text not in self.numbers:
+            if self.evidence_left < len(text):
+                return NOWHERE
+            self.evidence_left -= len(text)
+        return self.number(text)
+
+
+def document(session: Session, past: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Everything that the script shows. `past` is what was seen before, as `fleet.history` has it.
+
+    `hosts` are in the session's order, `order` are their places, the worst first. Of a host,
+    `wrong` are `[check, cause, remedy, evidence]`, `seen` are `[check, evidence]`, and `excused` is
+    the place in `excuses` of its `[check, declaration]`. A check is its place in `checks`, a text
+    its number in `texts`, -1 where it did not fit.
+    """
+    texts = Texts()
+    checks = {check["id"]: check["statement"]
+              for host in session.hosts for check in host.result["checks"]}
+    places = {name: place for place, name in enumerate(_in_order(checks))}
+    order = worst_first(session)
+    excuses: dict[tuple[tuple[int, int], ...], int] = {}
+    hosts = {host.name: _host(host, places, texts, excuses) for host in order}
+    # What is wrong has its evidence in the page before what is right, of all hosts.
+    for host in order:
+        hosts[host.name]["seen"] = _seen(host, places, texts)
+    nights = _nights(past, hosts)
+    for host in order:
+        known = past["hosts"].get(host.name) if past else None
+        hosts[host.name] |= {
+            "nights": known["verdicts"][-len(nights):] if known and nights else "",
+            "series": list(_series(host, known, len(nights), texts)) if known else [],
+        }
+    numbers = {host.name: place for place, host in enumerate(session.hosts)}
+    return {
+        "letters": {letter: verdict.value for verdict, letter in LETTERS.items()},
+        "checks": [[name, checks[name]] for name in places],
+        "nights": nights,
+        "steps": STEPS,
+        "hosts": [hosts[host.name] for host in session.hosts],
+        "order": [numbers[host.name] for host in order],
+        "excuses": [list(map(list, excuse)) for excuse in excuses],
+        "texts": list(texts.numbers),
+    }
+
+
+def _in_order(checks: Iterable[str]) -> list[str]:
+    """Room by room, and in each as the judge asks; what it no longer knows comes last."""
+    known = {name: place for place, name in enumerate(CHECK_IDS)}
+    asked = sorted(checks, key=lambda name: known.get(name, len(known)))
+    rooms = list(dict.fromkeys(name.partition(".")[0] for name in asked))
+    return sorted(asked, key=lambda name: rooms.index(name.partition(".")[0]))
+
+
+def _host(host: HostRun, places: Mapping[str, int], texts: Texts,
+          excuses: dict[tuple[tuple[int, int], ...], int]) -> dict[str, Any]:
+    letters = [ABSENT] * len(places)
+    wrong, excused = [], []
+    for check in host.result["checks"]:
+        place, verdict = places[check["id"]], Verdict(check["verdict"])
+        letters[place] = LETTERS[verdict]
+        if verdict is Verdict.NOT_DECLARED:
+            excused.append((place, texts.number(check["cause"])))
+        elif verdict is not Verdict.PASS:
+            said = [nameless(check[part], host.name) for part in ("cause", "remedy", "evidence")]
+            wrong.append([place, *map(texts.number, said[:2]), texts.evidence(said[2])])
+    return {
+        "name": host.name,
+        "verdict": LETTERS[Verdict(host.result["verdict"])],
+        "checks": "".join(letters),
+        "about": texts.number(versions.in_short(host)),
+        "wrong": wrong,
+        "excused": excuses.setdefault(tuple(excused), len(excuses)),
+    }
+
+
+def _seen(host: HostRun, places: Mapping[str, int], texts: Texts) -> list[list[int]]:
+    return [[places[check["id"]], texts.evidence(nameless(check["evidence"], host.name))]
+            for check in host.result["checks"]
+            if check["verdict"] == Verdict.PASS and check["evidence"]]
+
+
+def _nights(past: Mapping[str, Any] | None, hosts: Iterable[str]) -> list[str]:
+    """The newest nights of which all hosts' values fit into the page."""
+    if not past:
+        return []
+    rows = sum(1 for name in hosts for measure in past["hosts"].get(name, {}).get("measures", ())
+               if MEASURE.fullmatch(measure))
+    nights: list[str] = past["nights"]
+    return nights[-max(2, MOST_VALUES // max(1, rows)):]
+
+
+def _series(
+    host: HostRun, known: Mapping[str, Any], nights: int, texts: Texts
+) -> Iterator[list[Any]]:
+    """`[what, which GPU, least, most, median, last, steps]` of each row of throughputs."""
+    cards = versions.gpu_numbers(host)
+    found = []
+    for name, values in known.get("measures", {}).items():
+        match = MEASURE.fullmatch(name)
+        numbers = [value for value in values[-nights:] if value is not None]
+        if match and numbers:
+            card, kind, what = match.groups()
+            which = "CPU" if card is None else f"GPU {cards.get(card, card)}"[:16]
+            title = f"CUDA {what}" if kind == "toolkit" else what
+            found.append((title, len(which), which, values[-nights:], numbers))
+    for title, _, which, values, numbers in sorted(found, key=lambda row: row[:3]):
+        least, most = min(numbers), max(numbers)
+        yield [texts.number(title), texts.number(which), *map(_short, (
+            least, most, median(numbers), values[-1])), _steps(values, least, most)]
+
+
+def _steps(values: Iterable[float | None], least: float, most: float) -> str:
+    span = (most - least) or 1
+    return "".join(
+        ABSENT if value is None else STEPS[round((value - least) / span * (len(STEPS) - 1))]
+        for value in values)
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def bad_nights(past: Mapping[str, Any] | None) -> list[tuple[str, int, dict[str, int]]]:
+    """Each night, how many hosts were not healthy, and of which verdict; the oldest first."""
+    if not past:
+        return []
+    verdicts = {letter: verdict.value for verdict, letter in LETTERS.items()}
+    columns: list[Counter[str]] = [Counter() for _ in past["nights"]]
+    for host in past["hosts"].values():
+        for column, letter in zip(columns, host["verdicts"], strict=False):
+            column[letter] += 1
+    return [(night, sum(column[letter] for letter in BAD),
+             {verdicts[letter]: column[letter] for letter in BAD if column[letter]})
+            for night, column in zip(past["nights"], columns, strict=True)]
