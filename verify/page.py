@@ -8,12 +8,12 @@ value is one of 64 steps between the least and the most of its row, which is fin
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from . import versions
+from . import news, versions
 from .judge import CHECK_IDS
 from .session import HostRun, Session
 from .summary import nameless, worst_first
@@ -31,9 +31,12 @@ BAD = "FHU?"
 ABSENT = "."
 STEPS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 # Characters of evidence in a page; the rest of it is in report.json alone.
-MOST_EVIDENCE = 600_000
-# Measured values in a page. Of a fleet with more, the page has the newest nights.
-MOST_VALUES = 1_200_000
+MOST_EVIDENCE = 500_000
+# Characters of measured values in a page. Where there are more, it has the newest nights, so many
+# at least, and those of the worst hosts; a row takes some characters beside its values.
+MOST_MEASURED = 1_800_000
+LEAST_NIGHTS = 14
+ROW = 40
 NOWHERE = -1
 MEASURE = re.compile(r"(?:gpu\.([^.]+)|cpu)\.(stack|toolkit)\.(.+)\.tflops")
 
@@ -57,13 +60,17 @@ class Texts:
         return self.number(text)
 
 
-def document(session: Session, past: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Everything that the script shows. `past` is what was seen before, as `fleet.history` has it.
+def document(
+    session: Session, past: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything that the script shows; `past` and `changes` are what a history knows of it.
 
     `hosts` are in the session's order, `order` are their places, the worst first. Of a host,
     `wrong` are `[check, cause, remedy, evidence]`, `seen` are `[check, evidence]`, and `excused` is
-    the place in `excuses` of its `[check, declaration]`. A check is its place in `checks`, a text
-    its number in `texts`, -1 where it did not fit.
+    the place in `excuses` of its `[check, declaration]`; `changed` are texts, and `series` is null
+    where it did not fit. A check is its place in `checks`, a text its number in `texts`, -1 where
+    it did not fit.
     """
     texts = Texts()
     checks = {check["id"]: check["statement"]
@@ -75,12 +82,20 @@ def document(session: Session, past: Mapping[str, Any] | None = None) -> dict[st
     # What is wrong has its evidence in the page before what is right, of all hosts.
     for host in order:
         hosts[host.name]["seen"] = _seen(host, places, texts)
-    nights = _nights(past, hosts)
+    changed: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for change in changes["changes"] if changes else ():
+        changed[change["host"]].append(change)
+    nights, left = _nights(past, hosts), MOST_MEASURED
     for host in order:
         known = past["hosts"].get(host.name) if past else None
+        series = list(_series(host, known, len(nights), texts)) if known else []
+        left -= len(series) * (ROW + len(nights))
         hosts[host.name] |= {
+            "changed": [
+                texts.number(nameless(" ".join([", ".join(each.checks), each.text]), host.name))
+                for each in news.told({"changes": changed[host.name]})],
             "nights": known["verdicts"][-len(nights):] if known and nights else "",
-            "series": list(_series(host, known, len(nights), texts)) if known else [],
+            "series": series if left >= 0 or not series else None,
         }
     numbers = {host.name: place for place, host in enumerate(session.hosts)}
     return {
@@ -132,13 +147,13 @@ def _seen(host: HostRun, places: Mapping[str, int], texts: Texts) -> list[list[i
 
 
 def _nights(past: Mapping[str, Any] | None, hosts: Iterable[str]) -> list[str]:
-    """The newest nights of which all hosts' values fit into the page."""
+    """The newest nights, as many as fit into the page of all hosts."""
     if not past:
         return []
     rows = sum(1 for name in hosts for measure in past["hosts"].get(name, {}).get("measures", ())
                if MEASURE.fullmatch(measure))
     nights: list[str] = past["nights"]
-    return nights[-max(2, MOST_VALUES // max(1, rows)):]
+    return nights[-max(LEAST_NIGHTS, MOST_MEASURED // max(1, rows) - ROW):]
 
 
 def _series(
@@ -152,7 +167,8 @@ def _series(
         numbers = [value for value in values[-nights:] if value is not None]
         if match and numbers:
             card, kind, what = match.groups()
-            which = "CPU" if card is None else f"GPU {cards.get(card, card)}"[:16]
+            short = cards.get(card, (card or "").removeprefix("GPU-")[:8])
+            which = "CPU" if card is None else f"GPU {short}"
             title = f"CUDA {what}" if kind == "toolkit" else what
             found.append((title, len(which), which, values[-nights:], numbers))
     for title, _, which, values, numbers in sorted(found, key=lambda row: row[:3]):

@@ -66,7 +66,7 @@ def html(
               for each in (news.told(changes) if changes else ())],
         trend=page.bad_nights(past),
         versions=versions.versions(session),
-        data=_embedded(page.document(session, past)),
+        data=_embedded(page.document(session, past, changes)),
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),

@@ -154,8 +154,10 @@ def test_a_thousand_hosts_are_small_and_quick(show: Open, fleets: dict[str, Flee
     assert min(times) < MOST_MS
 
 
-def test_the_worst_night_fits_too() -> None:
+def test_the_worst_night_and_the_longest_past_fit_too() -> None:
     assert len(report.html(all_broken(1000)).encode()) < MOST_BYTES
+    found = fleet(1000, nights=90, broken=0.3)
+    assert len(report.html(found.session, found.changes, found.past).encode()) < MOST_BYTES
 
 
 def test_what_is_shown_of_each_host_is_what_was_judged(
@@ -205,7 +207,11 @@ def test_the_grid_is_worst_first_filtered_and_searched(
     down = [host.name for host in unwell if host.result["verdict"] == "UNREACHABLE"]
     assert rows() == down and chip.get_attribute("aria-pressed") == "true"
     assert shown(browser, "#showing") == [f"{len(down)} of 1000 hosts, the worst first."]
-    browser.find_element(By.CSS_SELECTOR, ".chips button").click()
+    everyone, *_, changed = browser.find_elements(By.CSS_SELECTOR, ".chips button")
+    changed.click()
+    news = {change["host"] for change in fleets["thousand"].changes["changes"]}
+    assert changed.text == f"↕ {len(news)} changed" and set(rows()) == news
+    everyone.click()
     find = browser.find_element(By.ID, "find")
     for words, expected in (
         (names[-1], [names[-1]]),

@@ -60,11 +60,22 @@ def test_of_too_many_values_the_newest_nights_stay(
 ) -> None:
     assert len(page.document(eight.session, eight.past)["nights"]) == MONTH
     rows = sum(len(host["measures"]) for host in eight.past["hosts"].values())
-    monkeypatch.setattr(page, "MOST_VALUES", rows * 7)
+    monkeypatch.setattr(page, "MOST_MEASURED", rows * (page.ROW + 20))
     document = page.document(eight.session, eight.past)
-    assert document["nights"] == eight.past["nights"][-7:]
-    assert {len(host["nights"]) for host in document["hosts"]} == {7}
-    assert {len(row[-1]) for host in document["hosts"] for row in host["series"]} == {7}
+    assert document["nights"] == eight.past["nights"][-20:]
+    assert {len(host["nights"]) for host in document["hosts"]} == {20}
+    assert {len(row[-1]) for host in document["hosts"] for row in host["series"]} == {20}
+
+
+def test_of_too_many_rows_those_of_the_worst_hosts_stay(
+    eight: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = max(len(host["measures"]) for host in eight.past["hosts"].values())
+    monkeypatch.setattr(page, "MOST_MEASURED", 5 * rows * (page.ROW + page.LEAST_NIGHTS))
+    document = page.document(eight.session, eight.past)
+    assert len(document["nights"]) == page.LEAST_NIGHTS
+    has = [document["hosts"][place]["series"] is not None for place in document["order"]]
+    assert has == [True] * 5 + [False] * 3
 
 
 def test_a_value_is_kept_finer_than_a_screen_and_a_gap_stays_one(eight: Fleet) -> None:

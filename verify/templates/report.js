@@ -45,7 +45,7 @@ function nightsOf(host) {
 
 function rates(host) {
   if (!host.rates) {
-    host.rates = host.series.map(([what, which, least, most, median, last, steps]) => ({
+    host.rates = (host.series || []).map(([what, which, least, most, median, last, steps]) => ({
       what: text(what, host), which: text(which, host), median, last,
       values: [...steps].map((step) => step === "." ? null
         : least + (most - least) * data.steps.indexOf(step) / (data.steps.length - 1)),
@@ -116,7 +116,8 @@ function chart(title, found) {
   const days = data.nights.map((night) => night.slice(5, 10));
   const label = `${title}: matrix products in TFLOP/s over ${nights} nights, between `
     + `${Math.min(...all).toFixed(1)} and ${Math.max(...all).toFixed(1)}. The table has each GPU.`;
-  const drawing = shape("svg", { width, height, role: "img", "aria-label": label },
+  const drawing = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": label },
     ...ticks(low, high).flatMap(([at, told]) => [
       shape("path", { class: "rule", d: `M${left} ${y(at).toFixed(1)}H${width - right}` }),
       shape("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end" }, told)]),
@@ -144,6 +145,10 @@ function chart(title, found) {
 function charts(host) {
   const by = new Map();
   rates(host).forEach((rate) => by.set(rate.what, [...(by.get(rate.what) || []), rate]));
+  if (!host.series) {
+    return el("p", { class: "quiet" }, "This page has no room for its history: ",
+      el("code", {}, `./gpufleet history --host ${host.name}`));
+  }
   if (!by.size || data.nights.length < 2) return null;
   return el("div", { class: "charts" }, ...[...by].map(([title, found]) => chart(title, found)));
 }
@@ -182,6 +187,9 @@ function insideOf(host) {
   places.sort((a, b) => bad(host.checks[b]) - bad(host.checks[a]) || a - b);
   return el("div", { class: "checks" },
     host.about ? el("p", { class: "quiet" }, text(host.about, host)) : null,
+    host.changed.length
+      ? el("div", {}, el("h4", {}, "Changed since the night before"), el("ul", { class: "plain" },
+        ...host.changed.map((change) => el("li", {}, text(change, host))))) : null,
     charts(host),
     ...places.map((place) => checkOf(host, place, host.checks[place], wrong.get(place),
       seen.get(place), excused.get(place))));
@@ -210,15 +218,19 @@ function open(host) {
 
 // --- All hosts -------------------------------------------------------------------------------------
 
-const wanted = { verdict: "", find: "", narrow: false, most: atOnce };
+const wanted = { choice: "", find: "", narrow: false, most: atOnce };
 
 function haystack(host) {
-  host.haystack ??= [host.name, text(host.about, host), ...host.wrong.flatMap(([place, cause]) =>
+  host.haystack ??= [host.name, text(host.about, host),
+    ...host.changed.map((change) => text(change, host)), ...host.wrong.flatMap(([place, cause]) =>
     [data.checks[place][0], text(cause, host)])].join("\n").toLowerCase();
   return host.haystack;
 }
 
-const matches = (host) => (!wanted.verdict || host.verdict === wanted.verdict)
+// What a button chooses: all hosts, those of a verdict, those that changed.
+const chosen = (host, choice) => !choice || host.verdict === choice
+  || (choice === "changed" && host.changed.length > 0);
+const matches = (host) => chosen(host, wanted.choice)
   && wanted.find.toLowerCase().split(/\s+/).every((word) => haystack(host).includes(word));
 
 function rowOf(host, columns, past, speed) {
@@ -267,13 +279,13 @@ function show() {
   const somewhere = data.checks.map((_, place) => place);
   const unwell = somewhere.filter((place) => all.some((host) => bad(host.checks[place])));
   const columns = wanted.narrow && unwell.length ? unwell : somewhere;
-  const past = all.some((host) => host.nights), speed = all.some((host) => host.series.length);
+  const past = all.some((host) => host.nights), speed = all.some((host) => host.series?.length);
   $(".grid").replaceChildren(headOf(columns, past, speed),
     el("tbody", {}, ...rows.map((host) => rowOf(host, columns, past, speed))));
   const known = data.checks.some(([id]) => id.includes(wanted.find.toLowerCase()));
   $("#showing").textContent = found.length
     ? `${rows.length} of ${all.length} hosts, the worst first.`
-    : wanted.find && known && !wanted.verdict
+    : wanted.find && known && !wanted.choice
       ? "No host: that check is healthy wherever it was judged." : "No host is so.";
   $("#parts").replaceChildren(...rows.map(partOf));
   const more = $(".more-hosts");
@@ -287,23 +299,22 @@ function show() {
 }
 
 function chips() {
-  const count = {};
-  data.hosts.forEach((host) => { count[host.verdict] = (count[host.verdict] || 0) + 1; });
-  const letters = ["", ...Object.keys(data.letters).filter((letter) => count[letter])];
-  const chip = (letter) => {
-    const button = el("button", { type: "button", "aria-pressed": letter === wanted.verdict },
-      letter ? `${symbols[letter]} ${count[letter]} ${titles[letter]}` : `All ${data.hosts.length}`);
-    button.addEventListener("click", () => { ask({ verdict: letter }); });
-    button.letter = letter;
-    return button;
-  };
-  $(".chips").append(...letters.map(chip));
+  for (const choice of ["", ...Object.keys(data.letters), "changed"]) {
+    const count = data.hosts.filter((host) => chosen(host, choice)).length;
+    if (count) {
+      const button = el("button", { type: "button", "aria-pressed": !choice }, !choice
+        ? `All ${count}` : [symbols[choice] || "↕", count, titles[choice] || choice].join(" "));
+      button.choice = choice;
+      button.addEventListener("click", () => { ask({ choice }); });
+      $(".chips").append(button);
+    }
+  }
 }
 
 function ask(more) {
   Object.assign(wanted, more, { most: atOnce });
   $(".chips").childNodes.forEach((button) =>
-    button.setAttribute("aria-pressed", button.letter === wanted.verdict));
+    button.setAttribute("aria-pressed", button.choice === wanted.choice));
   show();
 }
 
