@@ -12,6 +12,11 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.expected_conditions import (
+    invisibility_of_element_located,
+    visibility_of_element_located,
+)
+from selenium.webdriver.support.wait import WebDriverWait
 from selenium_axe_python import Axe
 
 from tests.fleet_documents import Fleet, all_broken, fleet
@@ -165,7 +170,8 @@ def test_what_is_shown_of_each_host_is_what_was_judged(
 ) -> None:
     browser = show("eight")
     browser.execute_script("document.querySelectorAll('.host').forEach((host) => host.open = true)")
-    browser.execute_async_script("setTimeout(arguments[0], 100)")
+    WebDriverWait(browser, 20).until(lambda it: len(
+        it.find_elements(By.CSS_SELECTOR, ".host > .checks")) == len(fleets["eight"].past["hosts"]))
     found = browser.execute_script(
         "return [...document.querySelectorAll('.check')].map((check) => [check.id,"
         " check.querySelector('.mark').title, check.querySelector('.mark').innerText,"
@@ -238,11 +244,11 @@ def test_the_keyboard_gets_everywhere(show: Open) -> None:
     aim = str(cell.get_attribute("href")).partition("#")[2]
     assert cell.accessible_name.endswith(": FAIL")
     cell.send_keys(Keys.ENTER)
-    assert browser.find_element(By.ID, aim).is_displayed()
+    WebDriverWait(browser, 20).until(visibility_of_element_located((By.ID, aim)))
     focused = browser.switch_to.active_element
     assert focused.tag_name == "summary"
     focused.send_keys(Keys.SPACE)
-    assert not browser.find_element(By.ID, aim).is_displayed()
+    WebDriverWait(browser, 20).until(invisibility_of_element_located((By.ID, aim)))
 
 
 def test_a_link_opens_a_host_that_is_not_in_the_list(
@@ -287,8 +293,12 @@ def test_what_changed_is_on_top_and_said_once(show: Open, fleets: dict[str, Flee
     assert f"6.1.0-26-amd64 {hosts} hosts:" in odd
 
 
-def test_a_phone_has_it_all_in_its_width(show: Open) -> None:
-    for what in ("thousand", "eight"):
+def test_a_phone_has_it_all_in_its_width(show: Open, fleets: dict[str, Fleet]) -> None:
+    long = "gpu-node-003.rack17.datacenter-frankfurt-2.research.example.org"
+    host = fleets["one"].session.hosts[0]
+    named = Session([HostRun(long, host.snapshot, host.plan, host.result),
+                     HostRun(f"x-{long}", None, {}, judge.unreachable(long * 3, long * 3, ""))])
+    for what in ("thousand", "eight", named):
         browser = show(what, "#h1", width=390)
         assert browser.execute_script("return document.documentElement.scrollWidth") == 390
 

@@ -253,7 +253,7 @@ function rowOf(host, columns, past, speed) {
     }
   }
   return el("tr", {},
-    el("th", { scope: "row" }, el("a", { href: `#${host.id}` }, host.name)),
+    el("th", { scope: "row", title: host.name }, el("a", { href: `#${host.id}` }, host.name)),
     past ? el("td", { class: "past" }, ...[nightsOf(host)]) : null,
     speed ? el("td", { class: "speed" }, ...sparkOf(host)) : null, ...cells);
 }
