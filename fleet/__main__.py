@@ -8,6 +8,7 @@ import sys
 VERBS = {
     "history": "fleet.history_cli",
     "nightly": "fleet.nightly",
+    "pack": "fleet.pack",
     "provision": "fleet.provision",
     "rollout": "fleet.rollout",
 }
