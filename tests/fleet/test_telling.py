@@ -1,0 +1,146 @@
+"""Messages and channels: what changed and a link, tried again where that helps, no secret told."""
+
+from __future__ import annotations
+
+import json
+import smtplib
+import urllib.error
+from typing import Any
+
+import pytest
+
+from fleet import telling
+from fleet.config import Mail, Webhook
+
+from .conftest import Listener, change
+
+LINK = "https://gpu.example.org/reports/2026-11-21T03-00-00Z/report.html"
+MAIL = Mail("127.0.0.1", 25, "none", "gpufleet@example.org", ("ops@example.org", "b@example.org"))
+
+
+def test_a_message_has_what_changed_and_a_link(changes: dict[str, Any]) -> None:
+    message = telling.of_night(changes, LINK, ["gpu01 was drained."])
+    assert message.subject == "gpufleet: 2 hosts worse, 1 host better (98 of 100 healthy)"
+    assert telling.plain(message) == f"""\
+2026-11-21T03:00:00Z: 98 of 100 hosts are healthy. The night before it was 99 of 100.
+
+Worse
+  gpu01, gpu02: 1 of its 39 files changed [cudnn.files]
+    remedy: ./gpufleet provision --limit gpu01,gpu02
+
+Better
+  gpu09: it answers again [host.reachable]
+
+gpu01 was drained.
+
+The whole report: {LINK}
+"""
+
+
+def test_a_night_without_a_change_is_quiet_and_the_first_one_is_not(
+    changes: dict[str, Any]
+) -> None:
+    quiet = {**changes, "changes": []}
+    assert not telling.worth_telling(quiet)
+    assert telling.worth_telling(quiet, ["gpu01 was drained."])
+    assert telling.worth_telling(changes)
+    first = {**quiet, "since": None, "hosts_before": None}
+    assert telling.worth_telling(first)
+    assert "first night" in telling.of_night(first, LINK).subject
+
+
+def test_a_thousand_changes_stay_one_readable_message(changes: dict[str, Any]) -> None:
+    changes["changes"] = [change(f"gpu{n:04}") for n in range(1000)]
+    text = telling.plain(telling.of_night(changes, LINK))
+    assert "gpu0007 and 992 more: 1 of its 39" in text
+    changes["changes"] = [change("gpu01", f"check.{n}") for n in range(1000)]
+    message = telling.of_night(changes, LINK)
+    assert "and 940 more; the report has them all" in telling.plain(message)
+    sent = telling.slack(message)["text"]
+    assert len(sent) < 4000 and sent.endswith(LINK)
+    assert len(message.document["changes"]) == 1000
+
+
+def test_mail_is_plain_text_and_a_small_page_that_loads_nothing(changes: dict[str, Any]) -> None:
+    changes["changes"][0]["text"] = "<script>alert(1)</script>"
+    made = telling.mail(telling.of_night(changes, LINK), MAIL)
+    assert made["To"] == "ops@example.org, b@example.org"
+    assert made["Auto-Submitted"] == "auto-generated"
+    plain, page = made.iter_parts()
+    assert plain.get_content_type() == "text/plain"
+    assert "<script>" in plain.get_content()
+    html = page.get_content()
+    assert "&lt;script&gt;" in html and "<script" not in html and "src=" not in html
+    assert f'<a href="{LINK}">' in html
+
+
+def test_slack_gets_text_with_nothing_that_it_would_act_on(changes: dict[str, Any]) -> None:
+    changes["changes"][0]["text"] = "<!channel> & co"
+    sent = telling.slack(telling.of_night(changes, LINK))
+    assert list(sent) == ["text"]
+    assert "&lt;!channel&gt; &amp; co" in sent["text"]
+    assert sent["text"].startswith("gpufleet: ")
+
+
+def channel(webhook: Webhook) -> telling.Channel:
+    return telling.Channel("webhook at 127.0.0.1", "webhook 1",
+                           lambda message: telling.send_webhook(webhook, message))
+
+
+def test_a_webhook_gets_the_changes_as_a_document(
+    changes: dict[str, Any], listener: Listener
+) -> None:
+    webhook = Webhook(listener.url, "json", "hunter2")
+    telling.tell(channel(webhook), telling.of_night(changes, LINK), 5)
+    [(method, headers, body)] = listener.heard
+    assert (method, headers["Authorization"]) == ("POST", "Bearer hunter2")
+    assert headers["Content-Type"] == "application/json"
+    assert body == {"event": "night", **changes, "done": [], "report": LINK}
+
+
+def test_one_that_is_busy_is_tried_again(changes: dict[str, Any], listener: Listener) -> None:
+    listener.answers = [503, 429]
+    telling.tell(channel(Webhook(listener.url)), telling.of_night(changes, LINK), 20)
+    assert len(listener.heard) == 3
+
+
+@pytest.mark.parametrize(("answer", "words"), [(404, "it answered 404"), (302, "it answered 302")])
+def test_one_that_refuses_is_not_tried_again_and_said_without_its_address(
+    changes: dict[str, Any], listener: Listener, answer: int, words: str
+) -> None:
+    listener.answers = [answer]
+    with pytest.raises(telling.NotToldError) as error:
+        telling.tell(channel(Webhook(listener.url)), telling.of_night(changes, LINK), 20)
+    assert words in str(error.value)
+    assert "s3cret" not in str(error.value)
+    assert len(listener.heard) == 1
+
+
+def test_nobody_there_is_given_up_in_time(changes: dict[str, Any]) -> None:
+    with pytest.raises(telling.NotToldError, match="refused"):
+        telling.tell(channel(Webhook("http://127.0.0.1:1/s3cret")),
+                     telling.of_night(changes, LINK), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (smtplib.SMTPServerDisconnected("gone"), True),
+        (smtplib.SMTPConnectError(421, "busy"), True),
+        (smtplib.SMTPAuthenticationError(535, b"no"), False),
+        (smtplib.SMTPRecipientsRefused({"a@b": (550, b"unknown")}), False),
+        (smtplib.SMTPNotSupportedError("STARTTLS"), False),
+        (TimeoutError(), True),
+        (urllib.error.URLError(ConnectionRefusedError()), True),
+        (ValueError("a header"), False),
+    ],
+)
+def test_only_what_may_pass_is_tried_again(error: Exception, again: bool) -> None:
+    assert telling.passing(error) is again
+
+
+def test_a_failure_is_told_as_one(changes: dict[str, Any]) -> None:
+    message = telling.of_failure(["history: the disk is full"], "2026-11-21T03:00:00Z", None)
+    assert "No host was judged" in telling.plain(message)
+    assert "the disk is full" in telling.plain(message)
+    assert json.loads(json.dumps(message.document))["event"] == "failure"
