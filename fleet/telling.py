@@ -81,12 +81,12 @@ def of_night(changes: Mapping[str, Any], link: str, done: Iterable[str] = ()) ->
     hosts = changes["hosts"]
     total, healthy = sum(hosts.values()), hosts.get(HEALTHY, 0)
     before = changes.get("hosts_before")
-    was = f" The night before it was {before.get(HEALTHY, 0)} of {sum(before.values())}." \
-        if before else " This was the first night."
+    was = f"the night before, {before.get(HEALTHY, 0)} of {sum(before.values())}" if before \
+        else "this was the first night"
     done = tuple(done)
     return Message(
         f"gpufleet: {', '.join(counts) or 'first night'} ({healthy} of {total} healthy)",
-        f"{changes['night']}: {healthy} of {total} hosts are healthy.{was}",
+        f"{changes['night']}: {healthy} of {total} hosts healthy; {was}.",
         {weight: lines for weight, lines in groups.items() if lines},
         len(rows) - len(kept), done, link,
         {"event": "night", **changes, "done": list(done), "report": link})
@@ -112,8 +112,11 @@ def of_test(when: str) -> Message:
 def grouped(changes: Iterable[Mapping[str, Any]]) -> list[tuple[str, Line]]:
     """(weight, line), the bad ones first; what happened on many hosts alike is one line."""
     def same(change: Mapping[str, Any]) -> tuple[int, str, str, str]:
-        return (list(HEADINGS).index(change["weight"]), change.get("check") or change["kind"],
-                change["text"], _without(change.get("remedy") or "", change["host"]))
+        # The text mostly has the check's name in it.
+        check = change.get("check") or change["kind"]
+        return (list(HEADINGS).index(change["weight"]),
+                "" if check in change["text"] else f" [{check}]", change["text"],
+                _without(change.get("remedy") or "", change["host"]))
 
     found = []
     for (weight, check, text, remedy), alike in groupby(sorted(changes, key=same), same):
@@ -138,7 +141,7 @@ def plain(message: Message) -> str:
     parts = [message.summary]
     for weight, lines in message.groups.items():
         parts.append("\n".join([HEADINGS[weight]] + [
-            f"  {line.hosts}: {line.text} [{line.check}]"
+            f"  {line.hosts}: {line.text}{line.check}"
             + (f"\n    remedy: {line.remedy}" if line.remedy and weight == "bad" else "")
             for line in lines]))
     if message.left_out:
@@ -155,7 +158,7 @@ def mail(message: Message, settings: Mail) -> EmailMessage:
     made = EmailMessage()
     made["Subject"], made["From"], made["To"] = (
         message.subject, settings.sender, ", ".join(settings.to))
-    made["Date"], made["Message-ID"] = formatdate(), make_msgid(
+    made["Date"], made["Message-ID"] = formatdate(usegmt=True), make_msgid(
         domain=settings.sender.rpartition("@")[2])
     # No out-of-office note answers this.
     made["Auto-Submitted"] = "auto-generated"

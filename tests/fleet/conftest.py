@@ -16,7 +16,7 @@ import pytest
 def change(host: str, check: str = "cudnn.files", **more: Any) -> dict[str, Any]:
     """A row of the document of changes."""
     return {"kind": "failure", "host": host, "check": check, "before": "PASS", "after": "FAIL",
-            "text": "1 of its 39 files changed", "weight": "bad", "strikes": 1,
+            "text": "cudnn.files fails: 1 of its 39 files changed", "weight": "bad", "strikes": 1,
             "remedy": f"./gpufleet provision --limit {host}", **more}
 
 

@@ -22,10 +22,10 @@ def test_a_message_has_what_changed_and_a_link(changes: dict[str, Any]) -> None:
     message = telling.of_night(changes, LINK, ["gpu01 was drained."])
     assert message.subject == "gpufleet: 2 hosts worse, 1 host better (98 of 100 healthy)"
     assert telling.plain(message) == f"""\
-2026-11-21T03:00:00Z: 98 of 100 hosts are healthy. The night before it was 99 of 100.
+2026-11-21T03:00:00Z: 98 of 100 hosts healthy; the night before, 99 of 100.
 
 Worse
-  gpu01, gpu02: 1 of its 39 files changed [cudnn.files]
+  gpu01, gpu02: cudnn.files fails: 1 of its 39 files changed
     remedy: ./gpufleet provision --limit gpu01,gpu02
 
 Better
@@ -52,7 +52,7 @@ def test_a_night_without_a_change_is_quiet_and_the_first_one_is_not(
 def test_a_thousand_changes_stay_one_readable_message(changes: dict[str, Any]) -> None:
     changes["changes"] = [change(f"gpu{n:04}") for n in range(1000)]
     text = telling.plain(telling.of_night(changes, LINK))
-    assert "gpu0007 and 992 more: 1 of its 39" in text
+    assert "gpu0007 and 992 more: cudnn.files fails: 1 of its 39" in text
     changes["changes"] = [change("gpu01", f"check.{n}") for n in range(1000)]
     message = telling.of_night(changes, LINK)
     assert "and 940 more; the report has them all" in telling.plain(message)
