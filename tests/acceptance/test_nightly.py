@@ -7,9 +7,11 @@ node_exporter to Prometheus, all of Debian's own packages on lab1.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from email import message_from_string, policy
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +68,30 @@ ON_LAB2 = f"""
 set -e
 useradd --system --create-home --shell /bin/sh gpufleet
 echo '{SUDOERS}' >/etc/sudoers.d/gpufleet
+chmod 0440 /etc/sudoers.d/gpufleet
 visudo --check --quiet
 install -d -o gpufleet -m 0700 ~gpufleet/.ssh
 echo 'restrict %s' >~gpufleet/.ssh/authorized_keys
 """
 # As its unit calls it.
 STATUS = f"runuser -u gpufleet -- env HOME={HOME} /opt/gpufleet-nightly/current/gpufleet nightly"
+
+
+@dataclass
+class Mail:
+    """A mail as people read it, and how it came."""
+
+    subject: str
+    text: str
+    received: str
+
+    @classmethod
+    def read(cls, written: str) -> Mail:
+        """From a mailbox."""
+        found = message_from_string(written, policy=policy.default)
+        body = found.get_body(("plain",))
+        assert body
+        return cls(found["Subject"], body.get_content(), found["Received"])
 
 
 @dataclass
@@ -98,11 +118,11 @@ class Nightly:
         """A property of a unit."""
         return self.fleet.on("lab1", f"systemctl show --value -p {name} {unit}").strip()
 
-    def mails(self) -> list[str]:
+    def mails(self) -> list[Mail]:
         """What has arrived, once all that was handed in has."""
         until(lambda: "empty" in self.fleet.on("lab1", "mailq"))
         box = self.fleet.on("lab1", "cat /var/mail/ops 2>/dev/null || :")
-        return box.split("\nFrom gpufleet@") if box else []
+        return [Mail.read(text) for text in re.split(r"(?m)^From gpufleet@.*\n", box)[1:]]
 
     def hooks(self) -> list[dict[str, Any]]:
         """What the web server has heard."""
@@ -208,9 +228,9 @@ def test_the_timer_fires_and_everyone_hears_of_the_first_night(night: Nightly) -
     night.fleet.on("lab1", f"test -s {HOME}/reports/latest/report.html")
     night.fleet.on("lab1", f"test -s {HOME}/reports/latest/junit.xml")
     [mail] = night.mails()
-    assert "Subject: gpufleet: first night (1 of 1 healthy)" in mail
-    assert "https://gpu.example.org/reports/20" in mail
-    assert "TLS" in mail.split("\n\n")[0]
+    assert mail.subject == "gpufleet: first night (1 of 1 healthy)"
+    assert "The whole report: https://gpu.example.org/reports/20" in mail.text
+    assert "using TLS" in mail.received
     [hook] = night.hooks()
     assert (hook["event"], hook["hosts"]["PASS"]) == ("night", 1)
     until(lambda: bool(night.ask('gpufleet_host_healthy{host="lab2"} == 1')))
@@ -222,9 +242,9 @@ def test_what_breaks_is_told_once_with_cause_and_remedy(night: Nightly) -> None:
     night.fleet.on("lab2", f"rm {TOOLKIT}/lib64/libcudnn.so.8")
     night.run(1)
     mail = night.mails()[1]
-    assert "Subject: gpufleet: 1 host worse (0 of 1 healthy)" in mail
-    assert "cudnn.files" in mail
-    assert "--limit lab2" in mail.replace("=\n", "")
+    assert mail.subject == "gpufleet: 1 host worse (0 of 1 healthy)"
+    assert "lab2: cudnn.files fails" in mail.text and "libcudnn.so.8 (missing)" in mail.text
+    assert "./gpufleet provision --limit lab2" in mail.text
     assert {row["check"] for row in night.hooks()[1]["changes"]} >= {"cudnn.files"}
     until(lambda: bool(night.ask('gpufleet_check_failed{host="lab2",check="cudnn.files"} == 1')))
     until(lambda: bool(night.ask('ALERTS{alertname="GpufleetHostFailing",alertstate="firing"}')))
@@ -243,7 +263,7 @@ def test_a_killed_run_leaves_history_whole_and_the_next_one_tells(night: Nightly
     assert night.fleet.on("lab1", "pgrep -u gpufleet || :") == ""
     night.run(0)
     assert night.nights() == before + 1
-    assert "1 host better (1 of 1 healthy)" in night.mails()[2]
+    assert night.mails()[2].subject == "gpufleet: 1 host better (1 of 1 healthy)"
 
 
 def test_a_nightly_that_does_not_run_is_noticed(night: Nightly) -> None:
