@@ -1,0 +1,251 @@
+"""One night: verify every host, keep what was found, say what changed.
+
+Each step after the look is tried, whatever became of the others; what fails is a trouble: in the
+journal, the exit status, the metrics, the heartbeat, and told where somebody can be. A run that is
+stopped or killed judges nothing, and the next one finds everything whole: a night is recorded in
+one transaction, files appear by rename, and what was not told yet is told then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import shutil
+import signal
+import socket
+import sqlite3
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from verify import judge, junit, report, summary, terminal
+from verify.errors import ConfigurationError
+from verify.session import Manner, Session, utc_now, verify
+from verify.verdict import FAILED, HEALTHY, NOT_JUDGED, USAGE
+from verify.wishes import Declared, Question, declared
+
+from . import metrics, state, telling
+from .config import Settings
+from .history import History
+from .measures import measures
+from .state import ERROR, HEARTBEAT, HISTORY, TOLD, say
+
+# Nights that are still told when nobody could be told before.
+MOST_OWED = 7
+
+
+class Stopped(BaseException):
+    """Told to stop: the time limit, a shutdown, a person. No `except Exception` swallows it."""
+
+
+class Night:
+    """One run."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.started, self.begin = utc_now(), time.monotonic()
+        # What went wrong, by the step in which it did.
+        self.troubles: dict[str, str] = {}
+        self.status = NOT_JUDGED
+        self.session: Session | None = None
+        self.night: int | None = None
+        self.nights: int | None = None
+        self.changes: dict[str, Any] | None = None
+        self.done: list[str] = []
+        self.link = ""
+
+    def run(self) -> int:
+        """All of it; the exit status."""
+        with _stoppable() as ending:
+            try:
+                self._work()
+            except ConfigurationError as error:
+                self.status = USAGE
+                self._trouble("configuration", error)
+            except Exception as error:
+                self._trouble("look", error)
+            except Stopped as stopped:
+                self.troubles["stopped"] = f"It was stopped before it was done ({stopped})."
+                say(self.troubles["stopped"], ERROR)
+            ending()
+            self._end()
+        return self.status or (FAILED if self.troubles else HEALTHY)
+
+    def _work(self) -> None:
+        settings = self.settings
+        directory = report.new_directory(settings.reports_dir)
+        hosts = hosts_of(settings)
+        manner = Manner("full", settings.fanout, settings.deadline_s, settings.deep)
+        with terminal.progress(Console(stderr=True), "Looking", len(hosts)) as heard:
+            session = verify(hosts, manner, heard)
+        session.where = shlex.join(
+            word for given in settings.inventory for word in ("-i", given))
+        self.session, self.status = session, judge.exit_status(session.document)
+        say(summary.headline(session))
+        past = None
+        with self._step("history"), History(settings.state_dir / HISTORY) as history:
+            self.night = history.record(session, kind="nightly")
+            self.changes = history.changes(self.night)
+            past = history.past()
+            if settings.drain and settings.drain["hook"] != "none":
+                with self._step("drain"):
+                    drain = importlib.import_module("fleet.drain")
+                    self.done = drain.after_night(
+                        self.changes, history, {**settings.drain, "question": question(settings)})
+            history.prune(settings.keep_days)
+            self.nights = len(history.nights())
+        with self._step("report"):
+            report.write(directory, session, self.changes, past)
+            junit.write(directory / "junit.xml", session, "ansible")
+            report.point_latest(directory)
+            self.link = _link(settings, directory.name)
+            _prune_reports(settings.reports_dir, settings.keep_reports_days)
+
+    def _end(self) -> None:
+        """Say how it went. Whatever happens here, the rest is still tried."""
+        settings = self.settings
+        if self.changes is not None and self.night is not None:
+            with self._step("tell"):
+                self._tell(self.night, self.changes)
+        if self.troubles:
+            headline = summary.headline(self.session) if self.session else None
+            failed = tell_all(settings, telling.of_failure(
+                [f"{step}: {text}" for step, text in self.troubles.items()], utc_now(), headline))
+            if failed:
+                self.troubles.setdefault("tell", " ".join(failed))
+        elif settings.heartbeat_url:
+            with self._step("heartbeat"):
+                telling.patiently(
+                    lambda: telling.call(str(settings.heartbeat_url)), settings.tell_within_s)
+        before = state.read(settings.state_dir / HEARTBEAT)
+        now = time.time()
+        success = float(before.get("last_success", 0)) if self.troubles else now
+        if settings.textfile_dir:
+            with self._step("metrics"):
+                metrics.write(settings.textfile_dir, self._figures(now, success))
+        with self._step("heartbeat"):
+            state.write(settings.state_dir / HEARTBEAT, {
+                "schema": 1, "started": self.started, "finished": utc_now(), "last_run": now,
+                "last_success": success, "status": self.status, "troubles": self.troubles,
+                "hosts": self.changes["hosts"] if self.changes else None, "report": self.link})
+
+    def _figures(self, now: float, success: float) -> metrics.Run:
+        seconds = time.monotonic() - self.begin
+        if self.session is None:
+            return metrics.Run(now, success, seconds, self.troubles, self.nights)
+        return metrics.Run(
+            now, success, seconds, self.troubles, self.nights, self.session.document["hosts"],
+            {host.name: measures(host.snapshot, host.plan)
+             for host in self.session.hosts if host.snapshot})
+
+    def _tell(self, night: int, changes: dict[str, Any]) -> None:
+        """Tell each channel what it has not heard yet: this night, and those it missed."""
+        settings, place = self.settings, self.settings.state_dir / TOLD
+        told, missed = state.read(place), []
+        with History(settings.state_dir / HISTORY) as history:
+            earlier = [each.id for each in history.nights()
+                       if each.kind == "nightly" and each.id < night][-MOST_OWED:]
+            for channel in telling.channels(settings):
+                heard = told.get(channel.key, night - 1)
+                try:
+                    for each in (*(owed for owed in earlier if owed > heard), night):
+                        late = each != night
+                        what = history.changes(each) if late else changes
+                        done = [] if late else self.done
+                        link = _link(settings, report.LATEST) if late else self.link
+                        if telling.worth_telling(what, done):
+                            telling.tell(channel, telling.of_night(what, link, done),
+                                         settings.tell_within_s)
+                            say(f"Told: {channel.name}, the night of {what['night']}.")
+                        told[channel.key] = each
+                        state.write(place, told)
+                except telling.NotToldError as error:
+                    # Where it stopped, so that the next night begins there.
+                    told.setdefault(channel.key, night - 1)
+                    state.write(place, told)
+                    missed.append(str(error))
+        if missed:
+            raise telling.NotToldError("; ".join(missed))
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        """A step whose failure is no reason to leave out the next one."""
+        try:
+            yield
+        except Exception as error:
+            self._trouble(name, error)
+
+    def _trouble(self, step: str, error: Exception) -> None:
+        expected = (OSError, sqlite3.Error, ConfigurationError, telling.NotToldError)
+        if not isinstance(error, expected):
+            traceback.print_exc()
+        text = str(error) or type(error).__name__
+        self.troubles[step] = text
+        say(f"{step}: {text}", ERROR)
+
+
+def question(settings: Settings) -> Question:
+    """Which hosts, as the verification asks for them."""
+    files = [settings.vault_password_file] if settings.vault_password_file else []
+    return Question(settings.inventory, settings.limit, (), files)
+
+
+def hosts_of(settings: Settings) -> list[Declared]:
+    """The hosts, or a `ConfigurationError`."""
+    return declared(question(settings))
+
+
+@contextmanager
+def _stoppable() -> Iterator[Callable[[], None]]:
+    """Have SIGTERM and Ctrl-C raise `Stopped`, until the function is called: then it is ending."""
+    both = (signal.SIGTERM, signal.SIGINT)
+
+    def ending() -> None:
+        for each in both:
+            signal.signal(each, signal.SIG_IGN)
+
+    def stop(number: int, frame: object) -> None:
+        ending()
+        raise Stopped(signal.Signals(number).name)
+
+    before = {each: signal.signal(each, stop) for each in both}
+    try:
+        yield ending
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def tell_all(settings: Settings, message: telling.Message) -> list[str]:
+    """Tell a message that no night owes; why it could not be told, where it could not."""
+    failed = []
+    for channel in telling.channels(settings):
+        try:
+            telling.tell(channel, message, settings.tell_within_s)
+            say(f"Told: {channel.name}.")
+        except telling.NotToldError as error:
+            say(str(error), ERROR)
+            failed.append(str(error))
+    return failed
+
+
+def _link(settings: Settings, name: str) -> str:
+    if settings.reports_url:
+        return f"{settings.reports_url.rstrip('/')}/{name}/report.html"
+    return f"{socket.gethostname()}:{settings.reports_dir / name}/report.html"
+
+
+def _prune_reports(directory: Path, days: int) -> None:
+    """Remove old reports: those whose names we gave."""
+    oldest = (datetime.now(UTC) - timedelta(days=days)).strftime("%Y-%m-%dT%H-%M-%SZ")
+    for path in directory.iterdir():
+        ours = re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ(-\d+)?", path.name)
+        if ours and path.name < oldest:
+            shutil.rmtree(path)
