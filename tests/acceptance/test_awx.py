@@ -103,7 +103,7 @@ def test_the_suite_runs_there_and_its_status_is_kept(fleet: Fleet, runner: Runne
     variables = runner.private / "inventory" / "group_vars" / "gpu_hosts" / "wishes.json"
     variables.parent.mkdir(parents=True, exist_ok=True)
     variables.write_text(json.dumps(WISHES))
-    runner.run("verify", "verify.yml", "--cmdline", "--check")
+    runner.run("verify", "verify.yml", "--cmdline=--check")
     fleet.on("lab1", f"rm {TOOLKIT}/bin/nvcc")
     runner.run("verify-broken", "verify.yml", status=2)
     assert (runner.private / "project" / "reports" / "latest" / "report.html").exists()
