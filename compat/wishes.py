@@ -18,6 +18,8 @@ KEYS = (
     "gpu_expect",
     "gpu_gpus",
     "gpu_pair_address",
+    "gpu_node_name",
+    "gpu_scheduler_host",
     "gpu_service_user",
     "gpu_prefix",
     "gpu_stack_root",

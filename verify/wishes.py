@@ -46,7 +46,7 @@ class Declared:
     """One host of the inventory; `locks` are the stacks' locks beside it, {file name: sha256}.
 
     `locks_dir` is where they lie, there or not. `keeps_artifacts`: what was installed from stays
-    on the host (artifacts_keep).
+    on the host (artifacts_keep). `domain` is what the question's `domain` is here.
     """
 
     name: str
@@ -55,16 +55,22 @@ class Declared:
     locks: dict[str, str] = field(default_factory=dict)
     locks_dir: Path = ROOT / "stacks"
     keeps_artifacts: bool = False
+    domain: str | None = None
 
 
 @dataclass(frozen=True)
 class Question:
-    """Which hosts, by which inventories, with which variables on top."""
+    """Which hosts, by which inventories, with which variables on top.
+
+    `domain` names what fails as one: a variable (`rack: r1`) or the groups of a name (`rack_r1`).
+    """
 
     inventories: Sequence[str] = ()
     limit: str | None = None
     extra_vars: Sequence[str] = ()
     vault_password_files: Sequence[str] = ()
+    group: str = GROUP
+    domain: str | None = None
 
 
 def declared(question: Question) -> list[Declared]:
@@ -124,16 +130,19 @@ def _read(sources: list[str], question: Question) -> list[Declared]:
     variables = VariableManager(loader=loader, inventory=inventory)
     if question.limit:
         inventory.subset(question.limit)
-    hosts = inventory.get_hosts(GROUP if GROUP in inventory.groups else "all")
+    hosts = inventory.get_hosts(question.group if question.group in inventory.groups else "all")
     if not hosts:
         asked = f"--limit {question.limit}" if question.limit else "the inventory"
         raise ConfigurationError(
             f"No host is matched by {asked}: nothing would be checked.", ", ".join(sources),
-            f"Put hosts into the group '{GROUP}', or correct the limit.")
-    return [_declared(host, variables.get_vars(host=host), loader) for host in hosts]
+            f"Put hosts into the group '{question.group}', or correct the limit.")
+    return [_declared(host, variables.get_vars(host=host), loader, question.domain)
+            for host in hosts]
 
 
-def _declared(host: Any, variables: dict[str, Any], loader: Any) -> Declared:
+def _declared(
+    host: Any, variables: dict[str, Any], loader: Any, domain: str | None = None
+) -> Declared:
     templar = Templar(loader=loader, variables=variables)
     values = {
         name: _templated(templar, host.name, name, variables[name])
@@ -149,7 +158,14 @@ def _declared(host: Any, variables: dict[str, Any], loader: Any) -> Declared:
     keep = _templated(templar, host.name, "artifacts_keep", variables.get("artifacts_keep", False))
     return Declared(
         host.name, wishes, connection_of(host.name, values), locks_in(folder), folder,
-        boolean(keep, strict=False))
+        boolean(keep, strict=False), _domain(templar, host, variables, domain) if domain else None)
+
+
+def _domain(templar: Any, host: Any, variables: dict[str, Any], domain: str) -> str | None:
+    if domain in variables:
+        return str(_templated(templar, host.name, domain, variables[domain]))
+    names = sorted(group.name for group in host.get_groups())
+    return next((name for name in names if name.startswith(f"{domain}_")), None)
 
 
 @functools.cache

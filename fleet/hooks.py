@@ -1,0 +1,264 @@
+"""What takes a host out of service and gives it back: Slurm, Kubernetes, or nobody.
+
+The scheduler itself keeps the mark of who drained a node: a reason (Slurm) or an annotation
+(Kubernetes) that begins with our name. So a run that was killed knows its own again, and what a
+person or the scheduler took out of service is never given back by us.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from verify.connection import READY, Connection, command, with_password
+from verify.errors import ConfigurationError
+from verify.wishes import Declared, Question, declared
+
+Told = Callable[[str], None]
+
+MARK = "gpufleet"
+# How long one command of a scheduler may take; scontrol itself gives up after some ten seconds.
+COMMAND_S = 60
+# Between two looks at jobs that are waited for.
+POLL_S = 2.0
+AT_ONCE = 8
+LONGEST_REASON = 250
+
+
+class HookError(ConfigurationError):
+    """A scheduler that does not do, or does not know, what it was asked."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node as its scheduler has it: `taken` if it gets no new jobs, `busy` if some still run."""
+
+    taken: bool = False
+    busy: bool = False
+    reason: str = ""
+    state: str = ""
+
+    def ours(self, room: str = r"\w+") -> bool:
+        """Whether gpufleet took it, or just one room of it (`rollout`, `nightly`)."""
+        return self.taken and bool(re.match(rf"{MARK} {room}: ", self.reason))
+
+
+def slurm_places(said: str) -> dict[str, Place]:
+    """What `scontrol show node --oneliner` says of each node."""
+    found = {}
+    for line in said.splitlines():
+        values = dict(re.findall(r"(?:^|\s)(NodeName|State|CPUAlloc)=(\S*)", line))
+        if "NodeName" not in values:
+            continue
+        # IDLE+DRAIN, MIXED+DRAIN, DOWN*: a base and flags. Drained with jobs is ALLOCATED+DRAIN.
+        flags = set(re.findall(r"[A-Z_]+", values.get("State", "")))
+        reason = re.search(r"\sReason=(.*?)(?: \[\S+@[\dT:-]+\])?(?:\s+Comment=|\s*$)", line)
+        found[values["NodeName"]] = Place(
+            taken=bool(flags & {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}),
+            busy=bool(flags & {"ALLOCATED", "MIXED", "COMPLETING"})
+            or values.get("CPUAlloc", "0") != "0",
+            reason=reason[1] if reason else "",
+            state=values.get("State", ""))
+    return found
+
+
+def kubernetes_places(said: str) -> dict[str, Place]:
+    """What `kubectl get nodes -o json` says of each node. Who runs there, `kubectl drain` knows."""
+    found = {}
+    for node in json.loads(said)["items"]:
+        taken = bool(node["spec"].get("unschedulable"))
+        marks = node["metadata"].get("annotations") or {}
+        found[node["metadata"]["name"]] = Place(
+            taken, reason=marks.get(ANNOTATION, ""), state="cordoned" if taken else "ready")
+    return found
+
+
+ANNOTATION = f"{MARK}/drained"
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """Its commands, as data: {node}, {reason} and {seconds} are filled in, each within its word."""
+
+    name: str
+    look: tuple[str, ...]
+    read: Callable[[str], dict[str, Place]]
+    drain: tuple[str, ...]
+    resume: tuple[str, ...]
+    # By which what runs there is sent away; without it, it is waited for.
+    evict: tuple[str, ...] = ()
+    # By which the jobs that are waited for are named.
+    jobs: tuple[str, ...] = ()
+    # How a person gives a node back.
+    by_hand: str = ""
+
+
+SLURM = Scheduler(
+    "Slurm",
+    look=("scontrol", "show", "node", "--oneliner"),
+    read=slurm_places,
+    drain=("scontrol", "update", "NodeName={node}", "State=DRAIN", "Reason={reason}"),
+    resume=("scontrol", "update", "NodeName={node}", "State=RESUME"),
+    jobs=("squeue", "--noheader", "--nodelist={node}", "--states=R,CG,S", "--format=%i"),
+    by_hand="scontrol update NodeName={node} State=RESUME",
+)
+# One patch for both, so that there is no moment in which a cordon of ours bears no mark.
+KUBERNETES = Scheduler(
+    "Kubernetes",
+    look=("kubectl", "get", "nodes", "--output=json"),
+    read=kubernetes_places,
+    drain=("kubectl", "patch", "node", "{node}", "--type=merge", "--patch", json.dumps(
+        {"metadata": {"annotations": {ANNOTATION: "{reason}"}}, "spec": {"unschedulable": True}})),
+    resume=("kubectl", "patch", "node", "{node}", "--type=merge", "--patch", json.dumps(
+        {"metadata": {"annotations": {ANNOTATION: None}}, "spec": {"unschedulable": None}})),
+    evict=("kubectl", "drain", "{node}", "--ignore-daemonsets", "--delete-emptydir-data",
+           "--timeout={seconds}s"),
+    by_hand="kubectl uncordon {node}",
+)
+SCHEDULERS: Mapping[str, Scheduler | None] = {
+    "none": None, "slurm": SLURM, "kubernetes": KUBERNETES}
+
+Runner = Callable[[Connection | None, Sequence[str], float], str]
+
+
+def run(there: Connection | None, words: Sequence[str], limit_s: float = COMMAND_S) -> str:
+    """What a command says, on the control machine or on a host; raises `HookError`."""
+    where = f" on {there.name}" if there else ""
+    local = command(there, shlex.join(words)) if there else list(words)
+    try:
+        done = subprocess.run(
+            local, input=with_password(there, b"") if there else b"", capture_output=True,
+            timeout=limit_s, check=False)
+    except FileNotFoundError:
+        raise HookError(
+            f"There is no {words[0]} on this machine.", "",
+            "Name the host that has it in gpu_scheduler_host.") from None
+    except subprocess.TimeoutExpired:
+        raise HookError(
+            f"{shlex.join(words)}{where} gave no answer within {limit_s:g} s.", "",
+            "See whether the scheduler answers there.") from None
+    said = done.stdout.decode("utf-8", "replace")
+    if done.returncode:
+        last = (done.stderr.decode("utf-8", "replace").strip() or said.strip()).splitlines()[-3:]
+        raise HookError(
+            f"{shlex.join(words)}{where} ended with status {done.returncode}: {' '.join(last)}",
+            "", "Try it there by hand; it has to work for the account that is used.")
+    return said.partition(f"\n{READY}\n")[2] if there else said
+
+
+@dataclass(frozen=True)
+class Hook:
+    """The scheduler of some hosts; without one nobody is asked and nothing is in the way."""
+
+    scheduler: Scheduler | None = None
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    # On which machine a host's scheduler is spoken to; None: on this one.
+    via: Mapping[str, Connection | None] = field(default_factory=dict)
+    runner: Runner = run
+
+    def look(self, hosts: Iterable[str] | None = None) -> dict[str, Place]:
+        """Each host's place, one command for all of a scheduler; raises for one it lacks."""
+        asked = list(self.nodes if hosts is None else hosts)
+        if not self.scheduler:
+            return dict.fromkeys(asked, Place())
+        known: dict[str, dict[str, Place]] = {}
+        found = {}
+        for host in asked:
+            there = self.via.get(host)
+            name = there.name if there else ""
+            if name not in known:
+                known[name] = self.scheduler.read(
+                    self.runner(there, self.scheduler.look, COMMAND_S))
+            if self.nodes[host] not in known[name]:
+                raise HookError(
+                    f"{self.scheduler.name} knows no node {self.nodes[host]}.", host,
+                    "Set its gpu_node_name to the name that it has there.")
+            found[host] = known[name][self.nodes[host]]
+        return found
+
+    def drain(self, host: str, reason: str) -> None:
+        """Have it get no new jobs. The reason begins with our mark: `gpufleet ROOM: ...`."""
+        self._do(host, "drain", reason=" ".join(reason.split())[:LONGEST_REASON])
+
+    def resume(self, host: str) -> None:
+        """Give it back."""
+        self._do(host, "resume")
+
+    def empty(self, hosts: Sequence[str], limit_s: float, told: Told = lambda text: None) -> None:
+        """Come back once nothing runs there any more; raises `HookError` after `limit_s`."""
+        if not self.scheduler or not hosts:
+            return
+        if self.scheduler.evict:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                list(pool.map(lambda host: self._do(host, "evict", limit_s), hosts))
+            return
+        until, waiting = time.monotonic() + limit_s, ""
+        while busy := [host for host, place in self.look(hosts).items() if place.busy]:
+            if time.monotonic() > until:
+                jobs = "; ".join(f"{host}: {' '.join(self._do(host, 'jobs').split())}"
+                                 for host in busy)
+                raise HookError(
+                    f"Jobs still run after {limit_s:g} s ({jobs}).", "",
+                    "Wait for them or end them, then continue; --drain-wait gives more time.")
+            if waiting != ", ".join(busy):
+                waiting = ", ".join(busy)
+                told(f"jobs still run on {waiting}")
+            time.sleep(POLL_S)
+
+    def by_hand(self, host: str) -> str:
+        """The command by which a person gives it back."""
+        return self.scheduler.by_hand.format(node=self.nodes[host]) if self.scheduler else ""
+
+    def _do(self, host: str, what: str, limit_s: float = 0, **values: str) -> str:
+        if not self.scheduler:
+            return ""
+        filling = {"node": self.nodes[host], "seconds": f"{limit_s:.0f}", **values}
+        words = [filled(word, filling) for word in getattr(self.scheduler, what)]
+        return self.runner(self.via.get(host), words, limit_s + COMMAND_S)
+
+
+def filled(word: str, values: Mapping[str, str]) -> str:
+    """A word of a command with its places filled in; within JSON, as JSON writes it."""
+    for name, value in values.items():
+        within = json.dumps(value)[1:-1] if word.startswith("{\"") else value
+        word = word.replace(f"{{{name}}}", within)
+    return word
+
+
+def hook(kind: str, hosts: Sequence[Declared], question: Question) -> Hook:
+    """The hook of these hosts, as their inventory variables say; raises `ConfigurationError`."""
+    if kind not in SCHEDULERS:
+        raise ConfigurationError(
+            f"There is no hook {kind!r}.", "--hook", f"Known are {', '.join(SCHEDULERS)}.")
+    nodes = {host.name: _text(host, "gpu_node_name") or host.name for host in hosts}
+    scheduler = SCHEDULERS[kind]
+    return Hook(scheduler, nodes, scheduler_hosts(hosts, question) if scheduler else {})
+
+
+def scheduler_hosts(
+    hosts: Sequence[Declared], question: Question
+) -> dict[str, Connection | None]:
+    """On which machine each host's scheduler is spoken to; None: on this one."""
+    named = {host.name: _text(host, "gpu_scheduler_host") for host in hosts}
+    found: dict[str | None, Connection | None] = {None: None}
+    for name in named.values():
+        if name not in found:
+            # It need not be one of the GPU hosts.
+            found[name] = declared(
+                replace(question, limit=name, group="all", domain=None))[0].connection
+    return {host: found[name] for host, name in named.items()}
+
+
+def _text(host: Declared, name: str) -> str | None:
+    value: Any = host.wishes.get(name)
+    if value is not None and (not isinstance(value, str) or not re.fullmatch(r"[\w.-]+", value)):
+        raise ConfigurationError(
+            f"It is {value!r}, not a host's name.", f"{host.name}: {name}", "Correct it.")
+    return value

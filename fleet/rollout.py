@@ -1,0 +1,321 @@
+"""`rollout`: a canary, then batch after batch: drain, provision, verify, give back.
+
+The first batch in which not everything holds ends it, and stays drained. Killed or stopped, it is
+continued where it was; each step can be done twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+from rich.text import Text
+
+from verify import judge, report, terminal
+from verify.errors import ConfigurationError
+from verify.session import HostRun, Manner, Session, utc_now
+from verify.verdict import FAILED, HEALTHY, USAGE, Verdict
+from verify.wishes import Question
+
+from .batches import Batch, batches, canaries, size_of
+from .hooks import SCHEDULERS, Hook, HookError, hook
+from .progress import Progress, Store, outlived
+from .provision import Converged, checked, converge, run
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOM = "rollout"
+INTERRUPTED = 130
+# The options that a rollout keeps to until its end.
+SETTINGS = ("hook", "drain_wait", "rollback", "force", "fanout", "deadline", "deep")
+
+Convergence = Callable[..., Converged]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """argparse's hook."""
+        raise ConfigurationError(f"{message}.", remedy="./gpufleet rollout --help")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options; what is not known goes to ansible-playbook."""
+    top = _Parser(
+        prog="rollout", allow_abbrev=False,
+        description="Provision a fleet batch by batch, the canary first; stop at the first batch in"
+        " which not everything holds.",
+        epilog="Exit status: 0 all done, 1 stopped at something that failed, 3 at something that"
+        " could not be judged, 4 usage or configuration: nothing was changed.")
+    top.add_argument("-i", "--inventory", action="append", default=[], metavar="INV")
+    top.add_argument("-l", "--limit", metavar="HOSTS")
+    top.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS")
+    top.add_argument("--vault-password-file", action="append", default=[], metavar="FILE")
+    top.add_argument("--canary", default="1", metavar="HOST,..|N",
+                     help="who goes first: these hosts, or the first N (1); 0 for nobody")
+    top.add_argument("--batch", default="10%", metavar="N|N%",
+                     help="at most so many hosts at a time (10%%)")
+    top.add_argument("--domain", metavar="NAME",
+                     help="no batch has hosts of two of these: a variable, or groups NAME_x")
+    top.add_argument("--hook", default="none", choices=list(SCHEDULERS),
+                     help="who drains hosts and gives them back")
+    top.add_argument("--drain-wait", type=float, default=3600, metavar="S",
+                     help="how long running jobs are waited for (3600)")
+    top.add_argument("--rollback", action="store_true",
+                     help="go back to the former driver on the hosts of an unhealthy batch")
+    top.add_argument("--force", action="store_true", help="run Ansible also where nothing differs")
+    top.add_argument("--fanout", type=int, default=Manner.fanout, metavar="N")
+    top.add_argument("--deadline", type=float, default=Manner.deadline_s, metavar="S")
+    top.add_argument("--deep", action="store_true")
+    what = top.add_mutually_exclusive_group()
+    what.add_argument("--plan", action="store_true", help="show the batches, and do nothing")
+    what.add_argument("--resume", action="store_true", help="continue the one that was begun")
+    what.add_argument("--abandon", action="store_true", help="let go of the one that was begun")
+    top.add_argument("--state", type=Path, default=ROOT / "reports" / "rollout", metavar="DIR",
+                     help="where it is noted how far it has come")
+    top.add_argument("--report", type=Path, default=ROOT / "reports", metavar="DIR")
+    return top
+
+
+def main(words: list[str]) -> int:
+    """Run the verb; its exit status."""
+    console = Console(soft_wrap=True, highlight=False)
+    try:
+        options, rest = parser().parse_known_args(words)
+        return _main(options, rest, console)
+    except ConfigurationError as error:
+        console.print(str(error), style="bold red", markup=False)
+        return USAGE
+    except KeyboardInterrupt:
+        console.print("Interrupted. './gpufleet rollout --resume' continues it.")
+        return INTERRUPTED
+
+
+def _main(options: argparse.Namespace, rest: list[str], console: Console) -> int:
+    store = Store(options.state)
+    if options.plan:
+        show(console, begin(options, rest))
+        return HEALTHY
+    with store.alone():
+        last = store.load()
+        unfinished = last is not None and last.status in {"running", "stopped"}
+        if options.resume or options.abandon:
+            if not last or not unfinished:
+                raise ConfigurationError("There is no rollout to go on with.", str(store.file))
+        elif last and unfinished:
+            raise ConfigurationError(
+                f"One was begun and is not done ({last.told}).", str(store.file),
+                "'./gpufleet rollout --resume' continues it, '--abandon' lets go of it.")
+        progress = last if last and unfinished else begin(options, rest)
+        hosts = checked(progress.asked)
+        there = hook(progress.settings["hook"], hosts, progress.asked)
+        made = Rollout(progress, store, there, console, options.report)
+        if options.abandon:
+            return made.abandon()
+        outlived(progress.started, made.say)
+        made.check([host.name for host in hosts])
+        return made.run()
+
+
+def begin(options: argparse.Namespace, rest: list[str]) -> Progress:
+    """A rollout as it is asked for; everything about the call that can be wrong is told here."""
+    if options.fanout < 1 or options.deadline <= 0 or options.drain_wait < 0:
+        raise ConfigurationError("--fanout and --deadline are more than 0, --drain-wait no less.")
+    asked = Question(
+        [str(Path(name).resolve()) if Path(name).exists() else name for name in options.inventory],
+        options.limit, options.extra_vars, options.vault_password_file, domain=options.domain)
+    hosts = checked(asked)
+    names = [host.name for host in hosts]
+    domains = {host.name: host.domain for host in hosts} if options.domain else None
+    made = batches(
+        names, canaries(options.canary, names), size_of(options.batch, len(names)), domains)
+    settings = {key: getattr(options, key) for key in SETTINGS}
+    return Progress(asdict(asked), {**settings, "words": rest}, made)
+
+
+def show(console: Console, progress: Progress) -> None:
+    """The batches, in their order."""
+    width = len(str(len(progress.batches)))
+    for number, batch in enumerate(progress.batches, 1):
+        name = f"  ({batch.name})" if batch.name else ""
+        done = "✓ " if number <= progress.done else "  "
+        console.print(f"{done}{number:{width}}. {' '.join(batch.hosts)}{name}", markup=False)
+
+
+@dataclass
+class Rollout:
+    """One rollout at work."""
+
+    progress: Progress
+    store: Store
+    hook: Hook
+    console: Console
+    reports: Path
+    converge: Convergence = converge
+    judged: dict[str, HostRun] = field(default_factory=dict)
+
+    def say(self, text: str, style: str = "") -> None:
+        """Tell the person."""
+        self.console.print(Text(f"  {text}", style=style))
+
+    def step(self, name: str) -> None:
+        """Note how far it has come."""
+        self.progress.step, self.progress.status, self.progress.why = name, "running", ""
+        self.store.save(self.progress)
+
+    def check(self, hosts: list[str]) -> None:
+        """What would stop it later, found before anything is changed: `ConfigurationError`."""
+        left = [name for batch in self.progress.batches[self.progress.done :]
+                for name in batch.hosts]
+        gone = [name for name in left if name not in hosts]
+        if gone:
+            raise ConfigurationError(
+                f"{', '.join(gone)} left the inventory since the rollout was begun.", "",
+                "Put them back, or: ./gpufleet rollout --abandon")
+        self.hook.look(left)
+
+    def run(self) -> int:
+        """Batch after batch; the exit status."""
+        total = len(self.progress.batches)
+        if self.progress.done:
+            self.say(f"Continuing the {self.progress.told}", "dim")
+        show(self.console, self.progress)
+        while self.progress.done < total:
+            batch = self.progress.batches[self.progress.done]
+            name = f" ({batch.name})" if batch.name else ""
+            self.console.print(Text(
+                f"\nBatch {self.progress.done + 1} of {total}{name}: {' '.join(batch.hosts)}",
+                style="bold"))
+            try:
+                status, why = self.take(batch)
+            except HookError as error:
+                status, why = FAILED, str(error)
+            if status:
+                return self.stop(batch, status, why)
+            self.progress.done += 1
+            self.step("")
+        self.progress.status = "done"
+        self.store.save(self.progress)
+        hosts = sum(len(batch.hosts) for batch in self.progress.batches)
+        self.console.print(Text(f"\n✓ {hosts} hosts are rolled out and healthy.", style="green"))
+        self.write()
+        return HEALTHY
+
+    def take(self, batch: Batch) -> tuple[int, str]:
+        """One batch from drain to resume; (0, "") or a status and the reason."""
+        self.step("drain")
+        for host, place in self.hook.look(batch.hosts).items():
+            if not place.taken:
+                self.hook.drain(host, f"{self.mark} under way since {self.progress.started}")
+                if self.hook.scheduler:
+                    self.say(f"{host} is drained")
+            elif not place.ours():
+                self.say(f"{host} was taken out of service by somebody else"
+                         f" ({place.reason or place.state}): provisioned, but not given back",
+                         "yellow")
+        self.hook.empty(batch.hosts, self.progress.settings["drain_wait"], self.say)
+        self.step("provision")
+        made = self.provision(batch)
+        self.judged.update({host.name: host for host in made.session.hosts})
+        bad = unhealthy(made.session)
+        if bad or made.status:
+            self.blame(bad)
+            return (judge.exit_status(made.session.document) or FAILED,
+                    ", ".join(bad) + " not healthy" if bad else "not every host was provisioned")
+        self.say(f"✓ healthy: {' '.join(batch.hosts)}", "green")
+        self.step("resume")
+        for host, place in self.hook.look(batch.hosts).items():
+            if place.ours():
+                self.hook.resume(host)
+                self.say(f"{host} takes jobs again")
+        for host, place in self.hook.look(batch.hosts).items():
+            if place.ours():
+                raise HookError(f"It is healthy, and does not come back: {place.state}.", host,
+                                f"Look why; then: {self.hook.by_hand(host)}")
+        return HEALTHY, ""
+
+    @property
+    def mark(self) -> str:
+        """With which a reason of ours begins."""
+        return f"gpufleet {ROOM}:"
+
+    def provision(self, batch: Batch) -> Converged:
+        """Have these hosts what they are declared to be, and judge them."""
+        settings = self.progress.settings
+        manner = Manner("full", settings["fanout"], settings["deadline"], settings["deep"])
+        return self.converge(
+            replace(self.progress.asked, limit=",".join(batch.hosts)), manner,
+            force=settings["force"], words=settings["words"], told=self.say)
+
+    def blame(self, bad: dict[str, str]) -> None:
+        """Have the scheduler say why a host of ours stays drained."""
+        for host, place in self.hook.look(bad).items():
+            if place.ours():
+                self.hook.drain(host, f"{self.mark} {bad[host]}")
+
+    def stop(self, batch: Batch, status: int, why: str) -> int:
+        """Say what is wrong, what is untouched, and how it goes on."""
+        wrong = [host for host in self.judged.values()
+                 if host.name in batch.hosts and host.result["verdict"] != Verdict.PASS]
+        if wrong:
+            terminal.show(self.console, Session(hosts=wrong), None)
+        if wrong and self.progress.settings["rollback"]:
+            why += "; " + self.roll_back([host.name for host in wrong])
+        self.progress.status, self.progress.why = "stopped", why
+        self.store.save(self.progress)
+        untouched = [name for later in self.progress.batches[self.progress.done + 1 :]
+                     for name in later.hosts]
+        self.console.print(Text(f"\n✗ Stopped: {why}", style="bold red"))
+        if self.hook.scheduler:
+            self.say(f"{' '.join(batch.hosts)}: left drained")
+        self.say(f"{len(untouched)} hosts were not touched{': ' if untouched else ''}"
+                 f"{' '.join(untouched[:20])}{' ...' if untouched[20:] else ''}")
+        self.say("Mend the cause, then: ./gpufleet rollout --resume    (or --abandon)")
+        self.write()
+        return status
+
+    def roll_back(self, hosts: list[str]) -> str:
+        """Bring the former driver back, from the packages that are kept on the hosts."""
+        asked, words = self.progress.asked, ["playbooks/rollback.yml"]
+        for option, values in (("-i", asked.inventories), ("-e", asked.extra_vars),
+                               ("--vault-password-file", asked.vault_password_files)):
+            words += [word for value in values for word in (option, value)]
+        status = run([str(Path(sys.executable).with_name("ansible-playbook")), *words,
+                      "--limit", ",".join(hosts)])
+        return ("the former driver is back there; declare it" if not status
+                else f"the former driver could not be brought back (status {status}; see above)")
+
+    def abandon(self) -> int:
+        """Let go of it, and name what it leaves drained."""
+        self.progress.status = "abandoned"
+        self.store.save(self.progress)
+        self.console.print(f"Let go of the {self.progress.told}.", markup=False)
+        for host, place in self.hook.look().items():
+            if place.ours(ROOM):
+                self.say(f"{host} is still drained ({place.reason}). To give it back:"
+                         f" {self.hook.by_hand(host)}")
+        return HEALTHY
+
+    def write(self) -> None:
+        """The report on all hosts that this run has judged."""
+        if self.judged:
+            session = Session(hosts=list(self.judged.values()), finished=utc_now())
+            directory = report.new_directory(self.reports)
+            page = report.write(directory, session)
+            shown = report.point_latest(directory) / page.name
+            self.console.print(f"Report: {os.path.relpath(shown)}", markup=False)
+
+
+def unhealthy(session: Session) -> dict[str, str]:
+    """{host: why} of those in which not everything holds; only PASS is healthy."""
+    found = {}
+    for host in session.hosts:
+        if host.result["verdict"] != Verdict.PASS:
+            checks = [check["id"] for check in host.result["checks"]
+                      if check["verdict"] == host.result["verdict"]]
+            found[host.name] = f"{host.result['verdict']}: {', '.join(checks[:3])}"
+    return found
