@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
@@ -33,8 +33,6 @@ ROOM = "rollout"
 INTERRUPTED = 130
 # The options that a rollout keeps to until its end.
 SETTINGS = ("hook", "drain_wait", "rollback", "force", "fanout", "deadline", "deep")
-
-Convergence = Callable[..., Converged]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -155,7 +153,6 @@ class Rollout:
     hook: Hook
     console: Console
     reports: Path
-    converge: Convergence = converge
     judged: dict[str, HostRun] = field(default_factory=dict)
 
     def say(self, text: str, style: str = "") -> None:
@@ -247,7 +244,7 @@ class Rollout:
         """Have these hosts what they are declared to be, and judge them."""
         settings = self.progress.settings
         manner = Manner("full", settings["fanout"], settings["deadline"], settings["deep"])
-        return self.converge(
+        return converge(
             replace(self.progress.asked, limit=",".join(batch.hosts)), manner,
             force=settings["force"], words=settings["words"], told=self.say)
 
@@ -262,7 +259,7 @@ class Rollout:
         wrong = [host for host in self.judged.values()
                  if host.name in batch.hosts and host.result["verdict"] != Verdict.PASS]
         if wrong:
-            terminal.show(self.console, Session(hosts=wrong), None)
+            terminal.show(self.console, self.session(wrong).for_people(), None)
         if wrong and self.progress.settings["rollback"]:
             why += "; " + self.roll_back([host.name for host in wrong])
         self.progress.status, self.progress.why = "stopped", why
@@ -300,12 +297,16 @@ class Rollout:
                          f" {self.hook.by_hand(host)}")
         return HEALTHY
 
+    def session(self, hosts: list[HostRun]) -> Session:
+        """What was judged of some hosts, with the words by which they are found."""
+        asked = [word for name in self.progress.asked.inventories for word in ("-i", name)]
+        return Session(hosts, finished=utc_now(), where=shlex.join(asked))
+
     def write(self) -> None:
         """The report on all hosts that this run has judged."""
         if self.judged:
-            session = Session(hosts=list(self.judged.values()), finished=utc_now())
             directory = report.new_directory(self.reports)
-            page = report.write(directory, session)
+            page = report.write(directory, self.session(list(self.judged.values())))
             shown = report.point_latest(directory) / page.name
             self.console.print(f"Report: {os.path.relpath(shown)}", markup=False)
 

@@ -1,0 +1,59 @@
+"""A Slurm that answers as the real one (its output was taken from 22.05), and looks to judge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from verify.connection import Connection
+from verify.session import HostRun, Session
+
+LINE = (
+    "NodeName={name} Arch=x86_64 CoresPerSocket=1  CPUAlloc={cpus} CPUTot=2 CPULoad=0.69"
+    " AvailableFeatures=(null) ActiveFeatures=(null) Gres=(null) NodeAddr={name}"
+    " NodeHostName={name}"
+    " Version=22.05.8 OS=Linux RealMemory=1 AllocMem=0 FreeMem=1 Sockets=2 Boards=1"
+    " State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A Partitions=all "
+    " BootTime=2026-11-20T11:00:00 LastBusyTime=2026-11-21T01:55:00 CfgTRES=cpu=2,mem=1M,billing=2"
+    " AllocTRES= CapWatts=n/a CurrentWatts=0 AveWatts=0 ExtSensorsJoules=n/s ExtSensorsWatts=0"
+    " ExtSensorsTemp=n/s{reason}\n"
+)
+
+
+@dataclass
+class Slurm:
+    """Nodes: {name: [flags, reason]}; `busy` hosts run a job for so many looks."""
+
+    nodes: dict[str, list[str]]
+    busy: dict[str, int] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def __call__(self, there: Connection | None, words: Sequence[str], limit_s: float) -> str:
+        self.asked.append(" ".join(words))
+        if tuple(words[:2]) == ("scontrol", "show"):
+            return "".join(map(self.line, self.nodes))
+        if words[0] == "squeue":
+            return "41\n42\n"
+        values = dict(re.fullmatch(r"(\w+)=(.*)", word).groups() for word in words[2:])  # type: ignore[union-attr]
+        node = self.nodes[values["NodeName"]]
+        node[:] = ["DRAIN", values["Reason"]] if values["State"] == "DRAIN" else ["", ""]
+        return ""
+
+    def line(self, name: str) -> str:
+        """As `scontrol show node --oneliner` has it."""
+        flag, reason = self.nodes[name]
+        busy = self.busy.get(name, 0) > 0
+        self.busy[name] = self.busy.get(name, 0) - 1
+        state = "+".join(filter(None, ["ALLOCATED" if busy else "IDLE", flag]))
+        told = f" Reason={reason} [root@2026-11-21T01:55:05]" if reason else ""
+        return LINE.format(name=name, cpus=int(busy), state=state, reason=told)
+
+
+def session(verdicts: dict[str, str]) -> Session:
+    """What a look at these hosts found."""
+    return Session([
+        HostRun(name, None, {"host": name}, {"verdict": verdict, "checks": [
+            {"id": "cudnn.files", "verdict": verdict, "statement": "It holds.", "cause": "none",
+             "remedy": "none", "evidence": ""}]})
+        for name, verdict in verdicts.items()])

@@ -1,0 +1,258 @@
+"""A rollout's course, with a stand-in for what provisions hosts and one for Slurm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet import progress, rollout
+from fleet.hooks import SLURM, Hook
+from fleet.progress import TOKEN, Store
+from fleet.provision import Converged
+from tests.fleet.stand_ins import Slurm, session
+from verify.session import Manner
+from verify.verdict import exit_status
+from verify.wishes import Question
+
+HOSTS = [f"gpu{number}" for number in range(1, 7)]
+
+
+class World:
+    """Six hosts, a Slurm, and what is wrong with whom."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inventory = folder / "hosts.yml"
+        self.inventory.write_text("gpu_hosts:\n  hosts:\n" + "".join(
+            f"    {name}: {{gpu_expect: {{count: 0}}, rack: r{i // 3}}}\n"
+            for i, name in enumerate(HOSTS)))
+        self.bad: dict[str, str] = {}
+        self.ran: list[list[str]] = []
+        self.slurm = Slurm({name: ["", ""] for name in HOSTS})
+        self.during: Callable[[], object] = lambda: None
+
+    def converge(self, question: Question, manner: Manner, **more: Any) -> Converged:
+        assert question.limit
+        names = question.limit.split(",")
+        self.ran.append(names)
+        assert all(self.slurm.nodes[name][0] for name in names), "worked on while in service"
+        self.during()
+        verdicts = {name: self.bad.get(name, "PASS") for name in names}
+        return Converged(session(verdicts), names, {}, exit_status(verdicts.values()))
+
+    def run(self, *words: str) -> int:
+        return rollout.main([
+            "-i", str(self.inventory), "--state", str(self.folder / "state"),
+            "--report", str(self.folder / "reports"), *words])
+
+    @property
+    def drained(self) -> list[str]:
+        return [name for name, (flag, _) in self.slurm.nodes.items() if flag]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(tmp_path)
+
+    def hook(kind: str, hosts: Sequence[Any], question: Question) -> Hook:
+        return Hook(SLURM, {host.name: host.name for host in hosts}, runner=made.slurm)
+
+    monkeypatch.setattr(rollout, "hook", hook)
+    monkeypatch.setattr(rollout, "converge", made.converge)
+    monkeypatch.delenv(TOKEN, raising=False)
+    return made
+
+
+def test_the_canary_then_batches_each_drained_and_given_back(world: World) -> None:
+    assert world.run("--batch", "50%", "--domain", "rack") == 0
+    assert world.ran == [["gpu1"], ["gpu2", "gpu3"], ["gpu4", "gpu5", "gpu6"]]
+    assert world.drained == []
+
+
+def test_a_plan_shows_the_batches_and_does_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert world.run("--plan", "--canary", "gpu6", "--batch", "3") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "  1. gpu6  (canary)", "  2. gpu1 gpu2 gpu3", "  3. gpu4 gpu5"]
+    assert world.ran == world.slurm.asked == []
+
+
+def test_a_canary_that_breaks_stops_it_and_stays_drained_with_the_reason(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.bad = {"gpu1": "FAIL"}
+    assert world.run("--batch", "5") == 1
+    assert world.ran == [["gpu1"]]
+    assert world.slurm.nodes["gpu1"] == ["DRAIN", "gpufleet rollout: FAIL: cudnn.files"]
+    assert world.drained == ["gpu1"]
+    said = capsys.readouterr().out
+    assert "Stopped: gpu1 not healthy" in said
+    assert "5 hosts were not touched: gpu2 gpu3 gpu4 gpu5 gpu6" in said
+
+
+def test_mended_it_is_resumed_where_it_stopped(world: World) -> None:
+    world.bad = {"gpu3": "FAIL"}
+    assert world.run("--batch", "2") == 1
+    assert world.drained == ["gpu2", "gpu3"]
+    world.bad.clear()
+    assert world.run("--resume") == 0
+    assert world.ran == [["gpu1"], ["gpu2", "gpu3"], ["gpu2", "gpu3"], ["gpu4", "gpu5"], ["gpu6"]]
+    assert world.drained == []
+
+
+def test_what_could_not_be_judged_is_not_healthy(world: World) -> None:
+    world.bad = {"gpu1": "INCONCLUSIVE"}
+    assert world.run() == 3
+    assert world.drained == ["gpu1"]
+
+
+def test_what_a_person_drained_is_provisioned_and_stays_drained(world: World) -> None:
+    world.slurm.nodes["gpu4"] = ["DRAIN", "broken fan"]
+    assert world.run("--batch", "6") == 0
+    assert world.ran[-1] == HOSTS[1:]
+    assert world.slurm.nodes["gpu4"] == ["DRAIN", "broken fan"]
+    assert world.drained == ["gpu4"]
+
+
+def test_what_a_person_takes_over_meanwhile_is_not_given_back(world: World) -> None:
+    world.during = lambda: world.slurm.nodes.update(gpu1=["DRAIN", "I look into it"])
+    assert world.run("--limit", "gpu1") == 0
+    assert world.drained == ["gpu1"]
+
+
+@pytest.mark.parametrize("step", ["drain", "provision", "resume"])
+def test_killed_at_any_step_it_is_continued(world: World, step: str) -> None:
+    class PowerCut(BaseException):
+        pass
+
+    real = Store.save
+
+    def save(store: Store, state: progress.Progress) -> None:
+        real(store, state)
+        if state.step == step and state.done == 1:
+            raise PowerCut
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "save", save)
+        with pytest.raises(PowerCut):
+            world.run("--batch", "3")
+    assert world.run("--resume") == 0
+    assert world.ran[-1] == ["gpu5", "gpu6"]
+    assert world.ran.count(["gpu1"]) == 1
+    assert world.drained == []
+
+
+def test_a_second_one_is_refused_until_the_first_is_done_or_let_go(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.bad = {"gpu1": "HUNG"}
+    assert world.run() == 1
+    capsys.readouterr()
+    assert world.run() == 4
+    assert "0 of 6 hosts are done" in capsys.readouterr().out
+    assert world.run("--abandon") == 0
+    assert "scontrol update NodeName=gpu1 State=RESUME" in capsys.readouterr().out
+    world.bad.clear()
+    assert world.run() == 0
+
+
+def test_nothing_to_resume_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert world.run("--resume") == 4
+    assert "no rollout to go on with" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["--canary", "gpu9"], "gpu9 is not among the hosts"),
+    (["--batch", "0%"], "neither a number of hosts nor a share"),
+    (["--domain", "row"], "No failure domain is known of gpu1"),
+    (["--limit", "nobody"], "No host is matched"),
+    (["--hook", "pbs"], "invalid choice"),
+    (["-e", "gpu_stacks=[]", "-e", '{"gpu_toolkits": ["77.1"]}'], "77.1"),
+    (["--drain-wait", "-1"], "--drain-wait"),
+])
+def test_a_mistake_is_told_before_anything_changes(
+    world: World, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert world.run(*words) == 4
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert world.ran == world.slurm.asked == []
+    assert world.run("--resume") == 4
+
+
+def test_a_node_that_the_scheduler_lacks_is_told_before_anything_changes(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del world.slurm.nodes["gpu6"]
+    assert world.run() == 4
+    assert "knows no node gpu6" in capsys.readouterr().out
+    assert world.ran == world.drained == []
+
+
+def test_a_host_that_left_the_inventory_is_told(world: World) -> None:
+    world.bad = {"gpu1": "FAIL"}
+    assert world.run() == 1
+    world.inventory.write_text(world.inventory.read_text().replace("gpu6", "gpu7"))
+    assert world.run("--resume") == 4
+    assert world.ran == [["gpu1"]]
+
+
+def test_jobs_that_do_not_end_stop_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.slurm.busy = {"gpu1": 1000}
+    assert world.run("--drain-wait", "0") == 1
+    assert "gpu1: 41 42" in capsys.readouterr().out
+    assert world.ran == []
+    assert world.drained == ["gpu1"]
+    world.slurm.busy = {}
+    assert world.run("--resume") == 0
+
+
+def test_one_at_a_time(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store(world.folder / "state").alone():
+        assert world.run() == 4
+    assert "one at a time" in capsys.readouterr().out
+
+
+def test_a_damaged_note_is_told_with_its_place(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (world.folder / "state").mkdir()
+    (world.folder / "state" / "rollout.json").write_text("{")
+    assert world.run() == 4
+    assert "rollout.json" in capsys.readouterr().out
+
+
+def test_its_note_is_for_its_owner_alone(world: World) -> None:
+    assert world.run() == 0
+    assert (world.folder / "state" / "rollout.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_playbook_that_a_killed_run_left_is_waited_for(tmp_path: Path) -> None:
+    program = "import time, sys; sys.stdin.read()  # ansible-playbook"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE,
+                          env={**os.environ, TOKEN: "then"}) as left:
+        while not progress.left_behind("then"):
+            time.sleep(0.01)
+        assert progress.left_behind("another") == []
+        assert left.stdin
+        told: list[str] = []
+
+        def say(text: str) -> None:
+            told.append(text)
+            left.stdin.close()  # type: ignore[union-attr]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(TOKEN, "")
+            progress.outlived("then", say)
+            assert os.environ[TOKEN] == "then"
+    assert len(told) == 1
+    assert str(left.pid) in told[0]
