@@ -20,6 +20,7 @@ KEYS = (
     "gpu_pair_address",
     "gpu_node_name",
     "gpu_scheduler_host",
+    "gpu_srun_options",
     "gpu_service_user",
     "gpu_prefix",
     "gpu_stack_root",

@@ -14,12 +14,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from verify.connection import READY, Connection, command, with_password
 from verify.errors import ConfigurationError
-from verify.wishes import Declared, Question, declared
+from verify.slurm import node_name, speakers
+from verify.wishes import Declared, Question
 
 Told = Callable[[str], None]
 
@@ -237,28 +237,6 @@ def hook(kind: str, hosts: Sequence[Declared], question: Question) -> Hook:
     if kind not in SCHEDULERS:
         raise ConfigurationError(
             f"There is no hook {kind!r}.", "--hook", f"Known are {', '.join(SCHEDULERS)}.")
-    nodes = {host.name: _text(host, "gpu_node_name") or host.name for host in hosts}
     scheduler = SCHEDULERS[kind]
-    return Hook(scheduler, nodes, scheduler_hosts(hosts, question) if scheduler else {})
-
-
-def scheduler_hosts(
-    hosts: Sequence[Declared], question: Question
-) -> dict[str, Connection | None]:
-    """On which machine each host's scheduler is spoken to; None: on this one."""
-    named = {host.name: _text(host, "gpu_scheduler_host") for host in hosts}
-    found: dict[str | None, Connection | None] = {None: None}
-    for name in named.values():
-        if name not in found:
-            # It need not be one of the GPU hosts.
-            found[name] = declared(
-                replace(question, limit=name, group="all", domain=None))[0].connection
-    return {host: found[name] for host, name in named.items()}
-
-
-def _text(host: Declared, name: str) -> str | None:
-    value: Any = host.wishes.get(name)
-    if value is not None and (not isinstance(value, str) or not re.fullmatch(r"[\w.-]+", value)):
-        raise ConfigurationError(
-            f"It is {value!r}, not a host's name.", f"{host.name}: {name}", "Correct it.")
-    return value
+    nodes = {host.name: node_name(host) for host in hosts}
+    return Hook(scheduler, nodes, speakers(hosts, question) if scheduler else {})

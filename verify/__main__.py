@@ -22,9 +22,10 @@ from . import bundle, catalogue, judge, report, terminal
 from .errors import ConfigurationError
 from .local import here, plan_here
 from .pairs import NOTHING, Asked
-from .session import Manner, Session, offline, verify
+from .session import DEEP_S, Manner, Session, offline, verify
+from .slurm import steps
 from .verdict import USAGE
-from .wishes import Question, declared
+from .wishes import Declared, Question, declared
 
 HERE = Path(__file__).parent
 REPORTS = HERE.parent / "reports"
@@ -65,6 +66,8 @@ def parser() -> argparse.ArgumentParser:
                      help="where reports are kept")
     top.add_argument("--fanout", type=int, default=Manner.fanout, metavar="N",
                      help="how many hosts at the same time")
+    top.add_argument("--launcher", choices=["ssh", "slurm"], default="ssh",
+                     help="how the probe gets there: by ssh, or as a job step by srun")
     top.add_argument("--deadline", type=float, default=Manner.deadline_s, metavar="S",
                      help="how long one host may take")
     top.add_argument("--deep", action="store_true", help="compare contents, not only dates")
@@ -130,6 +133,8 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
         directory = report.new_directory(options.report)
     else:
         hosts = [here(_question(options))] if options.local else declared(_question(options))
+        if options.launcher == "slurm":
+            hosts = _steps(hosts, options, asked)
         # Before the look: it may take minutes, and nobody wants them lost.
         directory = report.new_directory(options.report)
         with terminal.progress(console, "Looking", len(hosts)) as heard:
@@ -157,6 +162,13 @@ def conclude(
     else:
         terminal.show(Console(), session.for_people(), latest if latest.exists() else page)
     return judge.exit_status(session.document)
+
+
+def _steps(hosts: list[Declared], options: argparse.Namespace, asked: Asked) -> list[Declared]:
+    if options.local or asked != NOTHING:
+        raise ConfigurationError("It goes together neither with --local nor with pairs of hosts.",
+                                 "--launcher slurm", "Leave one of them out.")
+    return steps(hosts, _question(options), options.deadline + (DEEP_S if options.deep else 0))
 
 
 def _where(options: argparse.Namespace) -> str:

@@ -48,13 +48,15 @@ class Connection:
     ssh_executable: str = "ssh"
     python: str = "python3"
     become: Become = Become()
+    # What carries the command on from where it arrives: srun and its options.
+    launcher: tuple[str, ...] = ()
 
 
 def command(connection: Connection, run: str | None = None) -> list[str]:
     """The local command that runs the probe (or `run`) there and reads it from standard input."""
     remote = remote_script(connection, run)
     if connection.kind == "local":
-        return ["/bin/sh", "-c", remote]
+        return [*connection.launcher, "/bin/sh", "-c", remote]
     # ssh keeps the first value of an option: what must hold comes first, then the inventory's.
     # A connection kept open in the background would hold our pipes; one that is open is used.
     words = [
@@ -73,7 +75,7 @@ def command(connection: Connection, run: str | None = None) -> list[str]:
     if connection.key:
         words += ["-i", str(Path(connection.key).expanduser())]
     return [*words, "--", connection.address or connection.name,
-            f"exec /bin/sh -c {shlex.quote(remote)}"]
+            f"exec {shlex.join([*connection.launcher, '/bin/sh', '-c', remote])}"]
 
 
 def remote_script(connection: Connection, run: str | None = None) -> str:
@@ -134,8 +136,9 @@ def why_not(
 ) -> tuple[str, str]:
     """(cause, remedy) of a command that brought no snapshot; `ready`: it came as far as that."""
     name = connection.name
-    ssh = shlex.join([word for word in command(connection)[:-2] if word != "--"])
-    by_hand = f"try by hand: {ssh} {connection.address or name} true"
+    ssh = [word for word in command(connection)[:-1] if word != "--"]
+    way = ssh if connection.kind == "ssh" else []
+    by_hand = f"try by hand: {shlex.join([*way, *connection.launcher, 'true'])}"
     last = _last_words(stderr)
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in stderr:
         return (f"The ssh host key of {name} is not the one that is known",
