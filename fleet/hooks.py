@@ -16,7 +16,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from verify.connection import READY, Connection, command, with_password
+from verify.connection import (
+    NO_PYTHON,
+    READY,
+    SUDO_REFUSED,
+    Connection,
+    command,
+    why_not,
+    with_password,
+)
 from verify.errors import ConfigurationError
 from verify.slurm import node_name, speakers
 from verify.wishes import Declared, Question
@@ -26,6 +34,7 @@ Told = Callable[[str], None]
 MARK = "gpufleet"
 # How long one command of a scheduler may take; scontrol itself gives up after some ten seconds.
 COMMAND_S = 60
+SSH_FAILED = 255
 # Between two looks at jobs that are waited for.
 POLL_S = 2.0
 AT_ONCE = 8
@@ -145,6 +154,9 @@ def run(there: Connection | None, words: Sequence[str], limit_s: float = COMMAND
             f"{shlex.join(words)}{where} gave no answer within {limit_s:g} s.", "",
             "See whether the scheduler answers there.") from None
     said = done.stdout.decode("utf-8", "replace")
+    if there and done.returncode in {SSH_FAILED, SUDO_REFUSED, NO_PYTHON}:
+        cause, remedy = why_not(there, done.returncode, done.stderr.decode("utf-8", "replace"))
+        raise HookError(f"{cause}:", "gpu_scheduler_host", remedy)
     if done.returncode:
         last = (done.stderr.decode("utf-8", "replace").strip() or said.strip()).splitlines()[-3:]
         raise HookError(
