@@ -1,0 +1,112 @@
+"""The node's own health check (docs/slurm/gpufleet-health)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).resolve().parents[2] / "docs" / "slurm" / "gpufleet-health"
+SCONTROL = """#!/bin/sh
+echo "$*" >>"$ASKED"
+echo "NodeName=n1 Arch=x86_64 State=$STATE_IS ThreadsPerCore=1 ExtSensorsTemp=n/s  $REASON_IS"
+"""
+
+
+class Node:
+    """A host with one small toolkit, an nvidia-smi and a scontrol."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.tree = folder, folder / "cuda"
+        for name in ("bin", "state/receipts", "state/journal", "cuda"):
+            (folder / name).mkdir(parents=True)
+        (self.tree / "libcublas.so.8.0.61").write_text("text")
+        (self.tree / "libcublas.so").symlink_to("libcublas.so.8.0.61")
+        seen = (self.tree / "libcublas.so.8.0.61").stat()
+        manifest = [
+            {"path": "libcublas.so.8.0.61", "type": "file", "size": seen.st_size,
+             "mtime": int(seen.st_mtime), "mode": "0644", "sha256": None},
+            {"path": "libcublas.so", "type": "link", "target": "libcublas.so.8.0.61"}]
+        self.receipt = folder / "state" / "receipts" / "toolkit-8.0.json"
+        self.receipt.write_text(json.dumps({"path": str(self.tree), "manifest": manifest}))
+        self.program("nvidia-smi", "#!/bin/sh\nfor i in 0 1; do"
+                     ' echo "GPU $i: NVIDIA L4 (UUID: GPU-$i)"; done\n')
+        self.program("scontrol", SCONTROL)
+
+    def program(self, name: str, text: str) -> None:
+        (self.folder / "bin" / name).write_text(text)
+        (self.folder / "bin" / name).chmod(0o755)
+
+    def run(self, *words: str, state: str = "IDLE", reason: str = "") -> tuple[int, str]:
+        done = subprocess.run(
+            [PROGRAM, *words], capture_output=True, text=True, check=False, env={
+                **os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                "GPUFLEET_STATE": str(self.folder / "state"), "SLURMD_NODENAME": "n1",
+                "ASKED": str(self.folder / "asked"), "STATE_IS": state, "REASON_IS": reason})
+        assert not done.stderr, done.stderr
+        return done.returncode, done.stdout.strip()
+
+    @property
+    def updates(self) -> list[str]:
+        """What Slurm was told."""
+        file = self.folder / "asked"
+        said = file.read_text().splitlines() if file.exists() else []
+        return [line for line in said if line.startswith("update")]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_a_node_as_it_was_installed_is_fit(node: Node) -> None:
+    assert node.run("--gpus", "2") == (0, "")
+    assert node.run() == (0, "")
+
+
+@pytest.mark.parametrize(("broken", "told"), [
+    (lambda node: node.program("nvidia-smi", "#!/bin/sh\necho No devices; exit 6\n"),
+     "0 of 2 GPUs answer: No devices"),
+    (lambda node: node.program("nvidia-smi", "#!/bin/sh\necho 'GPU 0: L4 (UUID: x)'\n"),
+     "1 of 2 GPUs answer"),
+    (lambda node: (node.folder / "bin" / "nvidia-smi").chmod(0), "nvidia-smi cannot be run"),
+    (lambda node: (node.folder / "state/journal/cudnn-8.0-5.json").write_text("{}"),
+     "half installed: cudnn-8.0-5"),
+    (lambda node: (node.tree / "libcublas.so.8.0.61").write_text("other text"),
+     "changed since it was installed: {tree}/libcublas.so.8.0.61"),
+    (lambda node: (node.tree / "libcublas.so.8.0.61").unlink(),
+     "missing or not to be read: {tree}/libcublas.so.8.0.61"),
+    (lambda node: ((node.tree / "libcublas.so").unlink(),
+                   (node.tree / "libcublas.so").symlink_to("/nowhere")),
+     "leads elsewhere since it was installed: {tree}/libcublas.so"),
+    (lambda node: node.receipt.write_text("{"), "the receipt is damaged: {receipt}"),
+])
+def test_what_is_wrong_is_told_in_a_line(node: Node, broken: Any, told: str) -> None:
+    broken(node)
+    status, said = node.run("--gpus", "2")
+    assert status == 1
+    assert said.startswith("gpufleet health: " + told.format(tree=node.tree, receipt=node.receipt))
+
+
+@pytest.mark.parametrize(("wrong", "state", "reason", "told"), [
+    (True, "IDLE", "",
+     ["update NodeName=n1 State=DRAIN Reason=gpufleet health: half installed: x"]),
+    (True, "IDLE+DRAIN", "Reason=broken fan [root@2026-11-21T01:55:05]", []),
+    (True, "IDLE+DRAIN", "Reason=gpufleet health: half installed: x [r@2026-11-21T01:55:05]", []),
+    (False, "IDLE+DRAIN", "Reason=gpufleet health: half installed: x [r@2026-11-21T01:55:05]",
+     ["update NodeName=n1 State=RESUME"]),
+    (False, "IDLE+DRAIN", "Reason=gpufleet nightly: x [r@2026-11-21T01:55:05]", []),
+    (False, "IDLE+DRAIN", "Reason=broken fan [root@2026-11-21T01:55:05]", []),
+    (False, "IDLE", "", []),
+])
+def test_it_drains_and_gives_back_its_own_alone(
+    node: Node, wrong: bool, state: str, reason: str, told: list[str]
+) -> None:
+    if wrong:
+        (node.folder / "state" / "journal" / "x.json").write_text("{}")
+    assert node.run("--drain", state=state, reason=reason)[0] == int(wrong)
+    assert node.updates == told
