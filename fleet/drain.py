@@ -8,7 +8,7 @@ counts nor forgives: a host that is away takes no jobs anyway, and what was not 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from verify.wishes import declared
@@ -91,8 +91,10 @@ def _act(
 
 
 def _why(host: str, changes: Mapping[str, Any]) -> str:
-    checks: Sequence[str] = list(dict.fromkeys(
-        row["check"] for row in changes["changes"]
-        if row["host"] == host and row["check"] and row["weight"] == "bad"))
+    # What failed last night for the first time, and what had failed before.
+    rows = [row for row in changes["changes"] if row["weight"] == "bad"]
+    rows += [row for row in changes.get("standing", []) if row["verdict"] in {"FAIL", "HUNG"}]
+    checks = list(dict.fromkeys(row["check"] for row in rows
+                                if row["host"] == host and row["check"]))
     shown = ", ".join(checks[:3]) + (" and others" if len(checks) > 3 else "")
     return f"{shown} failed" if checks else "not healthy"

@@ -205,15 +205,18 @@ class Rollout:
     def take(self, batch: Batch) -> tuple[int, str]:
         """One batch from drain to resume; (0, "") or a status and the reason."""
         self.step("drain")
+        mine = []
         for host, place in self.hook.look(batch.hosts).items():
+            if place.taken and not place.ours():
+                self.say(f"{host} was taken out of service by somebody else"
+                         f" ({place.reason or place.state}): provisioned, but not given back",
+                         "yellow")
+                continue
+            mine.append(host)
             if not place.taken:
                 self.hook.drain(host, f"{self.mark} under way since {self.progress.started}")
                 if self.hook.scheduler:
                     self.say(f"{host} is drained")
-            elif not place.ours():
-                self.say(f"{host} was taken out of service by somebody else"
-                         f" ({place.reason or place.state}): provisioned, but not given back",
-                         "yellow")
         self.hook.empty(batch.hosts, self.progress.settings["drain_wait"], self.say)
         self.step("provision")
         made = self.provision(batch)
@@ -225,13 +228,19 @@ class Rollout:
                     ", ".join(bad) + " not healthy" if bad else "not every host was provisioned")
         self.say(f"✓ healthy: {' '.join(batch.hosts)}", "green")
         self.step("resume")
-        for host, place in self.hook.look(batch.hosts).items():
+        given = []
+        for host, place in self.hook.look(mine).items():
             if place.ours():
                 self.hook.resume(host)
+                given.append(host)
                 self.say(f"{host} takes jobs again")
-        for host, place in self.hook.look(batch.hosts).items():
-            if place.ours():
-                raise HookError(f"It is healthy, and does not come back: {place.state}.", host,
+            elif place.taken:
+                self.say(f"{host} was taken over meanwhile ({place.reason or place.state}): not"
+                         " given back", "yellow")
+        for host, place in self.hook.look(given).items():
+            if place.taken:
+                raise HookError(f"It is healthy, and does not come back: {place.state}"
+                                f" {place.reason}.", host,
                                 f"Look why; then: {self.hook.by_hand(host)}")
         return HEALTHY, ""
 

@@ -26,9 +26,11 @@ class History:
 
 
 def changes(*failed: str) -> dict[str, Any]:
-    return {"changes": [
-        {"kind": "failure", "host": host, "check": "gpu.smi", "weight": "bad", "strikes": 2}
-        for host in failed]}
+    """Everybody's gpu.smi stands since an earlier night, as does what was not reached."""
+    return {"changes": [], "standing": [
+        {"host": host, "check": check, "verdict": verdict, "strikes": 2}
+        for host in failed
+        for check, verdict in (("gpu.smi", "FAIL"), ("driver.loaded", "INCONCLUSIVE"))]}
 
 
 @pytest.fixture
@@ -93,6 +95,18 @@ def test_a_scheduler_that_does_not_answer_is_told_and_ends_no_night(tmp_path: Pa
     said = night(Slurm({}), History(gpu01="FF"), tmp_path)
     assert len(said) == 1
     assert said[0].startswith("Nothing was drained")
+
+
+def test_what_failed_last_night_first_is_named_first(slurm: Slurm, tmp_path: Path) -> None:
+    document = changes("gpu01")
+    document["changes"] = [{"kind": "other-cause", "host": "gpu01", "check": "gpu.count",
+                            "weight": "bad", "strikes": 1}]
+    (tmp_path / "hosts.yml").write_text("gpu_hosts: {hosts: {gpu01: }}")
+    settings = {"hook": "slurm", "question": Question([str(tmp_path / "hosts.yml")])}
+    after_night(document, History(gpu01="FF"), settings, Hook(SLURM, {"gpu01": "gpu01"},
+                                                              runner=slurm))
+    assert slurm.nodes["gpu01"][1] == (
+        "gpufleet nightly: gpu.count, gpu.smi failed, 2 nights in a row")
 
 
 def test_without_a_hook_nothing_is_asked() -> None:
