@@ -23,11 +23,15 @@ LINE = (
 
 @dataclass
 class Slurm:
-    """Nodes: {name: [flags, reason]}; `busy` hosts run a job for so many looks."""
+    """Nodes: {name: [flags, reason]}; `busy` ones run a job for so many looks.
+
+    `stuck` ones do not come back when they are resumed.
+    """
 
     nodes: dict[str, list[str]]
     busy: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    stuck: set[str] = field(default_factory=set)
 
     def __call__(self, there: Connection | None, words: Sequence[str], limit_s: float) -> str:
         self.asked.append(" ".join(words))
@@ -37,7 +41,8 @@ class Slurm:
             return "41\n42\n"
         values = dict(re.fullmatch(r"(\w+)=(.*)", word).groups() for word in words[2:])  # type: ignore[union-attr]
         node = self.nodes[values["NodeName"]]
-        node[:] = ["DRAIN", values["Reason"]] if values["State"] == "DRAIN" else ["", ""]
+        resumed = ["DOWN", "Not responding"] if values["NodeName"] in self.stuck else ["", ""]
+        node[:] = ["DRAIN", values["Reason"]] if values["State"] == "DRAIN" else resumed
         return ""
 
     def line(self, name: str) -> str:

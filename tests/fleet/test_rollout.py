@@ -128,6 +128,31 @@ def test_what_a_person_takes_over_meanwhile_is_not_given_back(world: World) -> N
     assert world.drained == ["gpu1"]
 
 
+def test_a_node_that_does_not_come_back_stops_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.slurm.stuck = {"gpu1"}
+    assert world.run() == 1
+    assert "gpu1: It is healthy, and does not come back" in capsys.readouterr().out
+    assert world.ran == [["gpu1"]]
+
+
+@pytest.mark.parametrize(("status", "told"), [(0, "is back there; declare it"),
+                                              (2, "could not be brought back (status 2")])
+def test_on_request_the_unhealthy_hosts_go_back_to_the_former_driver(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    status: int, told: str,
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(rollout, "run", lambda words: commands.append(words) or status)
+    world.bad = {"gpu2": "FAIL"}
+    assert world.run("--batch", "2", "--rollback") == 1
+    assert [words[1:] for words in commands] == [
+        ["playbooks/rollback.yml", "-i", str(world.inventory), "--limit", "gpu2"]]
+    assert told in capsys.readouterr().out
+    assert world.drained == ["gpu2", "gpu3"]
+
+
 @pytest.mark.parametrize("step", ["drain", "provision", "resume"])
 def test_killed_at_any_step_it_is_continued(world: World, step: str) -> None:
     class PowerCut(BaseException):
