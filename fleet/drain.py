@@ -43,7 +43,7 @@ def after_night(
     if settings.get("hook", "none") == "none" and made is None:
         return []
     hosts = declared(settings["question"])
-    known = history.past(NIGHTS)["hosts"]
+    known = history.past(max(NIGHTS, 2 * settings.get("after_strikes", STRIKES)))["hosts"]
     letters = {host.name: known[host.name]["verdicts"] for host in hosts if host.name in known}
     said: list[str] = []
     try:

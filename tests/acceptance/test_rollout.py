@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from fleet.progress import left_behind
 from tests.acceptance.conftest import DEADLINE_S, KILL, ROOT, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -97,6 +98,7 @@ def test_the_control_process_killed_in_the_middle_is_continued(
         assert len(children) == 1
         os.kill(int(children[0]), signal.SIGKILL)
         assert running.wait() != 0
+        assert left_behind(noted(words)["started"]) != []
     assert noted(words)["status"] == "running"
     assert noted(words)["done"] == 1
 
