@@ -215,8 +215,8 @@ class Rollout:
             mine.append(host)
             if not place.taken:
                 self.hook.drain(host, f"{self.mark} under way since {self.progress.started}")
-                if self.hook.scheduler:
-                    self.say(f"{host} is drained")
+        if self.hook.scheduler and mine:
+            self.say(f"drained: {' '.join(mine)}")
         self.hook.empty(batch.hosts, self.progress.settings["drain_wait"], self.say)
         self.step("provision")
         made = self.provision(batch)
@@ -233,7 +233,6 @@ class Rollout:
             if place.ours():
                 self.hook.resume(host)
                 given.append(host)
-                self.say(f"{host} takes jobs again")
             elif place.taken:
                 self.say(f"{host} was taken over meanwhile ({place.reason or place.state}): not"
                          " given back", "yellow")
@@ -242,6 +241,8 @@ class Rollout:
                 raise HookError(f"It is healthy, and does not come back: {place.state}"
                                 f" {place.reason}.", host,
                                 f"Look why; then: {self.hook.by_hand(host)}")
+        if given:
+            self.say(f"take jobs again: {' '.join(given)}")
         return HEALTHY, ""
 
     @property
