@@ -7,29 +7,24 @@ continued where it was; each step can be done twice.
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
-import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
-from rich.text import Text
 
-from verify import judge, report, terminal
 from verify.errors import ConfigurationError
-from verify.session import HostRun, Manner, Session, utc_now
-from verify.verdict import FAILED, HEALTHY, USAGE, Verdict
+from verify.session import Manner
+from verify.verdict import HEALTHY, USAGE
 from verify.wishes import Question
 
-from .batches import Batch, batches, canaries, size_of
-from .hooks import SCHEDULERS, Hook, HookError, hook
+from .batches import batches, canaries, size_of
+from .course import Rollout, show
+from .hooks import SCHEDULERS, hook
 from .progress import Progress, Store, outlived
-from .provision import Converged, checked, converge, run
+from .provision import checked
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOM = "rollout"
 INTERRUPTED = 130
 # The options that a rollout keeps to until its end.
 SETTINGS = ("hook", "drain_wait", "rollback", "force", "fanout", "deadline", "deep")
@@ -133,200 +128,3 @@ def begin(options: argparse.Namespace, rest: list[str]) -> Progress:
         names, canaries(options.canary, names), size_of(options.batch, len(names)), domains)
     settings = {key: getattr(options, key) for key in SETTINGS}
     return Progress(asdict(asked), {**settings, "words": rest}, made)
-
-
-def show(console: Console, progress: Progress) -> None:
-    """The batches, in their order."""
-    width = len(str(len(progress.batches)))
-    for number, batch in enumerate(progress.batches, 1):
-        name = f"  ({batch.name})" if batch.name else ""
-        done = "✓ " if number <= progress.done else "  "
-        console.print(f"{done}{number:{width}}. {' '.join(batch.hosts)}{name}", markup=False)
-
-
-@dataclass
-class Rollout:
-    """One rollout at work."""
-
-    progress: Progress
-    store: Store
-    hook: Hook
-    console: Console
-    reports: Path
-    judged: dict[str, HostRun] = field(default_factory=dict)
-
-    def say(self, text: str, style: str = "") -> None:
-        """Tell the person."""
-        self.console.print(Text(f"  {text}", style=style))
-
-    def step(self, name: str) -> None:
-        """Note how far it has come."""
-        self.progress.step, self.progress.status, self.progress.why = name, "running", ""
-        self.store.save(self.progress)
-
-    def check(self, hosts: list[str]) -> None:
-        """What would stop it later, found before anything is changed: `ConfigurationError`."""
-        left = [name for batch in self.progress.batches[self.progress.done :]
-                for name in batch.hosts]
-        gone = [name for name in left if name not in hosts]
-        if gone:
-            raise ConfigurationError(
-                f"{', '.join(gone)} left the inventory since the rollout was begun.", "",
-                "Put them back, or: ./gpufleet rollout --abandon")
-        self.hook.look(left)
-
-    def run(self) -> int:
-        """Batch after batch; the exit status."""
-        total = len(self.progress.batches)
-        if self.progress.done:
-            self.say(f"Continuing the {self.progress.told}", "dim")
-        show(self.console, self.progress)
-        while self.progress.done < total:
-            batch = self.progress.batches[self.progress.done]
-            name = f" ({batch.name})" if batch.name else ""
-            self.console.print(Text(
-                f"\nBatch {self.progress.done + 1} of {total}{name}: {' '.join(batch.hosts)}",
-                style="bold"))
-            try:
-                status, why = self.take(batch)
-            except HookError as error:
-                status, why = FAILED, str(error)
-            if status:
-                return self.stop(batch, status, why)
-            self.progress.done += 1
-            self.step("")
-        self.progress.status = "done"
-        self.store.save(self.progress)
-        hosts = sum(len(batch.hosts) for batch in self.progress.batches)
-        self.console.print(Text(f"\n✓ {hosts} hosts are rolled out and healthy.", style="green"))
-        self.write()
-        return HEALTHY
-
-    def take(self, batch: Batch) -> tuple[int, str]:
-        """One batch from drain to resume; (0, "") or a status and the reason."""
-        self.step("drain")
-        mine = []
-        for host, place in self.hook.look(batch.hosts).items():
-            if place.taken and not place.ours():
-                self.say(f"{host} was taken out of service by somebody else"
-                         f" ({place.reason or place.state}): provisioned, but not given back",
-                         "yellow")
-                continue
-            mine.append(host)
-            if not place.taken:
-                self.hook.drain(host, f"{self.mark} under way since {self.progress.started}")
-        if self.hook.scheduler and mine:
-            self.say(f"drained: {' '.join(mine)}")
-        self.hook.empty(batch.hosts, self.progress.settings["drain_wait"], self.say)
-        self.step("provision")
-        made = self.provision(batch)
-        self.judged.update({host.name: host for host in made.session.hosts})
-        bad = unhealthy(made.session)
-        if bad or made.status:
-            self.blame(bad)
-            return (judge.exit_status(made.session.document) or FAILED,
-                    ", ".join(bad) + " not healthy" if bad else "not every host was provisioned")
-        self.say(f"✓ healthy: {' '.join(batch.hosts)}", "green")
-        self.step("resume")
-        given = []
-        for host, place in self.hook.look(mine).items():
-            if place.ours():
-                self.hook.resume(host)
-                given.append(host)
-            elif place.taken:
-                self.say(f"{host} was taken over meanwhile ({place.reason or place.state}): not"
-                         " given back", "yellow")
-        for host, place in self.hook.look(given).items():
-            if place.taken:
-                raise HookError(f"It is healthy, and does not come back: {place.state}"
-                                f" {place.reason}.", host,
-                                f"Look why; then: {self.hook.by_hand(host)}")
-        if given:
-            self.say(f"take jobs again: {' '.join(given)}")
-        return HEALTHY, ""
-
-    @property
-    def mark(self) -> str:
-        """With which a reason of ours begins."""
-        return f"gpufleet {ROOM}:"
-
-    def provision(self, batch: Batch) -> Converged:
-        """Have these hosts what they are declared to be, and judge them."""
-        settings = self.progress.settings
-        manner = Manner("full", settings["fanout"], settings["deadline"], settings["deep"])
-        return converge(
-            replace(self.progress.asked, limit=",".join(batch.hosts)), manner,
-            force=settings["force"], words=settings["words"], told=self.say)
-
-    def blame(self, bad: dict[str, str]) -> None:
-        """Have the scheduler say why a host of ours stays drained."""
-        for host, place in self.hook.look(bad).items():
-            if place.ours():
-                self.hook.drain(host, f"{self.mark} {bad[host]}")
-
-    def stop(self, batch: Batch, status: int, why: str) -> int:
-        """Say what is wrong, what is untouched, and how it goes on."""
-        wrong = [host for host in self.judged.values()
-                 if host.name in batch.hosts and host.result["verdict"] != Verdict.PASS]
-        if wrong:
-            terminal.show(self.console, self.session(wrong).for_people(), None)
-        if wrong and self.progress.settings["rollback"]:
-            why += "; " + self.roll_back([host.name for host in wrong])
-        self.progress.status, self.progress.why = "stopped", why
-        self.store.save(self.progress)
-        untouched = [name for later in self.progress.batches[self.progress.done + 1 :]
-                     for name in later.hosts]
-        self.console.print(Text(f"\n✗ Stopped: {why}", style="bold red"))
-        if self.hook.scheduler:
-            self.say(f"{' '.join(batch.hosts)}: left drained")
-        self.say(f"{len(untouched)} hosts were not touched{': ' if untouched else ''}"
-                 f"{' '.join(untouched[:20])}{' ...' if untouched[20:] else ''}")
-        self.say("Mend the cause, then: ./gpufleet rollout --resume    (or --abandon)")
-        self.write()
-        return status
-
-    def roll_back(self, hosts: list[str]) -> str:
-        """Bring the former driver back, from the packages that are kept on the hosts."""
-        asked, words = self.progress.asked, ["playbooks/rollback.yml"]
-        for option, values in (("-i", asked.inventories), ("-e", asked.extra_vars),
-                               ("--vault-password-file", asked.vault_password_files)):
-            words += [word for value in values for word in (option, value)]
-        status = run([str(Path(sys.executable).with_name("ansible-playbook")), *words,
-                      "--limit", ",".join(hosts)])
-        return ("the former driver is back there; declare it" if not status
-                else f"the former driver could not be brought back (status {status}; see above)")
-
-    def abandon(self) -> int:
-        """Let go of it, and name what it leaves drained."""
-        self.progress.status = "abandoned"
-        self.store.save(self.progress)
-        self.console.print(f"Let go of the {self.progress.told}.", markup=False)
-        for host, place in self.hook.look().items():
-            if place.ours(ROOM):
-                self.say(f"{host} is still drained ({place.reason}). To give it back:"
-                         f" {self.hook.by_hand(host)}")
-        return HEALTHY
-
-    def session(self, hosts: list[HostRun]) -> Session:
-        """What was judged of some hosts, with the words by which they are found."""
-        asked = [word for name in self.progress.asked.inventories for word in ("-i", name)]
-        return Session(hosts, finished=utc_now(), where=shlex.join(asked))
-
-    def write(self) -> None:
-        """The report on all hosts that this run has judged."""
-        if self.judged:
-            directory = report.new_directory(self.reports)
-            page = report.write(directory, self.session(list(self.judged.values())))
-            shown = report.point_latest(directory) / page.name
-            self.console.print(f"Report: {os.path.relpath(shown)}", markup=False)
-
-
-def unhealthy(session: Session) -> dict[str, str]:
-    """{host: why} of those in which not everything holds; only PASS is healthy."""
-    found = {}
-    for host in session.hosts:
-        if host.result["verdict"] != Verdict.PASS:
-            checks = [check["id"] for check in host.result["checks"]
-                      if check["verdict"] == host.result["verdict"]]
-            found[host.name] = f"{host.result['verdict']}: {', '.join(checks[:3])}"
-    return found

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fleet import progress, rollout
+from fleet import course, progress, rollout
 from fleet.hooks import SLURM, Hook
 from fleet.progress import TOKEN, Store
 from fleet.provision import Converged
@@ -65,7 +65,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         return Hook(SLURM, {host.name: host.name for host in hosts}, runner=made.slurm)
 
     monkeypatch.setattr(rollout, "hook", hook)
-    monkeypatch.setattr(rollout, "converge", made.converge)
+    monkeypatch.setattr(course, "converge", made.converge)
     monkeypatch.delenv(TOKEN, raising=False)
     return made
 
@@ -144,7 +144,7 @@ def test_on_request_the_unhealthy_hosts_go_back_to_the_former_driver(
     status: int, told: str,
 ) -> None:
     commands: list[list[str]] = []
-    monkeypatch.setattr(rollout, "run", lambda words: commands.append(words) or status)
+    monkeypatch.setattr(course, "run", lambda words: commands.append(words) or status)
     world.bad = {"gpu2": "FAIL"}
     assert world.run("--batch", "2", "--rollback") == 1
     assert [words[1:] for words in commands] == [
