@@ -729,9 +729,14 @@ def interpreters(host):
 
 
 def ask_python(host, name):
-    """An interpreter's own word about its version; None where it does not run."""
+    """An interpreter's own word about its version; None where it does not run.
+
+    One that gives no answer is not one that is not there: a busy host has it all the same.
+    """
     question = "import platform; print(platform.python_version())"
-    status, out, _ = run_command([host.path(name), "-I", "-S", "-c", question], host.inner_s / 4)
+    status, out, err = run_command([host.path(name), "-I", "-S", "-c", question], host.inner_s / 2)
+    if status is None and err.startswith("no answer"):
+        raise NoAnswerError("%s gave %s" % (name, err))
     return out.strip() if status == 0 else None
 
 

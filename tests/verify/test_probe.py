@@ -730,6 +730,13 @@ def test_a_section_that_hangs_is_abandoned_and_the_others_are_read(root: Path) -
     assert found["sections"]["driver"]["error"] == "no answer within 1.5 s"
 
 
+def test_an_interpreter_that_gives_no_answer_is_not_one_that_is_not_there(root: Path) -> None:
+    put(root, "usr/bin/python3.11", "#!/bin/sh\nexec sleep 60\n", 0o755)
+    found = probe.probe({"root": str(root), "deadline_s": 1.5})["sections"]["os"]
+    assert (found["state"], found["data"]) == ("hung", None)
+    assert "/usr/bin/python3.11 gave no answer within" in found["error"]
+
+
 def test_an_abandoned_child_does_not_hold_the_callers_pipe(root: Path) -> None:
     """ssh ends only when the last holder of its pipes is gone."""
     (root / "proc/driver/nvidia").mkdir(parents=True)
