@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from rich.filesize import decimal
 
-from lab import artifacts, hosts, pythons, toolkit_repository
+from lab import artifacts, hosts, many, pythons, toolkit_repository
 from lab.command import environment, missing
 from lab.errors import LabError
 from lab.progress import Progress
@@ -52,6 +52,13 @@ def up(lab: Lab, arguments: argparse.Namespace) -> int:
     found = hosts.up(lab, list(dict.fromkeys(names)), arguments.suite, progress)
     pythons.give(lab, [host for host in found if host.name in names], prefixes, progress)
     print(table(found))
+    return 0
+
+
+def fleet(lab: Lab, arguments: argparse.Namespace) -> int:
+    need_root()
+    many.up(lab, arguments.hosts, Progress())
+    print(f"{many.HOST} answers as {arguments.hosts} hosts: -i inventory/many lists them.")
     return 0
 
 
@@ -142,6 +149,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="3.6",
         help=f"copy this Python of this machine to {pythons.PLACE} there; may be repeated",
     )
+    made = verb("many", fleet, "have one host answer on many ports: a stand-in for a fleet")
+    made.add_argument("--hosts", type=int, default=100, metavar="N", help="how many there seem")
     verb("down", down, "remove this lab's hosts, network, keys and images")
     made = verb("list", show, "show this lab's hosts")
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")

@@ -34,10 +34,14 @@ def read(path):
         return None
 
 
+def directory():
+    """What this lab's instance has written down."""
+    return cache_root() / "lab" / (os.environ.get("GPUFLEET_LAB") or "lab")
+
+
 def inventory():
-    labs = cache_root() / "lab"
-    artifacts = labs / "artifacts"
-    state = read(labs / (os.environ.get("GPUFLEET_LAB") or "lab") / "state.json")
+    artifacts = cache_root() / "lab" / "artifacts"
+    state = read(directory() / "state.json")
     if state:
         hostvars = {
             host["name"]: {
@@ -64,7 +68,7 @@ def inventory():
     }
 
 
-def main():
+def main(inventory=inventory):
     parser = argparse.ArgumentParser(description=__doc__)
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--list", action="store_true", help="the whole inventory")
