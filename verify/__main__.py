@@ -1,7 +1,7 @@
 """`python -m verify`: look at the hosts, judge, report. Also `plan` and `catalogue`.
 
-The same pytest suite that `pytest verify/` runs is run here too, quietly, on the same snapshots:
-for JUnit, and so that options that are not known here are pytest's.
+Options that are not known here are pytest's: with any, the same suite that `pytest verify/` runs
+is run here too, on the same snapshots.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from . import bundle, catalogue, judge, report, terminal
+from . import bundle, catalogue, judge, junit, report, terminal
 from .errors import ConfigurationError
 from .local import here, plan_here
 from .pairs import NOTHING, Asked
@@ -155,7 +155,10 @@ def conclude(
     page = report.write(directory, session)
     if options.save:
         _share(session, options.save, console)
-    _run_suite(session, directory / "junit.xml", options, rest)
+    if rest:
+        _run_suite(session, directory / "junit.xml", options, rest)
+    else:
+        junit.write(directory / "junit.xml", session, _scheme(options))
     latest = report.point_latest(directory) / page.name
     if options.json:
         _print_json(session.document)
@@ -193,9 +196,9 @@ def _share(session: Session, directory: Path, console: Console) -> None:
 
 
 def _run_suite(
-    session: Session, junit: Path, options: argparse.Namespace, rest: list[str]
+    session: Session, path: Path, options: argparse.Namespace, rest: list[str]
 ) -> None:
-    """The pytest suite on this session; its words are kept unless someone asked for them."""
+    """The pytest suite on this session."""
     import pytest  # noqa: PLC0415 (not for catalogue and plan)
 
     from verify.conftest import Prepared  # noqa: PLC0415
@@ -206,18 +209,20 @@ def _run_suite(
             str(Path(name).absolute()) if Path(name).exists() else name
             for name in options.inventory)
     words = [str(HERE / "test_host.py"), f"--rootdir={HERE.parent}", "-p", "no:cacheprovider",
-             f"--junitxml={junit}", "-o", "junit_suite_name=gpufleet", *rest]
-    if options.snapshot or options.local:
+             f"--junitxml={path}", "-o", "junit_suite_name=gpufleet", *rest]
+    if _scheme(options) == "ssh":
         words += ["--hosts", ",".join(f"ssh://{host.name}" for host in session.hosts)]
-    prepared = Prepared(session)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        status = pytest.main(words, plugins=[_Named(prepared)])
-    if rest or status not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
-        sys.stderr.write(said.getvalue())
+    # Standard output is for the verdicts.
+    with contextlib.redirect_stdout(sys.stderr):
+        status = pytest.main(words, plugins=[_Named(Prepared(session))])
     if status not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED,
                       pytest.ExitCode.NO_TESTS_COLLECTED}:
         raise ConfigurationError("pytest could not run the suite; its words stand above.")
+
+
+def _scheme(options: argparse.Namespace) -> str:
+    """What testinfra would call the way to the hosts: without an inventory they are plain names."""
+    return "ssh" if options.snapshot or options.local else "ansible"
 
 
 class _Named:

@@ -6,6 +6,7 @@ every user of either machine could read it.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -121,7 +122,13 @@ def standard_input(connection: Connection, config: Mapping[str, Any]) -> bytes:
     # As an ASCII literal that both Python 3.6 and the probe's JSON reader understand.
     head = f"CONFIG = {json.dumps(config)!r}\n"
     mark = f"{BEGIN}\n" if password(connection) else ""
-    return (mark + head + (HERE / "probe.py").read_text(encoding="utf-8")).encode()
+    return (mark + head + program("probe.py")).encode()
+
+
+@functools.cache
+def program(name: str) -> str:
+    """The text of a file that runs on hosts: read once, whatever the number of hosts."""
+    return (HERE / name).read_text(encoding="utf-8")
 
 
 def with_password(connection: Connection, program: bytes) -> bytes:

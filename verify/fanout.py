@@ -20,6 +20,7 @@ from ClusterShell.Worker.Popen import PopenClient, WorkerPopen
 from ClusterShell.Worker.Worker import WorkerSimple
 
 from .connection import READY, Connection, command, password, standard_input, too_late, why_not
+from .packed import packed
 
 # A snapshot is some hundred kilobytes; whoever sends more is not our probe.
 MOST_BYTES = 8 << 20
@@ -38,6 +39,7 @@ class Target:
     config: Mapping[str, Any]
 
 
+@packed("snapshot")
 @dataclass(frozen=True)
 class Outcome:
     """A snapshot, or why there is none."""

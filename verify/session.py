@@ -9,17 +9,18 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from . import judge, pairs
+from .connection import program
 from .errors import ConfigurationError
 from .fanout import Outcome, Report, Target, look
+from .packed import packed
 from .wishes import Declared, Question, declared
-
-HERE = Path(__file__).parent
 
 # What the minutes of load and the time to cool down add to a host's deadline.
 DEEP_S = 360
@@ -42,6 +43,7 @@ class Manner:
     deep: bool = False
 
 
+@packed("snapshot")
 @dataclass
 class HostRun:
     """One host on its way through a verification."""
@@ -82,11 +84,12 @@ class Session:
         """The same, its remedies with the words that stand in `where`; documents do without."""
         if not self.where:
             return self
-        return replace(self, hosts=[
-            replace(host, result={**host.result, "checks": [
+        hosts = [copy(host) for host in self.hosts]
+        for host in hosts:
+            host.result = {**host.result, "checks": [
                 {**check, "remedy": self.said(check["remedy"])}
-                for check in host.result["checks"]]})
-            for host in self.hosts])
+                for check in host.result["checks"]]}
+        return replace(self, hosts=hosts)
 
     def said(self, remedy: str) -> str:
         """A remedy, its commands with the words that stand in `where`."""
@@ -117,7 +120,7 @@ def probe_config(host: Declared, manner: Manner) -> dict[str, Any]:
         **compat.places(host.wishes),
     }
     if manner.mode == "full":
-        config["matmul"] = (HERE / "matmul.py").read_text(encoding="utf-8")
+        config["matmul"] = program("matmul.py")
     return config
 
 
@@ -143,23 +146,23 @@ def verify(
     session, begin = Session(), time.monotonic()
     meeting = pairs.pairs_of(hosts, asked)
     outcomes = snapshots(hosts, manner, report)
-    seen = {name: outcome.snapshot for name, outcome in outcomes.items() if outcome.snapshot}
-    both = [pair for pair in meeting if set(pair.names) <= set(seen)]
+    both = [pair for pair in meeting if all(not outcomes[name].cause for name in pair.names)]
     records = pairs.meet(both, manner.deadline_s, manner.fanout, told)
     for host in hosts:
-        outcome = outcomes[host.name]
-        plan = (planner or plan_of)(host, outcome.snapshot, resolve)
+        outcome = outcomes.pop(host.name)
+        snapshot = outcome.snapshot
+        plan = (planner or plan_of)(host, snapshot, resolve)
         planned = pairs.planned(host.name, meeting)
         if planned:
             plan["pairs"] = planned
-        if planned and outcome.snapshot:
-            outcome.snapshot["pairs"] = [each for each in records if host.name in each["hosts"]]
+        if planned and snapshot:
+            snapshot["pairs"] = [each for each in records if host.name in each["hosts"]]
         result = (
-            judge.judge(plan, outcome.snapshot)
-            if outcome.snapshot
+            judge.judge(plan, snapshot)
+            if snapshot
             else judge.unreachable(outcome.cause, outcome.remedy, outcome.evidence)
         )
-        session.hosts.append(HostRun(host.name, outcome.snapshot, plan, result))
+        session.hosts.append(HostRun(host.name, snapshot, plan, result))
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
 

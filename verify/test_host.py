@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from verify import junit
 from verify.verdict import Verdict
 
 
@@ -11,8 +12,6 @@ def test_check(entry: dict[str, str]) -> None:
     """A check holds; a declaration may excuse it; whatever else is no success."""
     verdict = Verdict(entry["verdict"])
     if verdict is Verdict.NOT_DECLARED:
-        pytest.skip(f"not declared: {entry['cause']}")
+        pytest.skip(junit.told(entry))
     if verdict is not Verdict.PASS:
-        lines = [f"{verdict}: {entry['statement']}", f"cause:  {entry['cause']}",
-                 f"remedy: {entry['remedy']}"]
-        pytest.fail("\n".join(lines + [entry["evidence"]] * bool(entry["evidence"])), pytrace=False)
+        pytest.fail(junit.told(entry), pytrace=False)
