@@ -6,6 +6,7 @@ Each method answers the value, or None (or an empty one) after noting a problem.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ _LOGIN = re.compile(r"//[^/\s]*@")
 MAX_SLIPS = 2  # more than that is not a typing error but another word
 
 
+# A fleet's hosts declare the same names, and each is held against every known one.
+@functools.lru_cache(maxsize=1 << 14)
 def slips(left: str, right: str) -> int:
     """How many letters to add, drop, change or swap to come from one word to the other."""
     above: list[int] = []

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -27,6 +28,8 @@ STYLES = {
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.NOT_DECLARED: "dim",
 }
+# More hosts than these are told in brief, the healthy ones by their names.
+MOST_IN_FULL = 8
 SPOKEN = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE)
 
 
@@ -54,9 +57,18 @@ def progress(console: Console, what: str, total: int) -> Iterator[Report]:
 
 
 def show(console: Console, session: Session, report: Path | None) -> None:
-    """Each host, each check; failures in full; then what holds and what was not provable."""
+    """Each host, each check; failures in full; then what holds and what was not provable.
+
+    Of many hosts the healthy ones are named in a line, and of the others what is wrong there.
+    """
+    brief = len(session.hosts) > MOST_IN_FULL
+    healthy = [host.name for host in session.hosts if host.result["verdict"] == Verdict.PASS]
+    if brief and healthy:
+        console.print()
+        console.print(_bullet(SYMBOLS[Verdict.PASS], STYLES[Verdict.PASS], folded(healthy)))
     for host in session.hosts:
-        _host(console, host.name, host.result)
+        if not brief or host.result["verdict"] != Verdict.PASS:
+            _host(console, host.name, host.result, brief)
     console.print()
     console.print(Text(summary.headline(session), style="bold"))
     for sentence in summary.proven(session):
@@ -74,6 +86,15 @@ def show(console: Console, session: Session, report: Path | None) -> None:
         console.print(Text(f"Report: {shown}"), soft_wrap=True)
 
 
+def folded(names: list[str]) -> str:
+    """Hosts' names as ClusterShell writes them: gpu[001-040,042]."""
+    try:
+        return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+    except NodeSetException:
+        # It cannot read every name that ssh and Ansible take.
+        return ", ".join(names)
+
+
 def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names) if len(names) <= 4 else f"{len(names)} hosts"
 
@@ -87,7 +108,7 @@ def _bullet(symbol: str, style: str, text: str | Text) -> Table:
     return table
 
 
-def _host(console: Console, name: str, result: dict[str, Any]) -> None:
+def _host(console: Console, name: str, result: dict[str, Any], brief: bool) -> None:
     verdict = Verdict(result["verdict"])
     head = Text()
     head.append(f"{SYMBOLS[verdict]} {name}", style=STYLES[verdict])
@@ -96,7 +117,7 @@ def _host(console: Console, name: str, result: dict[str, Any]) -> None:
     head.append(told, style="dim")
     console.print()
     console.print(head)
-    for line in _compact(result["checks"], console.width - 2):
+    for line in () if brief else _compact(result["checks"], console.width - 2):
         console.print(Padding(line, (0, 0, 0, 2)))
     for check in result["checks"]:
         kind = Verdict(check["verdict"])
