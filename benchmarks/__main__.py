@@ -11,11 +11,12 @@ import argparse
 
 from rich.console import Console
 
-from . import by_hand, history, probe, provision_fleet, side_by_side
+from . import by_hand, fleet, history, probe, provision_fleet, side_by_side
 from .common import lab
 
 MEASUREMENTS = {
     "by_hand": by_hand.measure,
+    "fleet": fleet.measure,
     "history": history.measure,
     "probe": probe.measure,
     "provision_fleet": provision_fleet.measure,

@@ -1,0 +1,31 @@
+# Apache-2.0, see LICENSE
+"""The least that looks at many hosts: ClusterShell feeds the probe to ssh, and keeps the answers.
+
+No part of gpufleet but the probe's own text; ``fleet.py`` says how the hosts are reached.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from ClusterShell.Task import task_self
+from ClusterShell.Worker.Popen import WorkerPopen
+
+told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+probe = (Path(__file__).parents[1] / "verify" / "probe.py").read_text(encoding="utf-8")
+program = f"CONFIG = {json.dumps(told['config'])!r}\n{probe}".encode()
+task = task_self()
+task.set_info("fanout", told["at_once"])
+workers = []
+for name, words in told["hosts"].items():
+    worker = WorkerPopen(shlex.join(words), key=name)
+    task.schedule(worker)
+    worker.write(program)
+    worker.set_write_eof()
+    workers.append(worker)
+task.resume()
+answers = [json.loads(worker.read().splitlines()[-1]) for worker in workers]
+print(f"{len(answers)} snapshots")

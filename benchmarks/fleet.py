@@ -1,0 +1,163 @@
+# Apache-2.0, see LICENSE
+"""What a fleet costs the control machine, on a stand-in: one lab host that answers on many ports.
+
+In one run, each round after the other: the whole ``verify`` of 100 hosts, a bare ClusterShell run
+of the same probe over the same ssh (nothing is planned, judged or written), and testinfra asking
+one question per assertion, as many as there are checks. Then ``verify`` of 10, 100 and 1000 hosts.
+
+The least of all rounds is told: another program on the machine only ever adds. *Control CPU* is
+that of the command and of all its ssh processes, in seconds; the probes run in the lab host, on
+the same processors, and count in the wall-clock time alone: a real fleet's run on its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.table import Table
+
+from verify.connection import command as ssh_command
+from verify.judge import CHECKS
+from verify.session import Manner, probe_config
+from verify.wishes import Question, declared
+
+from .common import BIN, ENVIRONMENT, ROOT, command, lab
+
+INVENTORY = ROOT / "inventory" / "many"
+HERE = Path(__file__).parent
+HOSTS, AT_ONCE, GROWTH = 100, 16, (10, 100, 1000)
+# Asking every question by itself takes minutes for a hundred hosts, and each costs the same.
+ASKED = 3
+# The command and every process it has waited for; the memory is that of the largest. Started by
+# a process of its own, since Linux counts the memory of whoever starts a command as the command's.
+USED = """
+import json, os, resource, subprocess, sys, time
+begin = time.perf_counter()
+status = subprocess.call(sys.argv[1:])
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([time.perf_counter() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3]))
+sys.exit(status)
+"""
+WORST_RATIO, LEAST_TIMES, MOST_S, MOST_MB = 1.5, 20, 90, 500
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command took."""
+
+    wall_s: float
+    cpu_s: float
+    rss_mb: float
+
+    def least(self, other: Cost) -> Cost:
+        """The less of each."""
+        return Cost(min(self.wall_s, other.wall_s), min(self.cpu_s, other.cpu_s),
+                    min(self.rss_mb, other.rss_mb))
+
+
+def cost(*words: str | Path, **environment: str) -> Cost:
+    """Run a command; ends everything with its words when it fails."""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", USED, *words], cwd=ROOT, check=False,
+                          env={**ENVIRONMENT, **environment}, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return Cost(*json.loads(done.stdout.splitlines()[-1]))
+
+
+def verify(count: int, at_once: int = Manner.fanout) -> Cost:
+    """The whole verification of the first so many hosts, as a person starts it."""
+    with tempfile.TemporaryDirectory() as reports:
+        return cost(BIN / "python", "-m", "verify", "-i", INVENTORY, "--limit",
+                    f"gpu_hosts[0:{count - 1}]", "--fanout", str(at_once), "--report", reports)
+
+
+def bare(count: int, at_once: int) -> Cost:
+    """ClusterShell and the probe, and nothing else."""
+    hosts = declared(Question([str(INVENTORY)]))[:count]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as told:
+        json.dump({"at_once": at_once, "hosts": {host.name: ssh_command(host.connection)
+                                                 for host in hosts},
+                   "config": probe_config(hosts[0], Manner())}, told)
+        told.flush()
+        return cost(BIN / "python", HERE / "bare.py", told.name)
+
+
+def per_assertion(count: int, shared: bool) -> Cost:
+    """testinfra over ssh, each assertion a question of its own.
+
+    As it comes, each with a connection of its own; `shared`: with a ControlPath, by one.
+    """
+    found = json.loads(command(INVENTORY / "hosts.py", "--list"))
+    reached = found["gpu_hosts"]["vars"]
+    ports = [found["_meta"]["hostvars"][name]["ansible_port"]
+             for name in found["gpu_hosts"]["hosts"][:count]]
+    names = [f"ssh://{reached['ansible_user']}@{reached['ansible_host']}:{port}" for port in ports]
+    options = [option.strip() for option in reached["ansible_ssh_common_args"].split("-o ")
+               if shared or not option.startswith("ControlPath")]
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as settings:
+        settings.write("\n".join(["Host *", *options]))
+        settings.flush()
+        return cost(BIN / "pytest", "-q", HERE / "per_assertion.py", "-p", "no:cacheprovider",
+                    "--rootdir", HERE, "--sudo", "--ssh-config", settings.name,
+                    "--ssh-identity-file", reached["ansible_ssh_private_key_file"],
+                    "--hosts", ",".join(names), QUESTIONS=str(len(CHECKS)))
+
+
+def side_by_side(rounds: int, console: Console) -> Table:
+    """100 hosts by each contender."""
+    contenders = {
+        "gpufleet verify": lambda: verify(HOSTS, AT_ONCE),
+        "bare ClusterShell, the probe alone": lambda: bare(HOSTS, AT_ONCE),
+        "testinfra, a question per assertion": lambda: per_assertion(ASKED, False),
+        "the same over one shared connection": lambda: per_assertion(ASKED, True),
+    }
+    least: dict[str, Cost] = {}
+    for number in range(rounds):
+        for name, work in contenders.items():
+            with console.status(f"round {number + 1}: {name}"):
+                found = work()
+                least[name] = found.least(least.get(name, found))
+    ours, scale = least["gpufleet verify"], HOSTS / ASKED
+    table = Table(title=f"{HOSTS} hosts, {AT_ONCE} at once, {len(CHECKS)} checks", min_width=60)
+    for heading in ("contender", "wall, s", "control CPU, s", "wall, ratio", "CPU, ratio"):
+        table.add_column(heading, justify="left" if heading == "contender" else "right")
+    for (name, each), by in zip(least.items(), (1, 1, scale, scale), strict=True):
+        table.add_row(
+            name + (f" (of {ASKED} hosts, times {scale:.0f})" if by != 1 else ""),
+            f"{each.wall_s * by:.1f}", f"{each.cpu_s * by:.1f}",
+            f"{ours.wall_s / each.wall_s / by:.2f}", f"{each.cpu_s * by / ours.cpu_s:.1f}")
+    table.caption = (
+        f"wall, ratio: verify's over it, at most {WORST_RATIO} for the bare run."
+        f" CPU, ratio: its over verify's, at least {LEAST_TIMES} for testinfra.")
+    return table
+
+
+def growth(rounds: int, console: Console) -> Table:
+    """Ten, a hundred, a thousand."""
+    table = Table(title=f"verify, {Manner.fanout} at once", min_width=60)
+    for heading in ("hosts", "wall, s", "ms per host", "control CPU, s", "most memory, MB"):
+        table.add_column(heading, justify="right")
+    for count in GROWTH:
+        with console.status(f"verify of {count} hosts"):
+            found = verify(count)
+            for _ in range(rounds - 1):
+                found = found.least(verify(count))
+        table.add_row(str(count), f"{found.wall_s:.1f}", f"{found.wall_s * 1000 / count:.0f}",
+                      f"{found.cpu_s:.1f}", f"{found.rss_mb:.0f}")
+    table.caption = f"A thousand: at most {MOST_S} s and {MOST_MB} MB."
+    return table
+
+
+def measure(rounds: int, console: Console) -> Group:
+    """Both tables."""
+    lab("many", "--hosts", str(max(GROWTH)))
+    # The way to the hosts is read from the same lab.
+    os.environ.update(ENVIRONMENT)
+    return Group(side_by_side(rounds, console), growth(rounds, console))
