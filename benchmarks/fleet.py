@@ -6,8 +6,10 @@ of the same probe over the same ssh (nothing is planned, judged or written), and
 one question per assertion, as many as there are checks. Then ``verify`` of 10, 100 and 1000 hosts.
 
 The least of all rounds is told: another program on the machine only ever adds. *Control CPU* is
-that of the command and of all its ssh processes, in seconds; the probes run in the lab host, on
-the same processors, and count in the wall-clock time alone: a real fleet's run on its own.
+that of the command and of all its ssh processes, in seconds. The hosts' own work is done by the
+same processors as the control machine's, and counts in the wall-clock time: so the growth is told
+twice, with each host looked at for real, and with hosts that log in, take the probe, and answer
+with a snapshot recorded before: a real fleet has processors of its own for the rest.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from verify.wishes import Question, declared
 
 from .common import BIN, ENVIRONMENT, ROOT, command, lab
 
+RECORDED, PYTHON = "/usr/local/bin/recorded", "ansible_python_interpreter"
 INVENTORY = ROOT / "inventory" / "many"
 HERE = Path(__file__).parent
 HOSTS, AT_ONCE, GROWTH = 100, 16, (10, 100, 1000)
@@ -42,7 +45,8 @@ import json, os, resource, subprocess, sys, time
 begin = time.perf_counter()
 status = subprocess.call(sys.argv[1:])
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps([time.perf_counter() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3]))
+wall_s = time.perf_counter() - begin
+print(json.dumps([wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1000]))
 sys.exit(status)
 """
 WORST_RATIO, LEAST_TIMES, MOST_S, MOST_MB = 1.5, 20, 90, 500
@@ -71,11 +75,24 @@ def cost(*words: str | Path, **environment: str) -> Cost:
     return Cost(*json.loads(done.stdout.splitlines()[-1]))
 
 
-def verify(count: int, at_once: int = Manner.fanout) -> Cost:
+def verify(count: int, *words: str) -> Cost:
     """The whole verification of the first so many hosts, as a person starts it."""
     with tempfile.TemporaryDirectory() as reports:
         return cost(BIN / "python", "-m", "verify", "-i", INVENTORY, "--limit",
-                    f"gpu_hosts[0:{count - 1}]", "--fanout", str(at_once), "--report", reports)
+                    f"gpu_hosts[0:{count - 1}]", "--report", reports, *words)
+
+
+def record() -> None:
+    """Have a Python in the lab host that does nothing but answer with what was seen there."""
+    with tempfile.TemporaryDirectory() as reports:
+        said = command(BIN / "python", "-m", "verify", "-i", INVENTORY, "--limit", "gpu_hosts[0]",
+                       "--report", reports)
+        snapshot, = Path(reports).glob("latest/snapshots/*.json")
+        words = f"cat >/dev/null; cat <<'END'\n{snapshot.read_text(encoding='utf-8')}\nEND\n"
+    assert "everything that is declared holds" in said, said
+    lab("exec", "lab1", "--", "python3", "-c",
+        f"import os; open({RECORDED!r}, 'w').write({'#!/bin/sh' + chr(10) + words!r});"
+        f" os.chmod({RECORDED!r}, 0o755)")
 
 
 def bare(count: int, at_once: int) -> Cost:
@@ -113,7 +130,7 @@ def per_assertion(count: int, shared: bool) -> Cost:
 def side_by_side(rounds: int, console: Console) -> Table:
     """100 hosts by each contender."""
     contenders = {
-        "gpufleet verify": lambda: verify(HOSTS, AT_ONCE),
+        "gpufleet verify": lambda: verify(HOSTS, "--fanout", str(AT_ONCE)),
         "bare ClusterShell, the probe alone": lambda: bare(HOSTS, AT_ONCE),
         "testinfra, a question per assertion": lambda: per_assertion(ASKED, False),
         "the same over one shared connection": lambda: per_assertion(ASKED, True),
@@ -140,17 +157,19 @@ def side_by_side(rounds: int, console: Console) -> Table:
 
 
 def growth(rounds: int, console: Console) -> Table:
-    """Ten, a hundred, a thousand."""
+    """Ten, a hundred, a thousand; each once more with recorded answers."""
     table = Table(title=f"verify, {Manner.fanout} at once", min_width=60)
-    for heading in ("hosts", "wall, s", "ms per host", "control CPU, s", "most memory, MB"):
-        table.add_column(heading, justify="right")
+    for heading in ("hosts", "answers", "wall, s", "ms per host", "control CPU, s", "memory, MB"):
+        table.add_column(heading, justify="left" if heading == "answers" else "right")
     for count in GROWTH:
-        with console.status(f"verify of {count} hosts"):
-            found = verify(count)
-            for _ in range(rounds - 1):
-                found = found.least(verify(count))
-        table.add_row(str(count), f"{found.wall_s:.1f}", f"{found.wall_s * 1000 / count:.0f}",
-                      f"{found.cpu_s:.1f}", f"{found.rss_mb:.0f}")
+        for answers, words in (("probe", ()), ("recorded", ("-e", f"{PYTHON}={RECORDED}"))):
+            with console.status(f"verify of {count} hosts: {answers}"):
+                found = verify(count, *words)
+                for _ in range(rounds - 1):
+                    found = found.least(verify(count, *words))
+            table.add_row(str(count), answers, f"{found.wall_s:.1f}",
+                          f"{found.wall_s * 1000 / count:.0f}", f"{found.cpu_s:.1f}",
+                          f"{found.rss_mb:.0f}")
     table.caption = f"A thousand: at most {MOST_S} s and {MOST_MB} MB."
     return table
 
@@ -160,4 +179,5 @@ def measure(rounds: int, console: Console) -> Group:
     lab("many", "--hosts", str(max(GROWTH)))
     # The way to the hosts is read from the same lab.
     os.environ.update(ENVIRONMENT)
+    record()
     return Group(side_by_side(rounds, console), growth(rounds, console))
