@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -28,7 +29,9 @@ pytestmark = pytest.mark.lab
 ARTIFACTS = ("--cuda", "8.0")
 UP = ("--hosts", "lab1")
 
-COUNT, DEADLINE_S, FANOUT = 100, 20, 8
+COUNT, FANOUT = 100, 8
+# A healthy one needs a second; on a machine that is busy otherwise, many.
+DEADLINE_S = int(os.environ.get("GPUFLEET_DEADLINE") or 20)
 # What a host that was late may take beyond its deadline, and the end of a run.
 MORE_S = 5
 
@@ -144,13 +147,13 @@ def test_all_ten_are_named_and_the_others_judged(first: Night) -> None:
     assert all(judged[name] > 60 for name in judged if not reached.get(name))
 
 
-def test_who_hangs_costs_one_deadline(first: Night) -> None:
-    for name in ("host001", "host002"):
-        assert DEADLINE_S <= first.ended[name] < DEADLINE_S + MORE_S
-    # All hosts are looked at meanwhile; the rest of them may end later on a slow machine.
-    others = max(second for name, second in first.ended.items()
-                 if name not in {"host001", "host002"})
-    assert first.seconds < max(others, DEADLINE_S + MORE_S) + MORE_S
+def test_who_hangs_holds_the_run_up_by_one_deadline_at_most(first: Night) -> None:
+    # ClusterShell begins with whom it likes: at the worst they are begun when a last place is free.
+    hung = ("host001", "host002")
+    others = max(seconds for name, seconds in first.ended.items() if name not in hung)
+    assert DEADLINE_S <= min(first.ended[name] for name in hung)
+    assert max(first.ended[name] for name in hung) < others + DEADLINE_S + MORE_S
+    assert first.seconds < max(first.ended.values()) + MORE_S
 
 
 def test_a_person_reads_who_it_is(first: Night) -> None:
