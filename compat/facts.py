@@ -8,6 +8,7 @@ our own and checked by tests, so a file that does not fit is an error of ours an
 from __future__ import annotations
 
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 @cache
 def document(name: str) -> Row:
     """One file of the fact base, such as `toolkits/11.yml`, as it stands there."""
-    loaded: Row = yaml.load((DATA / name).read_text(encoding="utf-8"), Loader=LOADER)
+    # By its package: so it is found in an archive too.
+    text = files(__package__).joinpath("data", name).read_text(encoding="utf-8")
+    loaded: Row = yaml.load(text, Loader=LOADER)
     return loaded
 
 

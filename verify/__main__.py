@@ -13,12 +13,13 @@ import json
 import os
 import shlex
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
 
-from . import bundle, catalogue, judge, junit, report, terminal
+from . import bundle, catalogue, judge, junit, pulled, report, terminal
 from .errors import ConfigurationError
 from .local import here, plan_here
 from .pairs import NOTHING, Asked
@@ -60,6 +61,10 @@ def parser() -> argparse.ArgumentParser:
                      help="judge this saved snapshot instead of looking")
     top.add_argument("--plan", action="append", default=[], metavar="FILE",
                      help="the saved plan of a saved snapshot's host")
+    top.add_argument("--pulled", type=Path, metavar="DIR",
+                     help="judge what the hosts left of themselves (role pull_verify)")
+    top.add_argument("--pulled-age", type=float, default=26, metavar="H",
+                     help="a result older than so many hours is none (usual: 26)")
     top.add_argument("--save", type=Path, metavar="DIR",
                      help="save snapshots and plans there, to be sent: names and secrets removed")
     top.add_argument("--report", type=Path, default=REPORTS, metavar="DIR",
@@ -125,11 +130,18 @@ def _manner(options: argparse.Namespace, mode: str) -> Manner:
 def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> int:
     manner = _manner(options, "full")
     asked = Asked(tuple(options.pair), options.pairs, options.pair_stack)
+    if options.pulled and (options.snapshot or options.local or asked != NOTHING):
+        raise ConfigurationError("The hosts' own results are all that is judged.", "--pulled",
+                                 "Leave out --snapshot, --local and --pair.")
     if options.snapshot and asked != NOTHING:
         raise ConfigurationError("Saved snapshots have their pairs in them.", "--pair",
                                  "Leave out --snapshot to have hosts meet.")
     if options.snapshot:
         session = offline(options.snapshot, options.plan, _question(options))
+        directory = report.new_directory(options.report)
+    elif options.pulled:
+        session = pulled.session(options.pulled, declared(_question(options)),
+                                 timedelta(hours=options.pulled_age))
         directory = report.new_directory(options.report)
     else:
         hosts = [here(_question(options))] if options.local else declared(_question(options))

@@ -7,13 +7,13 @@ by another release, is told here, once, and then judged by none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 import yaml
 
 SHAPES: dict[str, Any] = yaml.safe_load(
-    Path(__file__).with_name("shapes.yml").read_text(encoding="utf-8"))["sections"]
+    files(__package__).joinpath("shapes.yml").read_text(encoding="utf-8"))["sections"]
 
 DAMAGED = "damaged"
 
