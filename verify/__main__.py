@@ -73,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
                      help="how many hosts at the same time")
     top.add_argument("--launcher", choices=["ssh", "slurm"], default="ssh",
                      help="how the probe gets there: by ssh, or as a job step by srun")
+    top.add_argument("--topology", type=Path, metavar="FILE",
+                     help="ClusterShell's topology.conf: which hosts are behind which gateways")
     top.add_argument("--deadline", type=float, default=Manner.deadline_s, metavar="S",
                      help="how long one host may take")
     top.add_argument("--deep", action="store_true", help="compare contents, not only dates")
@@ -124,7 +126,7 @@ def _question(options: argparse.Namespace) -> Question:
 def _manner(options: argparse.Namespace, mode: str) -> Manner:
     if options.fanout < 1 or options.deadline <= 0:
         raise ConfigurationError("--fanout and --deadline are more than 0.")
-    return Manner(mode, options.fanout, options.deadline, options.deep)
+    return Manner(mode, options.fanout, options.deadline, options.deep, options.topology)
 
 
 def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> int:

@@ -11,14 +11,18 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ClusterShell.Event import EventHandler
+from ClusterShell.Task import TimeoutError as TaskTimeoutError
 from ClusterShell.Task import task_self
 from ClusterShell.Worker.Popen import PopenClient, WorkerPopen
 from ClusterShell.Worker.Worker import WorkerSimple
 
+from . import gateways
 from .connection import READY, Connection, command, password, standard_input, too_late, why_not
 from .packed import packed
 
@@ -87,11 +91,15 @@ class _Conversation:
         self.said = rest if mark else self.said[-len(_READY_LINE):]
         return self.ready
 
+    def config(self) -> dict[str, Any]:
+        """What the probe is told, with how much of the host's time is left."""
+        spent = time.monotonic() - self.started if self.started else 0.0
+        left = max(0.0, self.deadline_s - spent)
+        return {**self.target.config, "deadline_s": left - min(RETURN_S, left * RETURN_SHARE)}
+
     def probe(self) -> bytes:
-        """The probe, told how much of the host's time is left."""
-        left = max(0.0, self.deadline_s - (time.monotonic() - self.started))
-        config = {**self.target.config, "deadline_s": left - min(RETURN_S, left * RETURN_SHARE)}
-        return standard_input(self.target.connection, config)
+        """The probe, as standard input."""
+        return standard_input(self.target.connection, self.config())
 
     def outcome(self) -> Outcome:
         connection = self.target.connection
@@ -109,6 +117,26 @@ class _Conversation:
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
         return Outcome(None, *why_not(connection, self.status, words, self.ready), words)
+
+
+class _Behind(EventHandler):  # type: ignore[misc]
+    """Collects the words of one host behind a gateway; they come line by line."""
+
+    def __init__(self, conversation: _Conversation, report: Callable[[Outcome], None]) -> None:
+        super().__init__()
+        self.conversation, self.report = conversation, report
+
+    def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+        self.conversation.hear(msg + b"\n", sname == worker.SNAME_STDERR)
+        if self.conversation.endless:
+            worker.abort()
+
+    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
+        self.conversation.status = rc
+
+    def ev_close(self, worker: Any, timedout: bool) -> None:
+        self.conversation.late = timedout
+        self.report(self.conversation.outcome())
 
 
 class _Client(PopenClient):  # type: ignore[misc]
@@ -157,7 +185,8 @@ class _Listener(EventHandler):  # type: ignore[misc]
 
 
 def look(
-    targets: Iterable[Target], fanout: int = 32, report: Report = lambda name, outcome: None
+    targets: Iterable[Target], fanout: int = 32, report: Report = lambda name, outcome: None,
+    topology: Path | None = None,
 ) -> dict[str, Outcome]:
     """Each host's outcome by name; `report` hears of each as soon as it is there."""
     outcomes: dict[str, Outcome] = {}
@@ -172,14 +201,34 @@ def look(
     task.set_info("fanout", fanout)
     task.set_default("stdout_msgtree", False)
     task.set_default("stderr_msgtree", False)
+    if topology:
+        gateways.load(task, topology)
+    far: list[Target] = []
     for target in targets:
         name = target.connection.name
         conversation = _Conversation(target, target.config["deadline_s"])
+        if topology and gateways.behind(task, target.connection):
+            if password(target.connection):
+                arrived(name)(Outcome(None, *gateways.NO_PASSWORD))
+                continue
+            far.append(target)
+            task.shell(
+                gateways.command(target.connection, conversation.config()),
+                nodes=gateways.node(target.connection), tree=True, stderr=True,
+                handler=_Behind(conversation, arrived(name)), timeout=conversation.deadline_s)
+            continue
         worker = _Worker(
             f"exec {shlex.join(command(target.connection))}", name,
             _Listener(conversation, arrived(name)), conversation.deadline_s)
         task.schedule(worker)
         if password(target.connection):
             worker.write(password(target.connection))
-    task.resume()
+    if not far:
+        task.resume()
+        return outcomes
+    with suppress(TaskTimeoutError):
+        task.resume(gateways.limit_s(len(far), fanout, far[0].config["deadline_s"]))
+    for target in far:
+        if target.connection.name not in outcomes:
+            arrived(target.connection.name)(Outcome(None, *gateways.SILENT))
     return outcomes

@@ -123,6 +123,7 @@ def write(path: Path, text: str, mode: int) -> None:
 
 def pack(path: Path) -> None:
     """All of it as one file that Python runs; the same bytes of the same sources."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(_packed()):

@@ -41,6 +41,8 @@ class Manner:
     fanout: int = 32
     deadline_s: float = 300
     deep: bool = False
+    # ClusterShell's topology.conf: which hosts are reached through which gateways.
+    topology: Path | None = None
 
 
 @packed("snapshot")
@@ -129,7 +131,7 @@ def snapshots(
 ) -> dict[str, Outcome]:
     """All hosts' snapshots at the same time."""
     targets = [Target(host.connection, probe_config(host, manner)) for host in hosts]
-    return look(targets, manner.fanout, report)
+    return look(targets, manner.fanout, report, manner.topology)
 
 
 def verify(

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from compat import changes, places, resolve, with_locks
+from compat import changes, gpus_shown, places, resolve, with_locks
 
 
 def told(problems):
@@ -33,7 +33,10 @@ def digests(folder):
 
 
 class ActionModule(ActionBase):
-    """Runs ``gpu_facts`` on the host and resolves the wishes; returns ``plan`` and ``changes``."""
+    """Runs ``gpu_facts`` on the host and resolves the wishes; returns ``plan`` and ``changes``.
+
+    And what a probe of this host is to be told, as ``look``.
+    """
 
     TRANSFERS_FILES = False
     _VALID_ARGS = frozenset()
@@ -59,5 +62,6 @@ class ActionModule(ActionBase):
                     task_vars["inventory_hostname"], told(plan["problems"])
                 )
             )
-        result.update(changed=False, plan=plan, changes=changes(plan, snapshot))
+        look = dict(where, expect_gpus=gpus_shown(wishes))
+        result.update(changed=False, plan=plan, changes=changes(plan, snapshot), look=look)
         return result

@@ -1,0 +1,90 @@
+"""Hosts that only a gateway reaches: ClusterShell's tree mode, by its own `topology.conf`.
+
+What goes through a gateway differs in three ways. The way from it to the host is the gateway's own
+(its `~/.ssh/config`: users, ports, keys). ClusterShell sends standard input to one command at a
+time, so the probe travels in the command: compressed, 80 KB. And every account of the host can read
+a command, so that no password goes this way.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import shlex
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ClusterShell.NodeSet import NodeSet
+from ClusterShell.Propagation import PropagationTreeRouter
+from ClusterShell.Task import Task
+from ClusterShell.Topology import TopologyError
+
+from .connection import Connection, password, program, remote_script
+from .errors import ConfigurationError
+
+# What a gateway may take to start, and to bring the last answers.
+GATEWAY_S = 30
+NO_PASSWORD = ("A sudo password is not sent through a gateway",
+               "allow the user sudo without one there, or reach the host by ProxyJump and without"
+               " --topology")
+
+SILENT = ("The gateway gave no answer for it",
+          "look at the gateway's console, load and ssh service; on it: python3 -c 'import"
+          " ClusterShell', and ssh to the host by hand")
+
+
+def load(task: Task, topology: Path) -> None:
+    """Have the task know the gateways; raises `ConfigurationError`."""
+    # The gateways' Python, which is the distribution's: ours is called as this environment's is.
+    os.environ.setdefault("CLUSTERSHELL_GW_PYTHON_EXECUTABLE", "python3")
+    try:
+        if not topology.is_file():
+            raise TopologyError("There is no such file.")
+        task.load_topology(str(topology))
+    except TopologyError as error:
+        raise ConfigurationError(
+            f"The topology cannot be used: {error}", str(topology),
+            "Name this machine (hostname -s), gateways and hosts as the inventory's ansible_host"
+            " does: [routes] THIS: GATEWAYS and GATEWAYS: HOSTS.") from error
+
+
+def behind(task: Task, connection: Connection) -> bool:
+    """Whether the way to a host leads through a gateway."""
+    if not task.topology or connection.kind != "ssh":
+        return False
+    node = connection.address or connection.name
+    router = PropagationTreeRouter(str(task.topology.root.nodeset), task.topology)
+    return any(node in network and node not in hops for network, hops in router.table)
+
+
+def command(connection: Connection, config: Mapping[str, Any]) -> str:
+    """The shell command that looks at a host, with everything that it needs in it."""
+    assert not password(connection)
+    told = json.dumps({name: value for name, value in config.items() if name != "matmul"})
+    start = (f"import base64,json,zlib;c=json.loads({told!r});"
+             f"p,m=zlib.decompress(base64.b64decode('{_programs()}')).decode().split(chr(0));"
+             + ("c['matmul']=m;" if "matmul" in config else "")
+             + "exec(compile(p,'probe','exec'),{'__name__':'__main__','CONFIG':json.dumps(c)})")
+    run = f"{shlex.quote(connection.python)} -I -S -c {shlex.quote(start)}"
+    return f"exec /bin/sh -c {shlex.quote(remote_script(connection, run))}"
+
+
+def limit_s(targets: int, fanout: int, deadline_s: float) -> float:
+    """After this all of them have ended, or their gateway hangs: its channel has no deadline."""
+    return math.ceil(targets / fanout) * deadline_s + GATEWAY_S
+
+
+def node(connection: Connection) -> NodeSet:
+    """The host as ClusterShell names it."""
+    return NodeSet(connection.address or connection.name)
+
+
+@cache
+def _programs() -> str:
+    both = f"{program('probe.py')}\0{program('matmul.py')}"
+    return base64.b64encode(zlib.compress(both.encode(), 9)).decode()
