@@ -70,8 +70,10 @@ def command(connection: Connection, config: Mapping[str, Any]) -> str:
              f"p,m=zlib.decompress(base64.b64decode('{_programs()}')).decode().split(chr(0));"
              + ("c['matmul']=m;" if "matmul" in config else "")
              + "exec(compile(p,'probe','exec'),{'__name__':'__main__','CONFIG':json.dumps(c)})")
-    run = f"{shlex.quote(connection.python)} -I -S -c {shlex.quote(start)}"
-    return f"exec /bin/sh -c {shlex.quote(remote_script(connection, run))}"
+    # Once, in a variable: a command's word may have 128 KB, and `run` stands in the script twice.
+    run = f'{shlex.quote(connection.python)} -I -S -c "$look"'
+    script = f"look={shlex.quote(start)}; {remote_script(connection, run)}"
+    return f"exec /bin/sh -c {shlex.quote(script)}"
 
 
 def limit_s(targets: int, fanout: int, deadline_s: float) -> float:

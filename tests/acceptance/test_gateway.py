@@ -19,6 +19,7 @@ ARTIFACTS = ("--cuda", "8.0")
 UP = ("--hosts", "lab1,lab2,lab3")
 INNER = ("lab2", "lab3")
 KEY = "/home/deploy/.ssh/id_ed25519"
+KNOWN = "/home/deploy/.ssh/known_hosts"
 GATEWAY = f"""set -e
 apt-get update -qq
 apt-get install -qq --no-install-recommends python3-clustershell openssh-client >/dev/null
@@ -38,7 +39,7 @@ def tree(
     for name in INNER:
         address = found[name]["ansible_host"]
         key = fleet.on(name, "cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub").strip()
-        fleet.on("lab1", f"echo '{address} {key}' >>/home/deploy/.ssh/known_hosts")
+        fleet.on("lab1", f"runuser -u deploy -- tee -a {KNOWN} <<'END'\n{address} {key}\nEND")
         fleet.on(name, f"echo '{public}' >>/home/deploy/.ssh/authorized_keys")
         fleet.on(name, f"ip route add blackhole {address.rpartition('.')[0]}.1")
     directory = tmp_path_factory.mktemp("tree")
