@@ -15,7 +15,7 @@ BIN = ROOT / ".venv" / "bin"
 INVENTORY = ROOT / "inventory" / "lab"
 ENVIRONMENT = {
     **os.environ,
-    "GPUFLEET_LAB": os.environ.get("BENCH_LAB", "bench"),
+    "GPUFLEET_LAB": "bench",
     "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
     "PYTHONPATH": str(ROOT),
 }
