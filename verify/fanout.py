@@ -135,8 +135,13 @@ class _Behind(EventHandler):  # type: ignore[misc]
         self.conversation.status = rc
 
     def ev_close(self, worker: Any, timedout: bool) -> None:
-        self.conversation.late = timedout
-        self.report(self.conversation.outcome())
+        said = self.conversation
+        said.late = timedout
+        outcome = said.outcome()
+        arrived = outcome.snapshot or said.ready or timedout or said.endless
+        if not arrived and said.status in gateways.NOT_THERE:
+            outcome = Outcome(None, *gateways.lost(outcome.evidence), outcome.evidence)
+        self.report(outcome)
 
 
 class _Client(PopenClient):  # type: ignore[misc]
@@ -212,10 +217,10 @@ def look(
                 arrived(name)(Outcome(None, *gateways.NO_PASSWORD))
                 continue
             far.append(target)
-            task.shell(
-                gateways.command(target.connection, conversation.config()),
-                nodes=gateways.node(target.connection), tree=True, stderr=True,
-                handler=_Behind(conversation, arrived(name)), timeout=conversation.deadline_s)
+            task.schedule(gateways.Worker(
+                gateways.node(target.connection), _Behind(conversation, arrived(name)),
+                conversation.deadline_s, stderr=True,
+                command=gateways.command(target.connection, conversation.config())))
             continue
         worker = _Worker(
             f"exec {shlex.join(command(target.connection))}", name,

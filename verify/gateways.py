@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ClusterShell.NodeSet import NodeSet
-from ClusterShell.Propagation import PropagationTreeRouter
+from ClusterShell.Propagation import PropagationTreeRouter, RouteResolvingError
 from ClusterShell.Task import Task
 from ClusterShell.Topology import TopologyError
+from ClusterShell.Worker.Tree import TreeWorker
 
 from .connection import Connection, password, program, remote_script
 from .errors import ConfigurationError
@@ -33,9 +34,27 @@ NO_PASSWORD = ("A sudo password is not sent through a gateway",
                "allow the user sudo without one there, or reach the host by ProxyJump and without"
                " --topology")
 
-SILENT = ("The gateway gave no answer for it",
-          "look at the gateway's console, load and ssh service; on it: python3 -c 'import"
-          " ClusterShell', and ssh to the host by hand")
+LOOK = ("look at the gateway's console, load and ssh service; on it: python3 -c 'import"
+        " ClusterShell', and ssh to the host by hand")
+SILENT = ("The gateway gave no answer for it", LOOK)
+# What ssh ends with, and a gateway's channel that broke; None: it never came to the host.
+NOT_THERE = {None, 255, os.EX_PROTOCOL}
+
+
+class Worker(TreeWorker):  # type: ignore[misc]
+    """A command by way of a gateway. When the last one is lost, it ends, and not the whole task."""
+
+    def _relaunch(self, previous_gateway: str) -> None:
+        try:
+            super()._relaunch(previous_gateway)
+        except RouteResolvingError:
+            self._check_fini()
+
+
+def lost(words: str) -> tuple[str, str]:
+    """(cause, remedy) of a host to which no gateway got."""
+    last = " ".join(words.split())[-300:] or "it gave no reason"
+    return f"The gateway does not get there: {last}", LOOK
 
 
 def load(task: Task, topology: Path) -> None:
