@@ -11,13 +11,11 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ClusterShell.Event import EventHandler
-from ClusterShell.Task import TimeoutError as TaskTimeoutError
 from ClusterShell.Task import task_self
 from ClusterShell.Worker.Popen import PopenClient, WorkerPopen
 from ClusterShell.Worker.Worker import WorkerSimple
@@ -124,7 +122,7 @@ class _Behind(EventHandler):  # type: ignore[misc]
 
     def __init__(self, conversation: _Conversation, report: Callable[[Outcome], None]) -> None:
         super().__init__()
-        self.conversation, self.report = conversation, report
+        self.conversation, self.report, self.given_up = conversation, report, False
 
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
         self.conversation.hear(msg + b"\n", sname == worker.SNAME_STDERR)
@@ -140,8 +138,22 @@ class _Behind(EventHandler):  # type: ignore[misc]
         outcome = said.outcome()
         arrived = outcome.snapshot or said.ready or timedout or said.endless
         if not arrived and said.status in gateways.NOT_THERE:
-            outcome = Outcome(None, *gateways.lost(outcome.evidence), outcome.evidence)
+            told = gateways.SILENT if self.given_up else gateways.lost(outcome.evidence)
+            outcome = Outcome(None, *told, outcome.evidence)
         self.report(outcome)
+
+
+class _Patience(EventHandler):  # type: ignore[misc]
+    """Ends what a gateway has not ended in time: ClusterShell gives its channel no deadline."""
+
+    def __init__(self, workers: list[Any]) -> None:
+        super().__init__()
+        self.workers = workers
+
+    def ev_timer(self, timer: Any) -> None:
+        for worker in self.workers:
+            worker.eh.given_up = True
+            worker.abort()
 
 
 class _Client(PopenClient):  # type: ignore[misc]
@@ -208,7 +220,7 @@ def look(
     task.set_default("stderr_msgtree", False)
     if topology:
         gateways.load(task, topology)
-    far: list[Target] = []
+    far: list[Any] = []
     for target in targets:
         name = target.connection.name
         conversation = _Conversation(target, target.config["deadline_s"])
@@ -216,11 +228,11 @@ def look(
             if password(target.connection):
                 arrived(name)(Outcome(None, *gateways.NO_PASSWORD))
                 continue
-            far.append(target)
-            task.schedule(gateways.Worker(
+            far.append(gateways.Worker(
                 gateways.node(target.connection), _Behind(conversation, arrived(name)),
                 conversation.deadline_s, stderr=True,
                 command=gateways.command(target.connection, conversation.config())))
+            task.schedule(far[-1])
             continue
         worker = _Worker(
             f"exec {shlex.join(command(target.connection))}", name,
@@ -228,12 +240,8 @@ def look(
         task.schedule(worker)
         if password(target.connection):
             worker.write(password(target.connection))
-    if not far:
-        task.resume()
-        return outcomes
-    with suppress(TaskTimeoutError):
-        task.resume(gateways.limit_s(len(far), fanout, far[0].config["deadline_s"]))
-    for target in far:
-        if target.connection.name not in outcomes:
-            arrived(target.connection.name)(Outcome(None, *gateways.SILENT))
+    if far:
+        task.timer(gateways.limit_s(len(far), fanout, far[0].timeout), _Patience(far),
+                   autoclose=True)
+    task.resume()
     return outcomes

@@ -96,7 +96,7 @@ def command(connection: Connection, config: Mapping[str, Any]) -> str:
 
 
 def limit_s(targets: int, fanout: int, deadline_s: float) -> float:
-    """After this all of them have ended, or their gateway hangs: its channel has no deadline."""
+    """After this all of them have ended, or their gateway hangs."""
     return math.ceil(targets / fanout) * deadline_s + GATEWAY_S
 
 
