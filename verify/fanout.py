@@ -218,13 +218,11 @@ def look(
     task.set_info("fanout", fanout)
     task.set_default("stdout_msgtree", False)
     task.set_default("stderr_msgtree", False)
-    if topology:
-        gateways.load(task, topology)
-    far: list[Any] = []
+    behind, far = gateways.load(task, topology) if topology else None, []
     for target in targets:
         name = target.connection.name
         conversation = _Conversation(target, target.config["deadline_s"])
-        if topology and gateways.behind(task, target.connection):
+        if behind and gateways.leads_to(behind, target.connection):
             if password(target.connection):
                 arrived(name)(Outcome(None, *gateways.NO_PASSWORD))
                 continue

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ClusterShell.NodeSet import NodeSet
+from ClusterShell.NodeSet import NodeSet, NodeSetException
 from ClusterShell.Propagation import PropagationTreeRouter, RouteResolvingError
 from ClusterShell.Task import Task
 from ClusterShell.Topology import TopologyError
@@ -57,8 +57,8 @@ def lost(words: str) -> tuple[str, str]:
     return f"The gateway does not get there: {last}", LOOK
 
 
-def load(task: Task, topology: Path) -> None:
-    """Have the task know the gateways; raises `ConfigurationError`."""
+def load(task: Task, topology: Path) -> NodeSet:
+    """Have the task know the gateways; who is behind them. Raises `ConfigurationError`."""
     # The gateways' Python, which is the distribution's: ours is called as this environment's is.
     os.environ.setdefault("CLUSTERSHELL_GW_PYTHON_EXECUTABLE", "python3")
     try:
@@ -70,15 +70,17 @@ def load(task: Task, topology: Path) -> None:
             f"The topology cannot be used: {error}", str(topology),
             "Name this machine (hostname -s), gateways and hosts as the inventory's ansible_host"
             " does: [routes] THIS: GATEWAYS and GATEWAYS: HOSTS.") from error
-
-
-def behind(task: Task, connection: Connection) -> bool:
-    """Whether the way to a host leads through a gateway."""
-    if not task.topology or connection.kind != "ssh":
-        return False
-    node = connection.address or connection.name
     router = PropagationTreeRouter(str(task.topology.root.nodeset), task.topology)
-    return any(node in network and node not in hops for network, hops in router.table)
+    return NodeSet.fromlist([network for network, _ in router.table])
+
+
+def leads_to(behind: NodeSet, connection: Connection) -> bool:
+    """Whether the way to a host leads through a gateway."""
+    try:
+        return connection.kind == "ssh" and node(connection) in behind
+    except NodeSetException:
+        # A name that ClusterShell cannot read stands in no topology.
+        return False
 
 
 def command(connection: Connection, config: Mapping[str, Any]) -> str:

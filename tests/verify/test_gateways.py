@@ -51,10 +51,10 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("name", "expected"), [("gpu01", True), ("gw1", False), ("gpu09", False)])
 def test_who_is_behind_it(topology: Path, task: Task, name: str, expected: bool) -> None:
-    gateways.load(task, topology)
-    assert gateways.behind(task, Connection(name)) is expected
-    assert gateways.behind(task, Connection("other", address=name)) is expected
-    assert not gateways.behind(task, Connection(name, "local"))
+    behind = gateways.load(task, topology)
+    assert gateways.leads_to(behind, Connection(name)) is expected
+    assert gateways.leads_to(behind, Connection("other", address=name)) is expected
+    assert not gateways.leads_to(behind, Connection(name, "local"))
 
 
 @pytest.mark.parametrize("text", ["", "[routes]\nelsewhere: gw1\n", "[routes]\nno route\n"])
