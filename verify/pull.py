@@ -3,7 +3,8 @@
     python3 gpufleet-pull.pyz /etc/gpufleet/pull.json
 
 A timer runs it (role pull_verify). It leaves what it saw and judged as one JSON document, which
-`verify --pulled` collects, and the verdicts as metrics for node_exporter. Exit status as `verify`.
+`verify --pulled` collects, and the verdicts as metrics for node_exporter. Exit status 0: the result was
+left, whatever it says.
 
 On the control machine it makes that one file: `python -m verify.pull pack FILE`.
 """
@@ -55,7 +56,7 @@ def main(words: list[str]) -> int:
             print(f"{check['verdict']} {check['id']}: {check['cause']}")
             print(f"  remedy: {check['remedy']}")
     print(f"{document['host']}: {document['result']['verdict']}")
-    return judge.exit_status({"hosts": {document["host"]: document["result"]}})
+    return 0
 
 
 def look(plan: dict[str, Any], config: Mapping[str, Any]) -> tuple[dict[str, Any], float]:

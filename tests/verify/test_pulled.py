@@ -130,7 +130,7 @@ def test_the_same_sources_make_the_same_file_and_it_judges(tmp_path: Path, plan:
     # In an empty directory, by no package of this environment.
     done = subprocess.run([sys.executable, "-I", "-S", str(archives[0]), str(settings)],
                           cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 0, done.stderr
     assert "toolkit.present" in done.stdout
     metrics = (tmp_path / "gpufleet.prom").read_text()
     assert 'gpufleet_host_healthy{host="gpu01"} 0' in metrics
