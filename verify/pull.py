@@ -3,8 +3,8 @@
     python3 gpufleet-pull.pyz /etc/gpufleet/pull.json
 
 A timer runs it (role pull_verify). It leaves what it saw and judged as one JSON document, which
-`verify --pulled` collects, and the verdicts as metrics for node_exporter. Exit status 0: the result was
-left, whatever it says.
+`verify --pulled` collects, and the verdicts as metrics for node_exporter. Exit status 0: the result
+was left, whatever it says.
 
 On the control machine it makes that one file: `python -m verify.pull pack FILE`.
 """

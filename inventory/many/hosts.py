@@ -9,6 +9,7 @@ from pathlib import Path
 
 LAB = Path(__file__).resolve().parents[1] / "lab"
 sys.path.insert(0, str(LAB))
+sys.dont_write_bytecode = True  # an inventory's directory is no place for it
 import hosts as lab  # noqa: E402 (the lab's own inventory, beside this one)
 
 

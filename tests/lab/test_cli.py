@@ -42,6 +42,7 @@ def test_wrong_usage_has_a_status_of_its_own(words: tuple[str, ...]) -> None:
         (("list",), {"GPUFLEET_LAB": "No Lab"}, "cannot name a lab"),
         (("exec", "gpu01", "--", "true"), {}, "'gpu01' is not a name for a lab host"),
         (("exec", "lab1"), {}, "no command was given"),
+        (("many", "--hosts", "0"), {}, "0 hosts cannot be stood in for"),
         (("up", "--hosts", "web"), {}, "'web' is not a name for a lab host"),
         (("up", "--hosts", ","), {}, "no host was named"),
     ],

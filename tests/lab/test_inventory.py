@@ -14,12 +14,13 @@ from lab.settings import Lab
 from lab.state import Host
 
 SCRIPT = Path(__file__).parents[2] / "inventory/lab/hosts.py"
+MANY = Path(__file__).parents[2] / "inventory/many/hosts.py"
 
 
-def ask(lab: Lab, *words: str) -> tuple[dict[str, Any], str]:
+def ask(lab: Lab, *words: str, script: Path = SCRIPT) -> tuple[dict[str, Any], str]:
     done = subprocess.run(
         # Isolated and without site packages: any python3 may run it.
-        [sys.executable, "-I", "-S", str(SCRIPT), *words],
+        [sys.executable, "-I", "-S", str(script), *words],
         capture_output=True,
         text=True,
         check=True,
@@ -83,3 +84,24 @@ def test_a_damaged_state_is_reported_and_does_no_harm(lab: Lab) -> None:
 def test_the_state_is_not_for_others_to_read(lab: Lab) -> None:
     plant(lab)
     assert lab.state.stat().st_mode & 0o077 == 0
+
+
+def test_one_host_stands_in_for_a_fleet(lab: Lab) -> None:
+    plant(lab)
+    (lab.directory / "many.json").write_text(
+        json.dumps({"schema": 1, "host": "lab1", "first_port": 20001, "count": 100})
+    )
+    found, _ = ask(lab, "--list", script=MANY)
+    hosts = found["gpu_hosts"]["hosts"]
+    assert (hosts[0], hosts[-1], len(hosts)) == ("host001", "host100", 100)
+    assert found["_meta"]["hostvars"]["host100"] == {"ansible_port": 20100}
+    reached = found["gpu_hosts"]["vars"]
+    assert reached["ansible_host"] == "10.0.0.11"
+    # Its one key is checked by its one address, whatever the port.
+    assert reached["ansible_ssh_common_args"].endswith("-o HostKeyAlias=10.0.0.11")
+
+
+def test_a_fleet_that_is_not_up_is_one_host_that_says_so(lab: Lab) -> None:
+    found, _ = ask(lab, "--list", script=MANY)
+    assert found["gpu_hosts"]["hosts"] == ["host1"]
+    assert found["gpu_hosts"]["vars"]["ansible_host"] == "lab-is-not-up.invalid"
