@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,14 +36,18 @@ SPOKEN = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE)
 
 @contextmanager
 def progress(console: Console, what: str, total: int) -> Iterator[Report]:
-    """A bar on a terminal; elsewhere a line per host."""
-    begin = time.monotonic()
+    """A bar on a terminal; elsewhere a line per host, of many a count and those not seen."""
+    begin, ended = time.monotonic(), itertools.count(1)
     if not console.is_terminal:
         console.print(f"{what}: {total} host{'' if total == 1 else 's'}", markup=False)
 
         def line(name: str, outcome: Outcome) -> None:
-            told = "seen" if outcome.snapshot else outcome.cause
-            console.print(f"  {name}: {told} ({time.monotonic() - begin:.1f} s)", markup=False,
+            count, told = next(ended), f"{name}: {outcome.cause or 'seen'}"
+            if total > MOST_IN_FULL and not outcome.cause:
+                if count * 10 // total == (count - 1) * 10 // total:
+                    return
+                told = f"{count} of {total} hosts"
+            console.print(f"  {told} ({time.monotonic() - begin:.1f} s)", markup=False,
                           soft_wrap=True)
         yield line
         return

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tests.verify.conftest import Document, data
 from verify import judge, terminal
+from verify.fanout import Outcome
 from verify.session import HostRun, Session
 
 
@@ -43,3 +44,15 @@ def test_of_many_hosts_the_healthy_are_one_line_and_the_others_told_in_full(
 ])
 def test_names_are_folded_as_clustershell_writes_them(names: list[str], expected: str) -> None:
     assert terminal.folded(names) == expected
+
+
+def test_progress_of_many_is_a_count_and_whoever_is_not_seen() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    with terminal.progress(console, "Looking", 100) as heard:
+        for number in range(1, 101):
+            gone = number == 42
+            heard(f"gpu{number}", Outcome(None if gone else {}, "no answer" if gone else ""))
+    lines = str(console.file.getvalue()).splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 1 + 10 + 1
+    assert "gpu42: no answer" in "\n".join(lines)
+    assert lines[-1].startswith("  100 of 100 hosts")
