@@ -56,6 +56,7 @@ class Settings:
     fanout: int
     deadline_s: float
     deep: bool
+    topology: Path | None
     state_dir: Path
     reports_dir: Path
     keep_days: int
@@ -140,6 +141,7 @@ def _settings(document: Mapping[str, Any], path: Path) -> Settings:
         "inventory": tuple(given["inventory"]),
         "vault_password_file": given["vault_password_file"] and _expanded(
             given["vault_password_file"]),
+        "topology": given["topology"] and Path(given["topology"]),
         "state_dir": Path(given["state_dir"]),
         "reports_dir": Path(given["reports_dir"]),
         "textfile_dir": given["textfile_dir"] and Path(given["textfile_dir"]),

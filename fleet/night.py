@@ -82,7 +82,8 @@ class Night:
         settings = self.settings
         directory = report.new_directory(settings.reports_dir)
         hosts = hosts_of(settings)
-        manner = Manner("full", settings.fanout, settings.deadline_s, settings.deep)
+        manner = Manner("full", settings.fanout, settings.deadline_s, settings.deep,
+                        settings.topology)
         with terminal.progress(Console(stderr=True), "Looking", len(hosts)) as heard:
             session = verify(hosts, manner, heard)
         session.where = shlex.join(

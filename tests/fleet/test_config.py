@@ -16,7 +16,8 @@ MAIL = {"host": "mail.example.org", "from": "gpufleet@example.org", "to": ["ops@
 
 
 def test_what_is_left_out_has_a_usual_value(configured: Configured) -> None:
-    settings = config.read(configured(mail=MAIL))
+    settings = config.read(configured(mail=MAIL, topology="/etc/gpufleet/topology.conf"))
+    assert settings.topology == Path("/etc/gpufleet/topology.conf")
     assert (settings.fanout, settings.keep_days, settings.webhooks) == (32, 400, ())
     assert settings.mail == config.Mail("mail.example.org", 587, "starttls",
                                         "gpufleet@example.org", ("ops@example.org",))
