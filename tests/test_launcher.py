@@ -152,6 +152,18 @@ def test_every_command_gets_the_same_words_with_absolute_paths(
     ]
 
 
+def test_files_of_native_commands_are_those_of_the_person_s_own_directory(
+    launcher: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["--pulled", "in", "--report=out", "--limit", "in", "--pulled"]
+    assert launcher.seen_from_here(given, launcher.PATHS["verify"]) == [
+        "--pulled", f"{tmp_path}/in", f"--report={tmp_path}/out", "--limit", "in", "--pulled"]
+    # Of a rollout --plan is no file.
+    assert launcher.seen_from_here(["--plan", "x"], launcher.PATHS["rollout"]) == ["--plan", "x"]
+    assert "gpufleet history" in type_in("history", "--help").stdout
+
+
 def test_missing_packages_are_listed_with_the_command_to_those_who_are_not_root(
     launcher: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

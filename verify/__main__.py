@@ -182,9 +182,10 @@ def conclude(
 
 
 def _steps(hosts: list[Declared], options: argparse.Namespace, asked: Asked) -> list[Declared]:
-    if options.local or asked != NOTHING:
-        raise ConfigurationError("It goes together neither with --local nor with pairs of hosts.",
-                                 "--launcher slurm", "Leave one of them out.")
+    if options.local or options.topology or asked != NOTHING:
+        raise ConfigurationError("It goes together neither with --local, nor with --topology, nor"
+                                 " with pairs of hosts.", "--launcher slurm",
+                                 "Leave one of them out.")
     return steps(hosts, _question(options), options.deadline + (DEEP_S if options.deep else 0))
 
 

@@ -46,12 +46,17 @@ def _read(path: Path, name: str, most: timedelta) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         looked = datetime.strptime(document["looked"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-        whose, result = document["host"], document["result"]
-        if document["snapshot"] is None and not result["checks"]:
-            raise ValueError("neither a snapshot nor a reason")
+        whose, snapshot = document["host"], document["snapshot"]
+        if snapshot is None:
+            # Why there is none is all that is taken from it: no verdict, least of all a good one.
+            reason = document["result"]["checks"][0]
+            result = judge.unreachable(
+                *(str(reason[part]) for part in ("cause", "remedy", "evidence")))
+        elif not (snapshot["schema"] and snapshot["sections"].items()):
+            raise ValueError("what should be a snapshot is none")
     except FileNotFoundError:
         return _unheard(f"{name} has left no result: there is no {path}", TIMER)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return _unheard(f"The result of {name} cannot be read: {error!r}", TIMER)
     if whose != name:
         return _unheard(f"{path} is the result of {whose}, not of {name}",
@@ -63,7 +68,7 @@ def _read(path: Path, name: str, most: timedelta) -> dict[str, Any]:
     if age < -AHEAD:
         return _unheard(f"{name} was last looked at {document['looked']}, which is yet to come",
                         "set the clock there (timedatectl), or here")
-    return dict(document)
+    return {"snapshot": snapshot} if snapshot else {"result": result}
 
 
 def _unheard(cause: str, remedy: str) -> dict[str, Any]:

@@ -63,6 +63,20 @@ def empty(document: Document) -> None:
     document.update(snapshot=None, result={"verdict": "PASS", "checks": []})
 
 
+def praising_itself(document: Document) -> None:
+    document.update(snapshot=None, result={"verdict": "PASS", "checks": [
+        {"id": "host.reachable", "verdict": "PASS", "cause": "all is well", "remedy": "none",
+         "evidence": ""}]})
+
+
+def hollow(document: Document) -> None:
+    document["snapshot"] = {}
+
+
+def words_for_a_snapshot(document: Document) -> None:
+    document["snapshot"] = "x"
+
+
 def undated(document: Document) -> None:
     document["looked"] = "yesterday"
 
@@ -70,7 +84,10 @@ def undated(document: Document) -> None:
 @pytest.mark.parametrize(("spoil", "cause"), [
     (later, "which is yet to come"),
     (another, "is the result of gpu02, not of gpu01"),
-    (empty, "neither a snapshot nor a reason"),
+    (empty, "cannot be read"),
+    (praising_itself, "all is well"),
+    (hollow, "cannot be read"),
+    (words_for_a_snapshot, "cannot be read"),
     (undated, "cannot be read"),
 ])
 def test_what_cannot_be_believed_is_not(

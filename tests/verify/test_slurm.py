@@ -93,7 +93,7 @@ def test_a_step_over_ssh_is_named_whole_in_the_remedy() -> None:
     assert why_not(there, 1, "srun: error")[1].endswith(" 10.0.0.1 srun --nodelist=n01 true")
 
 
-@pytest.mark.parametrize("more", [["--local"], ["--pairs"]])
+@pytest.mark.parametrize("more", [["--local"], ["--pairs"], ["--topology", "t.conf"]])
 def test_it_goes_neither_with_this_machine_nor_with_pairs(
     more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
