@@ -6,7 +6,6 @@ then differ by their names, their cards' UUIDs and their past. The same seed mak
 
 from __future__ import annotations
 
-import copy
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -91,51 +90,58 @@ def fleet(count: int, seed: int = 1, nights: int = 30, broken: float = 0.02) -> 
     """So many hosts, a share of them broken in all ways, and what was seen before tonight."""
     chance = random.Random(seed)
     kinds = _kinds()
-    session, past = Session(where="-i inventory/ours"), {}
+    session, past, older = Session(where="-i inventory/ours"), {}, set()
     for number in range(count):
         rack, place = divmod(number, 24)
         name = f"gpu-{'abcdefgh'[rack // 12 % 8]}{rack % 12 + 1:02}-{place + 1:02}"
         down = count > 1 and chance.random() < broken / 4
         kind = chance.choice(sorted(BREAKS)) if chance.random() < broken else "whole"
-        run = _down(name) if down else _named(kinds[kind], name, number)
-        if run.snapshot and chance.random() < 0.03:
-            data(run.snapshot, "kernel")["running"] = "6.1.0-26-amd64"
+        if not down and chance.random() < 0.03:
+            older.add(name)
+        kernel = "6.1.0-26-amd64" if name in older else "6.1.0-27-amd64"
+        run = _down(name) if down else _named(*kinds[kind], name, number, kernel)
         session.hosts.append(run)
-        past[name] = _past(run, kind, nights, chance)
+        past[name] = _past(run, kind, nights, chance, [] if down else _uuids(number))
     started = NIGHT
     session.started = f"{started:%Y-%m-%dT%H:%M:%SZ}"
     session.seconds = 14.2 + count * 0.061
     session.finished = f"{started + timedelta(seconds=session.seconds):%Y-%m-%dT%H:%M:%SZ}"
     times = [f"{started - timedelta(days=nights - 1 - n):%Y-%m-%dT%H:%M:%SZ}"
              for n in range(nights)]
-    return Fleet(session, _changes(session, past, times),
+    return Fleet(session, _changes(session, past, times, older),
                  {"schema": 1, "nights": times, "hosts": past})
 
 
-def _kinds() -> dict[str, HostRun]:
-    """A host of each kind, named gpu01, judged."""
+def _kinds() -> dict[str, tuple[HostRun, Document]]:
+    """A host of each kind, named gpu01, judged, and its snapshot."""
     found = {}
     for kind, breaks in {"whole": lambda plan, snapshot: None, **BREAKS}.items():
         plan, snapshot = _healthy()
         breaks(plan, snapshot)
-        found[kind] = HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))
-    assert found["whole"].result["verdict"] == "PASS", found["whole"].result
+        found[kind] = HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot)), snapshot
+    assert found["whole"][0].result["verdict"] == "PASS", found["whole"][0].result
     return found
 
 
-def _named(kind: HostRun, name: str, number: int) -> HostRun:
-    """Another host of that kind; what no two hosts differ in is shared between them."""
-    assert kind.snapshot
-    sections, serial = kind.snapshot["sections"], f"{number * 2654435761 % 16**7:07x}"
-    run = data(kind.snapshot, "compute")["runs"][0]
-    devices = [{**device, "uuid": f"GPU-{serial}{n}-5e1c-4b7d-9a33-0c2d{number:08x}"}
-               for n, device in enumerate(run["devices"])]
+def _uuids(number: int) -> list[str]:
+    serial = f"{number * 2654435761 % 16**7:07x}"
+    return [f"GPU-{serial}{n}-5e1c-4b7d-9a33-0c2d{number:08x}" for n in range(GPUS)]
+
+
+def _named(kind: HostRun, snapshot: Document, name: str, number: int,
+           kernel: str = "6.1.0-27-amd64") -> HostRun:
+    """Another host of that kind, with cards of its own."""
+    sections = snapshot["sections"]
+    run = data(snapshot, "compute")["runs"][0]
+    devices = [{**device, "uuid": uuid}
+               for device, uuid in zip(run["devices"], _uuids(number), strict=False)]
     return HostRun(
         name,
-        {**kind.snapshot, "host": name,
+        {**snapshot, "host": name,
          "sections": {**sections, "compute": {
               **sections["compute"], "data": {"deep": True, "runs": [{**run, "devices": devices}]}},
-                      "kernel": copy.deepcopy(sections["kernel"])}},
+                      "kernel": {**sections["kernel"], "data": {
+                          **sections["kernel"]["data"], "running": kernel}}}},
         {**kind.plan, "host": name},
         {**kind.result, "checks": [
             {**check, **{part: check[part].replace("gpu01", name) for part in (
@@ -148,16 +154,16 @@ def _down(name: str) -> HostRun:
         "look at the host and the way to it", "255 after 3.1 s"))
 
 
-def _past(run: HostRun, kind: str, nights: int, chance: random.Random) -> Document:
+def _past(
+    run: HostRun, kind: str, nights: int, chance: random.Random, cards: list[str]
+) -> Document:
     tonight = LETTERS[run.result["verdict"]]
     letters = ["P" if chance.random() > 0.004 else chance.choice("F?U") for _ in range(nights)]
     if tonight != "P":
         strikes = min(nights, chance.choice([1, 1, 2, 5, 12]))
         letters[-strikes:] = tonight * strikes
     letters[-1] = tonight
-    uuids = [f"GPU-gone{n}" for n in range(GPUS)]
-    if run.snapshot:
-        uuids = [device["uuid"] for device in data(run.snapshot, "compute")["runs"][0]["devices"]]
+    uuids = cards or [f"GPU-gone{n}" for n in range(GPUS)]
     measures = {}
     for what, usual in ((STACK, 41.5), (TOOLKIT, 34.4)):
         for n, uuid in enumerate(uuids):
@@ -172,7 +178,7 @@ def _past(run: HostRun, kind: str, nights: int, chance: random.Random) -> Docume
     return {"verdicts": "".join(letters), "measures": measures}
 
 
-def _changes(session: Session, past: Document, times: list[str]) -> Document:
+def _changes(session: Session, past: Document, times: list[str], older: set[str]) -> Document:
     """What a comparison with the night before would say, told from the letters."""
     if len(times) < 2:
         return {"schema": 1, "since": None, "night": times[-1], "changes": [],
@@ -202,7 +208,7 @@ def _changes(session: Session, past: Document, times: list[str]) -> Document:
                           "text": "GPU 3 multiplies at 11.2 TFLOP/s in CUDA 11.8: 67 % less than"
                           " the 34.4 of its own past.",
                           "remedy": "look at its temperature, clocks and power"})
-        if host.snapshot and data(host.snapshot, "kernel")["running"].startswith("6.1.0-26"):
+        if host.name in older:
             found.append({**common, "kind": "kernel", "weight": "note",
                           "before": "6.1.0-27-amd64", "after": "6.1.0-26-amd64",
                           "text": "Running kernel: 6.1.0-26-amd64, and was 6.1.0-27-amd64."})
@@ -225,5 +231,5 @@ def all_broken(count: int) -> Session:
         if kind not in ("hung", "denied"):
             breaks(plan, snapshot)
     kind = HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))
-    return Session([_named(kind, f"gpu{n:04}", n) for n in range(count)],
+    return Session([_named(kind, snapshot, f"gpu{n:04}", n) for n in range(count)],
                    finished="2026-11-21T03:01:15Z")

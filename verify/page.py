@@ -62,9 +62,11 @@ class Texts:
 
 def document(
     session: Session, past: Mapping[str, Any] | None = None,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None, told: Mapping[str, versions.Told] | None = None,
 ) -> dict[str, Any]:
     """Everything that the script shows; `past` and `changes` are what a history knows of it.
+
+    `told`, if somebody has it already, is what hosts said of themselves.
 
     `hosts` are in the session's order, `order` are their places, the worst first. Of a host,
     `wrong` are `[check, cause, remedy, evidence]`, `seen` are `[check, evidence]`, and `excused` is
@@ -73,12 +75,13 @@ def document(
     it did not fit.
     """
     texts = Texts()
+    told = versions.told(session) if told is None else told
     checks = {check["id"]: check["statement"]
               for host in session.hosts for check in host.result["checks"]}
     places = {name: place for place, name in enumerate(_in_order(checks))}
     order = worst_first(session)
     excuses: dict[tuple[tuple[int, int], ...], int] = {}
-    hosts = {host.name: _host(host, places, texts, excuses) for host in order}
+    hosts = {host.name: _host(host, told[host.name], places, texts, excuses) for host in order}
     # What is wrong has its evidence in the page before what is right, of all hosts.
     for host in order:
         hosts[host.name]["seen"] = _seen(host, places, texts)
@@ -88,7 +91,7 @@ def document(
     nights, left = _nights(past, hosts), MOST_MEASURED
     for host in order:
         known = past["hosts"].get(host.name) if past else None
-        series = list(_series(host, known, len(nights), texts)) if known else []
+        series = list(_series(told[host.name], known, len(nights), texts)) if known else []
         left -= len(series) * (ROW + len(nights))
         hosts[host.name] |= {
             "changed": [
@@ -118,7 +121,7 @@ def _in_order(checks: Iterable[str]) -> list[str]:
     return sorted(asked, key=lambda name: rooms.index(name.partition(".")[0]))
 
 
-def _host(host: HostRun, places: Mapping[str, int], texts: Texts,
+def _host(host: HostRun, told: versions.Told, places: Mapping[str, int], texts: Texts,
           excuses: dict[tuple[tuple[int, int], ...], int]) -> dict[str, Any]:
     letters = [ABSENT] * len(places)
     wrong, excused = [], []
@@ -134,7 +137,7 @@ def _host(host: HostRun, places: Mapping[str, int], texts: Texts,
         "name": host.name,
         "verdict": LETTERS[Verdict(host.result["verdict"])],
         "checks": "".join(letters),
-        "about": texts.number(versions.in_short(host)),
+        "about": texts.number(versions.in_short(told.versions)),
         "wrong": wrong,
         "excused": excuses.setdefault(tuple(excused), len(excuses)),
     }
@@ -157,17 +160,16 @@ def _nights(past: Mapping[str, Any] | None, hosts: Iterable[str]) -> list[str]:
 
 
 def _series(
-    host: HostRun, known: Mapping[str, Any], nights: int, texts: Texts
+    told: versions.Told, known: Mapping[str, Any], nights: int, texts: Texts
 ) -> Iterator[list[Any]]:
     """`[what, which GPU, least, most, median, last, steps]` of each row of throughputs."""
-    cards = versions.gpu_numbers(host)
     found = []
     for name, values in known.get("measures", {}).items():
         match = MEASURE.fullmatch(name)
         numbers = [value for value in values[-nights:] if value is not None]
         if match and numbers:
             card, kind, what = match.groups()
-            short = cards.get(card, (card or "").removeprefix("GPU-")[:8])
+            short = told.numbers.get(card or "", (card or "").removeprefix("GPU-")[:8])
             which = "CPU" if card is None else f"GPU {short}"
             title = f"CUDA {what}" if kind == "toolkit" else what
             found.append((title, len(which), which, values[-nights:], numbers))

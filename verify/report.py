@@ -45,6 +45,7 @@ def html(
     session = session.for_people()
     style, script = ((TEMPLATES / name).read_text(encoding="utf-8")
                      for name in ("report.css", "report.js"))
+    told = versions.told(session)
     return environment.get_template("report.html.j2").render(
         document=session.document,
         hosts=session.hosts,
@@ -65,8 +66,8 @@ def html(
         news=[replace(each, remedy=session.said(each.remedy))
               for each in (news.told(changes) if changes else ())],
         trend=page.bad_nights(past),
-        versions=versions.versions(session),
-        data=_embedded(page.document(session, past, changes)),
+        versions=versions.versions(told),
+        data=_embedded(page.document(session, past, changes, told)),
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),

@@ -80,8 +80,9 @@ def test_of_too_many_rows_those_of_the_worst_hosts_stay(
 
 def test_a_value_is_kept_finer_than_a_screen_and_a_gap_stays_one(eight: Fleet) -> None:
     document = page.document(eight.session, eight.past)
+    told = versions.told(eight.session)
     for host, shown in zip(eight.session.hosts, document["hosts"], strict=True):
-        cards = versions.gpu_numbers(host)
+        cards = told[host.name].numbers
         measures = eight.past["hosts"][host.name]["measures"]
         for what, which, least, most, _, last, steps in shown["series"]:
             if document["texts"][what] != STACK.removeprefix("stack.") or not cards:
@@ -115,7 +116,7 @@ def test_a_processor_and_a_card_without_a_uuid_have_a_name(
 
 
 def test_who_is_odd(eight: Fleet) -> None:
-    found = {each.what: each for each in versions.versions(eight.session)}
+    found = {each.what: each for each in versions.versions(versions.told(eight.session))}
     driver = found["Driver"]
     assert driver.odd and [version for version, _ in driver.found] == ["535.261.03", "535.183.01"]
     assert not found["CUDA 11.8"].odd
@@ -126,7 +127,7 @@ def test_who_is_odd(eight: Fleet) -> None:
 def test_a_planned_stack_that_is_absent_is_odd(plan: Document, snapshot: Document) -> None:
     data(snapshot, "stacks")["stacks"] = []
     run = HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))
-    found = dict(versions._of(run))
+    found = versions.told(Session([run]))["gpu01"].versions
     assert found["tensorflow-2.13.1"] == versions.NONE and found["CUDA 11.8"] == "11.8.20220929"
 
 
@@ -139,10 +140,11 @@ def test_damaged_sections_hide_a_version_and_break_nothing(
         broken = {**snapshot, "sections": {
             **snapshot["sections"], section: {"state": "ok", "data": damage}}}
         session = Session([HostRun("gpu01", broken, plan, judge.judge(plan, broken))])
-        assert versions.versions(session)
+        assert versions.versions(versions.told(session))
         assert page.document(session)["hosts"]
     for broken in ({}, {"sections": None}, {"sections": {"os": None}}):
-        assert versions.in_short(HostRun("gpu01", broken, plan, {})) == ""
+        one = Session([HostRun("gpu01", broken, plan, {})])
+        assert versions.in_short(versions.told(one)["gpu01"].versions) == ""
 
 
 def change(host: str, check: str | None, what: str, **more: Any) -> Document:
