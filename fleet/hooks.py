@@ -1,8 +1,9 @@
 """What takes a host out of service and gives it back: Slurm, Kubernetes, or nobody.
 
 The scheduler itself keeps the mark of who drained a node: a reason (Slurm) or an annotation
-(Kubernetes) that begins with our name. So a run that was killed knows its own again, and what a
-person or the scheduler took out of service is never given back by us.
+(Kubernetes) that begins with our name and ends with our promise. So a run that was killed knows
+its own again, and what a person or the scheduler took out of service is never given back by us:
+nor what a person took over, by another reason or by a word added to ours.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from verify.wishes import Declared, Question
 Told = Callable[[str], None]
 
 MARK = "gpufleet"
+# The end of each reason of ours: whoever adds to it has made the node his own.
+PROMISE = " (returns by itself)"
 # How long one command of a scheduler may take; scontrol itself gives up after some ten seconds.
 COMMAND_S = 60
 SSH_FAILED = 255
@@ -56,19 +59,26 @@ class Place:
 
     def ours(self, room: str = r"\w+") -> bool:
         """Whether gpufleet took it, or just one room of it (`rollout`, `nightly`)."""
-        return self.taken and bool(re.match(rf"{MARK} {room}: ", self.reason))
+        return self.taken and bool(
+            re.fullmatch(rf"{MARK} {room}: .*{re.escape(PROMISE)}", self.reason))
+
+
+# Who gave it, and when, ends it; a comment may follow.
+REASON = r" Reason=(.*?)(?: \[[^\s@]+@[^]]*\](?:\s+[A-Z]\w+=.*)?|\s*)$"
 
 
 def slurm_places(said: str) -> dict[str, Place]:
     """What `scontrol show node --oneliner` says of each node."""
     found = {}
     for line in said.splitlines():
-        values = dict(re.findall(r"(?:^|\s)(NodeName|State|CPUAlloc)=(\S*)", line))
+        # Whatever people write into the reason is no value of the node's.
+        head = line.partition(" Reason=")[0]
+        values = dict(re.findall(r"(?:^|\s)(NodeName|State|CPUAlloc)=(\S*)", head))
         if "NodeName" not in values:
             continue
         # IDLE+DRAIN, MIXED+DRAIN, DOWN*: a base and flags. Drained with jobs is ALLOCATED+DRAIN.
         flags = set(re.findall(r"[A-Z_]+", values.get("State", "")))
-        reason = re.search(r"\sReason=(.*?)(?: \[\S+@[\dT:-]+\])?(?:\s+Comment=|\s*$)", line)
+        reason = re.search(REASON, line)
         found[values["NodeName"]] = Place(
             taken=bool(flags & {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}),
             busy=bool(flags & {"ALLOCATED", "MIXED", "COMPLETING"})
@@ -197,7 +207,7 @@ class Hook:
 
     def drain(self, host: str, reason: str) -> None:
         """Have it get no new jobs. The reason begins with our mark: `gpufleet ROOM: ...`."""
-        self._do(host, "drain", reason=" ".join(reason.split())[:LONGEST_REASON])
+        self._do(host, "drain", reason=" ".join(reason.split())[:LONGEST_REASON] + PROMISE)
 
     def resume(self, host: str) -> None:
         """Give it back."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fleet.drain import after_night
+from fleet.hooks import PROMISE
 from tests.acceptance import slurm
 from tests.acceptance.conftest import ROOT, Fleet
 from verify.wishes import Question
@@ -103,7 +104,7 @@ def test_a_node_that_is_bad_for_two_nights_is_drained_with_the_reason(nights: Ni
     state, reason = slurm.node(fleet, "lab2")
     assert state == "drained"
     assert reason.startswith("gpufleet nightly: install.complete")
-    assert reason.endswith("2 nights in a row")
+    assert reason.endswith(f"2 nights in a row{PROMISE}")
     assert fleet.on("lab1", "srun --immediate=1 -w lab2 true 2>&1", status=None) != ""
 
 
@@ -168,7 +169,8 @@ def test_slurm_s_own_health_check_drains_and_gives_back(cluster: Fleet) -> None:
     awaited = "timeout 60 sh -c 'until sinfo -hN -n {} -o %T | grep -qx {}; do sleep 0.3; done'"
     cluster.on("lab2", HALF)
     cluster.on("lab1", awaited.format("lab2", "drained"))
-    assert slurm.node(cluster, "lab2")[1] == "gpufleet health: half installed: toolkit-1.0"
+    assert slurm.node(cluster, "lab2")[1] == (
+        f"gpufleet health: half installed: toolkit-1.0{PROMISE}")
     cluster.on("lab2", f"rm {JOURNAL}/toolkit-1.0.json")
     cluster.on("lab1", awaited.format("lab2", "idle"))
     assert slurm.node(cluster, "lab3") == ("drained", "broken fan")

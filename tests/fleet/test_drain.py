@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.drain import after_night, strikes
-from fleet.hooks import SLURM, Hook
+from fleet.hooks import PROMISE, SLURM, Hook
 from tests.fleet.stand_ins import Slurm
 from verify.wishes import Question
 
@@ -58,7 +58,7 @@ def test_two_bad_nights_drain_and_a_good_one_gives_back(slurm: Slurm, tmp_path: 
     assert night(slurm, History(gpu01="PF"), tmp_path, "gpu01") == []
     said = night(slurm, History(gpu01="PFF"), tmp_path, "gpu01")
     reason = "gpufleet nightly: gpu.smi failed, 2 nights in a row"
-    assert slurm.nodes["gpu01"] == ["DRAIN", reason]
+    assert slurm.nodes["gpu01"] == ["DRAIN", reason + PROMISE]
     assert said == [
         "gpu01 is drained: gpu.smi failed, 2 nights in a row. Once repaired, a healthy night gives"
         " it back; by hand: scontrol update NodeName=gpu01 State=RESUME"]
@@ -69,7 +69,9 @@ def test_two_bad_nights_drain_and_a_good_one_gives_back(slurm: Slurm, tmp_path: 
     assert slurm.nodes["gpu01"] == ["", ""]
 
 
-@pytest.mark.parametrize("reason", ["broken fan", "gpufleet rollout: under way", "Not responding"])
+@pytest.mark.parametrize("reason", [
+    "broken fan", f"gpufleet rollout: under way{PROMISE}", "Not responding",
+    f"gpufleet nightly: gpu.smi failed{PROMISE} - bob: do NOT resume"])
 def test_what_others_drained_stays_drained(slurm: Slurm, tmp_path: Path, reason: str) -> None:
     slurm.nodes["gpu01"] = ["DRAIN", reason]
     assert night(slurm, History(gpu01="PP"), tmp_path) == []
@@ -106,7 +108,7 @@ def test_what_failed_last_night_first_is_named_first(slurm: Slurm, tmp_path: Pat
     after_night(document, History(gpu01="FF"), settings, Hook(SLURM, {"gpu01": "gpu01"},
                                                               runner=slurm))
     assert slurm.nodes["gpu01"][1] == (
-        "gpufleet nightly: gpu.count, gpu.smi failed, 2 nights in a row")
+        "gpufleet nightly: gpu.count, gpu.smi failed, 2 nights in a row" + PROMISE)
 
 
 def test_without_a_hook_nothing_is_asked() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 PROGRAM = Path(__file__).resolve().parents[2] / "docs" / "slurm" / "gpufleet-health"
+PROMISE = " (returns by itself)"
+WHEN = "[r@2026-11-21T01:55:05]"
 SCONTROL = """#!/bin/sh
 echo "$*" >>"$ASKED"
 echo "NodeName=n1 Arch=x86_64 State=$STATE_IS ThreadsPerCore=1 ExtSensorsTemp=n/s  $REASON_IS"
@@ -94,12 +96,15 @@ def test_what_is_wrong_is_told_in_a_line(node: Node, broken: Any, told: str) -> 
 
 @pytest.mark.parametrize(("wrong", "state", "reason", "told"), [
     (True, "IDLE", "",
-     ["update NodeName=n1 State=DRAIN Reason=gpufleet health: half installed: x"]),
+     [f"update NodeName=n1 State=DRAIN Reason=gpufleet health: half installed: x{PROMISE}"]),
     (True, "IDLE+DRAIN", "Reason=broken fan [root@2026-11-21T01:55:05]", []),
-    (True, "IDLE+DRAIN", "Reason=gpufleet health: half installed: x [r@2026-11-21T01:55:05]", []),
-    (False, "IDLE+DRAIN", "Reason=gpufleet health: half installed: x [r@2026-11-21T01:55:05]",
+    (True, "IDLE+DRAIN", f"Reason=gpufleet health: x{PROMISE} {WHEN}", []),
+    (False, "IDLE+DRAIN", f"Reason=gpufleet health: x{PROMISE} {WHEN}",
      ["update NodeName=n1 State=RESUME"]),
-    (False, "IDLE+DRAIN", "Reason=gpufleet nightly: x [r@2026-11-21T01:55:05]", []),
+    (False, "IDLE+DRAIN", f"Reason=gpufleet health: x{PROMISE} {WHEN} Comment=rack 7",
+     ["update NodeName=n1 State=RESUME"]),
+    (False, "IDLE+DRAIN", f"Reason=gpufleet health: x{PROMISE} - bob: do NOT resume {WHEN}", []),
+    (False, "IDLE+DRAIN", f"Reason=gpufleet nightly: x{PROMISE} {WHEN}", []),
     (False, "IDLE+DRAIN", "Reason=broken fan [root@2026-11-21T01:55:05]", []),
     (False, "IDLE", "", []),
 ])

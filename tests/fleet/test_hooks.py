@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet import hooks
-from fleet.hooks import KUBERNETES, SLURM, Hook, HookError, Place, hook, slurm_places
+from fleet.hooks import KUBERNETES, PROMISE, SLURM, Hook, HookError, Place, hook, slurm_places
 from tests.fleet.stand_ins import LINE, Slurm
 from verify.connection import Connection
 from verify.errors import ConfigurationError
@@ -31,9 +31,12 @@ def test_a_node_s_state_is_a_base_and_flags(state: str, taken: bool, busy: bool)
 
 
 @pytest.mark.parametrize(("reason", "ours"), [
-    ("gpufleet rollout: under way", True), ("gpufleet nightly: gpu.smi failed", False),
-    ("broken fan", False), ("see gpufleet rollout: x", False), ("gpufleet", False)])
-def test_only_a_reason_with_our_mark_in_front_is_ours(reason: str, ours: bool) -> None:
+    (f"gpufleet rollout: under way{PROMISE}", True), (f"gpufleet nightly: x{PROMISE}", False),
+    (f"broken fan{PROMISE}", False), (f"see gpufleet rollout: x{PROMISE}", False),
+    ("gpufleet", False), ("gpufleet rollout: bob's", False),
+    (f"gpufleet rollout: x{PROMISE} - bob: RMA 4711, do NOT resume", False),
+    (f"gpufleet rollout: x{PROMISE} [root@2026-11-20T03:00:00], bob: wait", False)])
+def test_only_a_reason_that_is_ours_from_end_to_end_is_ours(reason: str, ours: bool) -> None:
     line = LINE.format(name="n1", cpus=0, state="IDLE+DRAIN",
                        reason=f" Reason={reason} [root@2026-11-21T01:55:05]")
     place = slurm_places(line)["n1"]
@@ -47,13 +50,30 @@ def test_a_comment_is_no_part_of_the_reason() -> None:
     assert slurm_places(line)["n1"].reason == "fan"
 
 
+@pytest.mark.parametrize("who", ["root@2026-11-21T01:55:05", "root@21 Nov 01:55", "root@Unknown"])
+@pytest.mark.parametrize("more", ["", " Comment=x", "   Extra=x InstanceId=y"])
+def test_a_reason_ends_before_who_gave_it(who: str, more: str) -> None:
+    line = LINE.format(name="n1", cpus=0, state="IDLE+DRAIN",
+                       reason=f" Reason=gpufleet rollout: x{PROMISE} [{who}]{more}")
+    assert slurm_places(line)["n1"].ours("rollout")
+
+
+def test_what_a_person_writes_is_not_taken_for_the_node_s_state() -> None:
+    line = LINE.format(name="n1", cpus=0, state="IDLE+DRAIN",
+                       reason=" Reason=PSU broken, then: scontrol update NodeName=n9 State=RESUME"
+                              " CPUAlloc=1 [bob@2026-11-21T01:55:05]")
+    place = slurm_places(line)["n1"]
+    assert (place.taken, place.busy, place.state) == (True, False, "IDLE+DRAIN")
+    assert place.reason.endswith("NodeName=n9 State=RESUME CPUAlloc=1")
+
+
 def test_slurm_is_spoken_to_in_its_own_words_by_the_node_s_own_name() -> None:
     slurm = Slurm({"n1": ["", ""]})
     over(slurm).drain("n1.example", "gpufleet rollout: two\n words")
-    assert slurm.nodes["n1"] == ["DRAIN", "gpufleet rollout: two words"]
+    assert slurm.nodes["n1"] == ["DRAIN", f"gpufleet rollout: two words{PROMISE}"]
     over(slurm).resume("n1.example")
     assert slurm.asked == [
-        "scontrol update NodeName=n1 State=DRAIN Reason=gpufleet rollout: two words",
+        f"scontrol update NodeName=n1 State=DRAIN Reason=gpufleet rollout: two words{PROMISE}",
         "scontrol update NodeName=n1 State=RESUME"]
 
 
@@ -148,7 +168,7 @@ def test_a_cordon_of_ours_carries_our_mark_and_goes_with_it(nodes: Path) -> None
     made.drain("a", 'gpufleet rollout: "why"')
     assert made.look()["a"].ours("rollout")
     assert json.loads(nodes.read_text())["n1"] == {
-        "annotations": {"other": "x", "gpufleet/drained": 'gpufleet rollout: "why"'},
+        "annotations": {"other": "x", "gpufleet/drained": f'gpufleet rollout: "why"{PROMISE}'},
         "spec": {"unschedulable": True}}
     made.empty(["a"], 90)
     assert ["drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=90s"] in [

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fleet import course, progress, rollout
-from fleet.hooks import SLURM, Hook
+from fleet.hooks import PROMISE, SLURM, Hook
 from fleet.progress import TOKEN, Store
 from fleet.provision import Converged
 from tests.fleet.stand_ins import Slurm, session
@@ -91,7 +91,7 @@ def test_a_canary_that_breaks_stops_it_and_stays_drained_with_the_reason(
     world.bad = {"gpu1": "FAIL"}
     assert world.run("--batch", "5") == 1
     assert world.ran == [["gpu1"]]
-    assert world.slurm.nodes["gpu1"] == ["DRAIN", "gpufleet rollout: FAIL: cudnn.files"]
+    assert world.slurm.nodes["gpu1"] == ["DRAIN", f"gpufleet rollout: FAIL: cudnn.files{PROMISE}"]
     assert world.drained == ["gpu1"]
     said = capsys.readouterr().out
     assert "Stopped: gpu1 not healthy" in said
