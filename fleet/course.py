@@ -62,7 +62,7 @@ class Rollout:
             raise ConfigurationError(
                 f"{', '.join(gone)} left the inventory since the rollout was begun.", "",
                 "Put them back, or: ./gpufleet rollout --abandon")
-        self.hook.look(left)
+        self.hook.forget(self.hook.look(left))
 
     def run(self) -> int:
         """Batch after batch; the exit status."""

@@ -67,6 +67,7 @@ def _act(
     settings: Mapping[str, Any], said: list[str],
 ) -> None:
     places = there.look()
+    there.forget(places)
     out = sum(place.taken for place in places.values())
     for host, told in letters.items():
         if told.endswith(GOOD) and places[host].ours(ROOM):

@@ -115,6 +115,8 @@ class Scheduler:
     evict: tuple[str, ...] = ()
     # By which the jobs that are waited for are named.
     jobs: tuple[str, ...] = ()
+    # By which a mark is taken off that stayed when a person gave the node back.
+    forget: tuple[str, ...] = ()
     # How a person gives a node back.
     by_hand: str = ""
 
@@ -139,7 +141,8 @@ KUBERNETES = Scheduler(
         {"metadata": {"annotations": {ANNOTATION: None}}, "spec": {"unschedulable": None}})),
     evict=("kubectl", "drain", "{node}", "--ignore-daemonsets", "--delete-emptydir-data",
            "--timeout={seconds}s"),
-    by_hand="kubectl uncordon {node}",
+    forget=("kubectl", "annotate", "node", "{node}", f"{ANNOTATION}-"),
+    by_hand=f"kubectl uncordon {{node}} && kubectl annotate node {{node}} {ANNOTATION}-",
 )
 SCHEDULERS: Mapping[str, Scheduler | None] = {
     "none": None, "slurm": SLURM, "kubernetes": KUBERNETES}
@@ -212,6 +215,12 @@ class Hook:
     def resume(self, host: str) -> None:
         """Give it back."""
         self._do(host, "resume")
+
+    def forget(self, places: Mapping[str, Place]) -> None:
+        """Take our mark off nodes that are in service: a later cordon is whoever's it will be."""
+        for host, place in places.items():
+            if self.scheduler and self.scheduler.forget and not place.taken and place.reason:
+                self._do(host, "forget")
 
     def empty(self, hosts: Sequence[str], limit_s: float, told: Told = lambda text: None) -> None:
         """Come back once nothing runs there any more; raises `HookError` after `limit_s`."""

@@ -147,6 +147,9 @@ elif words[0] == "patch":
             if value is not None:
                 nodes[words[2]][place][key] = value
     json.dump(nodes, open(file, "w"))
+elif words[0] == "annotate":
+    nodes[words[2]]["annotations"].pop(words[3].rstrip("-"), None)
+    json.dump(nodes, open(file, "w"))
 elif words[0] == "drain" and nodes[words[1]].get("stuck"):
     sys.exit("error: cannot evict pod as it would violate the pod's disruption budget")
 """
@@ -182,6 +185,31 @@ def test_a_person_s_cordon_is_not_ours(nodes: Path) -> None:
     place = Hook(KUBERNETES, {"a": "n1"}).look()["a"]
     assert place.taken
     assert not place.ours()
+
+
+def test_a_node_that_a_person_gave_back_and_cordons_later_is_the_person_s(nodes: Path) -> None:
+    made = Hook(KUBERNETES, {"a": "n1"})
+    nodes.write_text(json.dumps({"n1": {"annotations": {"other": "x"}, "spec": {}}}))
+    made.drain("a", "gpufleet nightly: gpu.smi failed")
+    known = json.loads(nodes.read_text())
+    known["n1"]["spec"] = {}  # kubectl uncordon, and nothing more
+    nodes.write_text(json.dumps(known))
+    made.forget(made.look())
+    known = json.loads(nodes.read_text())
+    assert known["n1"]["annotations"] == {"other": "x"}
+    known["n1"]["spec"]["unschedulable"] = True
+    nodes.write_text(json.dumps(known))
+    assert not made.look()["a"].ours()
+
+
+def test_what_is_ours_keeps_its_mark(nodes: Path) -> None:
+    made = Hook(KUBERNETES, {"a": "n1"})
+    nodes.write_text(json.dumps({"n1": {"annotations": {}, "spec": {}}}))
+    made.drain("a", "gpufleet nightly: gpu.smi failed")
+    made.forget(made.look())
+    assert made.look()["a"].ours("nightly")
+    assert made.by_hand("a") == (
+        "kubectl uncordon n1 && kubectl annotate node n1 gpufleet/drained-")
 
 
 def test_a_pod_that_may_not_be_evicted_is_told_in_kubectl_s_words(nodes: Path) -> None:
