@@ -102,7 +102,8 @@ class Rollout:
                          "yellow")
                 continue
             mine.append(host)
-            if not place.taken:
+            # Another room's mark too: its nightly or health check would give the host back.
+            if not place.ours(ROOM):
                 self.hook.drain(host, f"{self.mark} under way since {self.progress.started}")
         if self.hook.scheduler and mine:
             self.say(f"drained: {' '.join(mine)}")

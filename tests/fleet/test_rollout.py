@@ -122,6 +122,25 @@ def test_what_a_person_drained_is_provisioned_and_stays_drained(world: World) ->
     assert world.drained == ["gpu4"]
 
 
+@pytest.mark.parametrize("room", ["nightly", "health"])
+def test_what_another_room_had_drained_is_the_rollout_s_while_it_is_under_way(
+    world: World, room: str
+) -> None:
+    world.slurm.nodes["gpu1"] = ["DRAIN", f"gpufleet {room}: gpu.smi failed{PROMISE}"]
+    seen: list[str] = []
+    world.during = lambda: seen.append(world.slurm.nodes["gpu1"][1])
+    world.bad = {"gpu1": "FAIL"}
+    assert world.run() == 1
+    assert seen[0].startswith("gpufleet rollout: under way since ")
+    # Stopped, it is still nobody else's to give back; nor while it is tried again.
+    assert world.slurm.nodes["gpu1"][1] == f"gpufleet rollout: FAIL: cudnn.files{PROMISE}"
+    world.slurm.nodes["gpu1"] = ["DRAIN", f"gpufleet {room}: gpu.smi failed{PROMISE}"]
+    world.bad = {}
+    assert world.run("--resume") == 0
+    assert seen[1].startswith("gpufleet rollout: under way since ")
+    assert world.drained == []
+
+
 def test_what_a_person_takes_over_meanwhile_is_not_given_back(world: World) -> None:
     world.during = lambda: world.slurm.nodes.update(gpu1=["DRAIN", "I look into it"])
     assert world.run("--limit", "gpu1") == 0
