@@ -126,11 +126,17 @@ class Rollout:
             elif place.taken:
                 self.say(f"{host} was taken over meanwhile ({place.reason or place.state}): not"
                          " given back", "yellow")
-        for host, place in self.hook.look(given).items():
-            if place.taken:
-                raise HookError(f"It is healthy, and does not come back: {place.state}"
-                                f" {place.reason}.", host,
-                                f"Look why; then: {self.hook.by_hand(host)}")
+        missing = self.hook.missing(given)
+        for host, place in missing.items():
+            # Before the scheduler itself takes it, and nobody knows any more that it was we.
+            if not place.taken:
+                self.hook.drain(host, f"{self.mark} does not come back: {place.state}")
+        if missing:
+            told = "; ".join(f"{host}: {place.state} {place.reason}".strip()
+                             for host, place in missing.items())
+            raise HookError(
+                f"Healthy, and not back in service ({told}).", "",
+                "See there what slurmd or the kubelet says.")
         if given:
             self.say(f"take jobs again: {' '.join(given)}")
         return HEALTHY, ""
@@ -167,8 +173,12 @@ class Rollout:
         untouched = [name for later in self.progress.batches[self.progress.done + 1 :]
                      for name in later.hosts]
         self.console.print(Text(f"\n✗ Stopped: {why}", style="bold red"))
-        if self.hook.scheduler:
-            self.say(f"{' '.join(batch.hosts)}: left drained")
+        try:
+            drained = [host for host, place in self.hook.look(batch.hosts).items() if place.taken]
+            if drained:
+                self.say(f"{' '.join(drained)}: left drained")
+        except HookError as error:
+            self.say(f"Who of them is drained cannot be told: {error}", "yellow")
         self.say(f"{len(untouched)} hosts were not touched{': ' if untouched else ''}"
                  f"{' '.join(untouched[:20])}{' ...' if untouched[20:] else ''}")
         self.say("Mend the cause, then: ./gpufleet rollout --resume    (or --abandon)")

@@ -68,11 +68,11 @@ def _act(
 ) -> None:
     places = there.look()
     there.forget(places)
-    out = sum(place.taken for place in places.values())
+    out = sum(place.out for place in places.values())
     for host, told in letters.items():
         if told.endswith(GOOD) and places[host].ours(ROOM):
             there.resume(host)
-            out -= 1
+            out -= not places[host].away
             said.append(f"{host} is healthy again and takes jobs: gpufleet had drained it.")
     limit = settings.get("after_strikes", STRIKES)
     percent = settings.get("most_percent", MOST_PERCENT)
@@ -81,12 +81,12 @@ def _act(
                  if strikes(told) >= limit and not places[host].taken)
     for nights, host in bad:
         reason = f"{_why(host, changes)}, {-nights} nights in a row"
-        if out >= most:
+        if out >= most and not places[host].away:
             said.append(f"{host} is not drained ({reason}): {out} of {len(places)} hosts are out of"
                         f" service already, and most_percent is {percent}.")
             continue
         there.drain(host, f"gpufleet {ROOM}: {reason}")
-        out += 1
+        out += not places[host].away
         said.append(f"{host} is drained: {reason}. Once repaired, a healthy night gives it back;"
                     f" by hand: {there.by_hand(host)}")
 

@@ -40,6 +40,8 @@ COMMAND_S = 60
 SSH_FAILED = 255
 # Between two looks at jobs that are waited for.
 POLL_S = 2.0
+# How long a node that was given back may take to be heard of: it was perhaps just booted.
+BACK_S = 120.0
 AT_ONCE = 8
 LONGEST_REASON = 250
 
@@ -50,12 +52,21 @@ class HookError(ConfigurationError):
 
 @dataclass(frozen=True)
 class Place:
-    """A node as its scheduler has it: `taken` if it gets no new jobs, `busy` if some still run."""
+    """A node as its scheduler has it: `taken` if it gets no new jobs, `busy` if some still run.
+
+    `away`: whether taken or not, it takes none, since the scheduler does not hear it.
+    """
 
     taken: bool = False
     busy: bool = False
     reason: str = ""
     state: str = ""
+    away: bool = False
+
+    @property
+    def out(self) -> bool:
+        """Whether no job gets there."""
+        return self.taken or self.away
 
     def ours(self, room: str = r"\w+") -> bool:
         """Whether gpufleet took it, or just one room of it (`rollout`, `nightly`)."""
@@ -65,6 +76,8 @@ class Place:
 
 # Who gave it, and when, ends it; a comment may follow.
 REASON = r" Reason=(.*?)(?: \[[^\s@]+@[^]]*\](?:\s+[A-Z]\w+=.*)?|\s*)$"
+# A slurmd that is silent, as is one with * behind its state, or lacks what slurm.conf says.
+AWAY = {"DOWN", "UNKNOWN", "NOT_RESPONDING", "INVAL", "INVALID_REG"}
 
 
 def slurm_places(said: str) -> dict[str, Place]:
@@ -84,7 +97,8 @@ def slurm_places(said: str) -> dict[str, Place]:
             busy=bool(flags & {"ALLOCATED", "MIXED", "COMPLETING"})
             or values.get("CPUAlloc", "0") != "0",
             reason=reason[1] if reason else "",
-            state=values.get("State", ""))
+            state=values.get("State", ""),
+            away="*" in values.get("State", "") or bool(flags & AWAY))
     return found
 
 
@@ -94,8 +108,11 @@ def kubernetes_places(said: str) -> dict[str, Place]:
     for node in json.loads(said)["items"]:
         taken = bool(node["spec"].get("unschedulable"))
         marks = node["metadata"].get("annotations") or {}
+        ready = any(it["type"] == "Ready" and it["status"] == "True"
+                    for it in node.get("status", {}).get("conditions") or ())
         found[node["metadata"]["name"]] = Place(
-            taken, reason=marks.get(ANNOTATION, ""), state="cordoned" if taken else "ready")
+            taken, reason=marks.get(ANNOTATION, ""), away=not ready,
+            state=("cordoned" if taken else "in service") + ("" if ready else ", not ready"))
     return found
 
 
@@ -242,6 +259,15 @@ class Hook:
                 waiting = ", ".join(busy)
                 told(f"jobs still run on {waiting}")
             time.sleep(POLL_S)
+
+    def missing(self, hosts: Sequence[str]) -> dict[str, Place]:
+        """Those that are not in service and heard of after a while."""
+        until = time.monotonic() + BACK_S
+        while out := {host: place for host, place in self.look(hosts).items() if place.out}:
+            if time.monotonic() > until:
+                break
+            time.sleep(POLL_S)
+        return out
 
     def by_hand(self, host: str) -> str:
         """The command by which a person gives it back."""

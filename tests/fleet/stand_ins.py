@@ -25,13 +25,15 @@ LINE = (
 class Slurm:
     """Nodes: {name: [flags, reason]}; `busy` ones run a job for so many looks.
 
-    `stuck` ones do not come back when they are resumed.
+    `stuck` ones do not come back when they are resumed; `silent` ones have the state that is
+    said, as those whose slurmd is dead, for so many looks after it.
     """
 
     nodes: dict[str, list[str]]
     busy: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     stuck: set[str] = field(default_factory=set)
+    silent: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def __call__(self, there: Connection | None, words: Sequence[str], limit_s: float) -> str:
         self.asked.append(" ".join(words))
@@ -50,7 +52,10 @@ class Slurm:
         flag, reason = self.nodes[name]
         busy = self.busy.get(name, 0) > 0
         self.busy[name] = self.busy.get(name, 0) - 1
-        state = "+".join(filter(None, ["ALLOCATED" if busy else "IDLE", flag]))
+        base, looks = self.silent.get(name, ("", 0))
+        if base and not flag:
+            self.silent[name] = base if looks > 1 else "", looks - 1
+        state = "+".join(filter(None, [base or ("ALLOCATED" if busy else "IDLE"), flag]))
         told = f" Reason={reason} [root@2026-11-21T01:55:05]" if reason else ""
         return LINE.format(name=name, cpus=int(busy), state=state, reason=told)
 

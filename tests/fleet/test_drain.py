@@ -93,6 +93,14 @@ def test_never_more_than_a_share_is_out_of_service_whoever_took_it(
     assert "gpu01 is drained" in night(slurm, History(**bad), tmp_path, most_percent=50)[0]
 
 
+def test_what_slurm_does_not_hear_is_out_of_service_too(slurm: Slurm, tmp_path: Path) -> None:
+    slurm.silent = {"gpu19": ("IDLE*", 9), "gpu20": ("IDLE+INVALID_REG", 9)}
+    bad = dict.fromkeys(HOSTS[:2], "FF")
+    said = night(slurm, History(**bad), tmp_path, *bad)
+    assert [name for name in HOSTS if slurm.nodes[name][0]] == []
+    assert "2 of 20 hosts are out of service already" in said[0]
+
+
 def test_a_scheduler_that_does_not_answer_is_told_and_ends_no_night(tmp_path: Path) -> None:
     said = night(Slurm({}), History(gpu01="FF"), tmp_path)
     assert len(said) == 1

@@ -21,13 +21,19 @@ def over(slurm: Slurm) -> Hook:
     return Hook(SLURM, {f"{name}.example": name for name in slurm.nodes}, runner=slurm)
 
 
-@pytest.mark.parametrize(("state", "taken", "busy"), [
-    ("IDLE", False, False), ("MIXED", False, True), ("IDLE+DRAIN", True, False),
-    ("ALLOCATED+DRAIN", True, True), ("IDLE+COMPLETING+DRAIN", True, True), ("DOWN*", True, False),
-    ("DOWN+NOT_RESPONDING", True, False), ("IDLE+PLANNED", False, False)])
-def test_a_node_s_state_is_a_base_and_flags(state: str, taken: bool, busy: bool) -> None:
+@pytest.mark.parametrize(("state", "taken", "busy", "away"), [
+    ("IDLE", False, False, False), ("MIXED", False, True, False),
+    ("IDLE+DRAIN", True, False, False), ("ALLOCATED+DRAIN", True, True, False),
+    ("IDLE+COMPLETING+DRAIN", True, True, False), ("IDLE+PLANNED", False, False, False),
+    ("DOWN*", True, False, True), ("DOWN+NOT_RESPONDING", True, False, True),
+    ("IDLE*", False, False, True), ("IDLE*+DRAIN", True, False, True),
+    ("UNKNOWN*", False, False, True), ("INVAL", False, False, True),
+    ("IDLE+INVALID_REG", False, False, True), ("IDLE+NOT_RESPONDING", False, False, True)])
+def test_a_node_s_state_is_a_base_and_flags(
+    state: str, taken: bool, busy: bool, away: bool
+) -> None:
     line = LINE.format(name="n1", cpus=0, state=state, reason="")
-    assert slurm_places(line) == {"n1": Place(taken, busy, "", state)}
+    assert slurm_places(line) == {"n1": Place(taken, busy, "", state, away)}
 
 
 @pytest.mark.parametrize(("reason", "ours"), [
@@ -137,7 +143,9 @@ with open(file + ".log", "a") as log:
     log.write(json.dumps(words) + "\\n")
 if words[:2] == ["get", "nodes"]:
     print(json.dumps({{"items": [{{"metadata": {{"name": n, "annotations": v["annotations"]}},
-                                   "spec": v["spec"]}} for n, v in nodes.items()]}}))
+                                   "spec": v["spec"],
+                                   "status": {{"conditions": [
+                                       {{"type": "Ready", "status": v.get("ready", "True")}}]}}}} for n, v in nodes.items()]}}))
 elif words[0] == "patch":
     patch = json.loads(words[words.index("--patch") + 1])
     marks = patch["metadata"]["annotations"]
@@ -200,6 +208,15 @@ def test_a_node_that_a_person_gave_back_and_cordons_later_is_the_person_s(nodes:
     known["n1"]["spec"]["unschedulable"] = True
     nodes.write_text(json.dumps(known))
     assert not made.look()["a"].ours()
+
+
+@pytest.mark.parametrize("ready", ["False", "Unknown"])
+def test_a_node_that_is_not_ready_is_out_of_service(nodes: Path, ready: str) -> None:
+    nodes.write_text(json.dumps({"n1": {"annotations": {}, "spec": {}},
+                                 "n2": {"annotations": {}, "spec": {}, "ready": ready}}))
+    places = Hook(KUBERNETES, {"a": "n1", "b": "n2"}).look()
+    assert [place.out for place in places.values()] == [False, True]
+    assert places["b"].state == "in service, not ready"
 
 
 def test_what_is_ours_keeps_its_mark(nodes: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fleet import course, progress, rollout
+from fleet import course, hooks, progress, rollout
 from fleet.hooks import PROMISE, SLURM, Hook
 from fleet.progress import TOKEN, Store
 from fleet.provision import Converged
@@ -67,6 +67,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(rollout, "hook", hook)
     monkeypatch.setattr(course, "converge", made.converge)
     monkeypatch.delenv(TOKEN, raising=False)
+    monkeypatch.setattr(hooks, "BACK_S", 0)
+    monkeypatch.setattr(hooks, "POLL_S", 0)
     return made
 
 
@@ -152,8 +154,33 @@ def test_a_node_that_does_not_come_back_stops_it(
 ) -> None:
     world.slurm.stuck = {"gpu1"}
     assert world.run() == 1
-    assert "gpu1: It is healthy, and does not come back" in capsys.readouterr().out
+    assert "not back in service (gpu1: IDLE+DOWN Not responding)" in capsys.readouterr().out
     assert world.ran == [["gpu1"]]
+
+
+def test_a_node_whose_slurmd_is_dead_stops_it_and_stays_ours(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.slurm.silent = {"gpu2": ("IDLE*", 1000)}
+    assert world.run("--batch", "2") == 1
+    said = capsys.readouterr().out
+    assert "not back in service (gpu2: IDLE*)" in said
+    assert "gpu2: left drained" in said
+    assert world.ran == [["gpu1"], ["gpu2", "gpu3"]]
+    # gpu3 works; and what Slurm says of gpu2 later does not make it somebody else's.
+    assert world.drained == ["gpu2"]
+    assert world.slurm.nodes["gpu2"][1] == f"gpufleet rollout: does not come back: IDLE*{PROMISE}"
+    world.slurm.silent = {}
+    assert world.run("--resume") == 0
+    assert world.drained == []
+
+
+def test_a_slurmd_that_takes_a_while_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "BACK_S", 60)
+    world.slurm.silent = {"gpu1": ("IDLE*", 3)}
+    assert world.run("--limit", "gpu1") == 0
 
 
 @pytest.mark.parametrize(("status", "told"), [(0, "is back there; declare it"),
