@@ -15,7 +15,7 @@ PROMISE = " (returns by itself)"
 WHEN = "[r@2026-11-21T01:55:05]"
 SCONTROL = """#!/bin/sh
 echo "$*" >>"$ASKED"
-echo "NodeName=n1 Arch=x86_64 State=$STATE_IS ThreadsPerCore=1 ExtSensorsTemp=n/s  $REASON_IS"
+echo "NodeName=n1 Arch=x86_64 State=${STATE_IS:-IDLE} ThreadsPerCore=1  $REASON_IS"
 """
 
 
@@ -115,3 +115,41 @@ def test_it_drains_and_gives_back_its_own_alone(
         (node.folder / "state" / "journal" / "x.json").write_text("{}")
     assert node.run("--drain", state=state, reason=reason)[0] == int(wrong)
     assert node.updates == told
+
+
+@pytest.mark.parametrize(("program", "told"), [
+    ("#!/bin/sh\nexit 1\n", "returned non-zero exit status 1"),
+    ("#!/bin/sh\necho Node n1 not found\n", "scontrol says no state of n1"),
+    (None, "No such file or directory: 'scontrol'"),
+])
+def test_a_slurm_that_cannot_be_told_is_a_line_after_the_reason(
+    node: Node, program: str | None, told: str
+) -> None:
+    if program:
+        node.program("scontrol", program)
+    else:
+        (node.folder / "bin" / "scontrol").unlink()
+    (node.folder / "state" / "journal" / "x.json").write_text("{}")
+    status, said = node.run("--drain")
+    assert status == 1
+    first, last = said.splitlines()
+    assert first == "gpufleet health: half installed: x"
+    assert last.startswith("gpufleet health: Slurm cannot be told: ")
+    assert told in last
+
+
+def test_without_a_path_slurm_is_found_where_sites_install_it(node: Node, tmp_path: Path) -> None:
+    text = PROGRAM.read_text(encoding="utf-8")
+    assert '"/opt/slurm/bin"' in text
+    moved = tmp_path / "gpufleet-health"
+    # As slurmd calls it: with an empty environment but for the node's name.
+    moved.write_text(text.replace("/opt/slurm/bin", str(node.folder / "bin"))
+                     .replace('"/var/lib/gpufleet"', repr(str(node.folder / "state"))))
+    (node.folder / "state" / "journal" / "x.json").write_text("{}")
+    node.program("scontrol", f"#!/bin/sh\nASKED={node.folder}/asked\n" + SCONTROL)
+    done = subprocess.run(
+        ["/usr/bin/python3", "-IS", moved, "--drain"], capture_output=True, text=True, check=False,
+        env={"SLURMD_NODENAME": "n1"})
+    assert (done.stdout, done.stderr) == ("gpufleet health: half installed: x\n", "")
+    assert node.updates == [
+        f"update NodeName=n1 State=DRAIN Reason=gpufleet health: half installed: x{PROMISE}"]

@@ -142,10 +142,10 @@ words = sys.argv[1:]
 with open(file + ".log", "a") as log:
     log.write(json.dumps(words) + "\\n")
 if words[:2] == ["get", "nodes"]:
-    print(json.dumps({{"items": [{{"metadata": {{"name": n, "annotations": v["annotations"]}},
-                                   "spec": v["spec"],
-                                   "status": {{"conditions": [
-                                       {{"type": "Ready", "status": v.get("ready", "True")}}]}}}} for n, v in nodes.items()]}}))
+    print(json.dumps({{"items": [
+        {{"metadata": {{"name": n, "annotations": v["annotations"]}}, "spec": v["spec"],
+         "status": {{"conditions": [{{"type": "Ready", "status": v.get("ready", "True")}}]}}}}
+        for n, v in nodes.items()]}}))
 elif words[0] == "patch":
     patch = json.loads(words[words.index("--patch") + 1])
     marks = patch["metadata"]["annotations"]
