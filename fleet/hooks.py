@@ -75,7 +75,7 @@ class Place:
 
 
 # Who gave it, and when, ends it; a comment may follow.
-REASON = r" Reason=(.*?)(?: \[[^\s@]+@[^]]*\](?:\s+[A-Z]\w+=.*)?|\s*)$"
+REASON = r" Reason=(.*?)(?: \[[^\s@]+@[^]]*\](?:\s+[A-Z]\w+=.*)?)?\s*$"
 # A slurmd that is silent, as is one with * behind its state, or lacks what slurm.conf says.
 AWAY = {"DOWN", "UNKNOWN", "NOT_RESPONDING", "INVAL", "INVALID_REG"}
 
@@ -205,8 +205,13 @@ class Hook:
     via: Mapping[str, Connection | None] = field(default_factory=dict)
     runner: Runner = run
 
-    def look(self, hosts: Iterable[str] | None = None) -> dict[str, Place]:
-        """Each host's place, one command for all of a scheduler; raises for one it lacks."""
+    def look(
+        self, hosts: Iterable[str] | None = None, *, known_only: bool = False
+    ) -> dict[str, Place]:
+        """Each host's place, one command for all of a scheduler.
+
+        A host that it lacks is a `HookError`, or with `known_only` left out.
+        """
         asked = list(self.nodes if hosts is None else hosts)
         if not self.scheduler:
             return dict.fromkeys(asked, Place())
@@ -219,6 +224,8 @@ class Hook:
                 known[name] = self.scheduler.read(
                     self.runner(there, self.scheduler.look, COMMAND_S))
             if self.nodes[host] not in known[name]:
+                if known_only:
+                    continue
                 raise HookError(
                     f"{self.scheduler.name} knows no node {self.nodes[host]}.", host,
                     "Set its gpu_node_name to the name that it has there.")

@@ -98,8 +98,10 @@ class Night:
             if settings.drain and settings.drain["hook"] != "none":
                 with self._step("drain"):
                     drain = importlib.import_module("fleet.drain")
-                    self.done = drain.after_night(
-                        self.changes, history, {**settings.drain, "question": question(settings)})
+                    self.done, failed = drain.after_night(
+                        history, {**settings.drain, "question": question(settings)})
+                    if failed:
+                        raise ConfigurationError(" ".join(failed))
             history.prune(settings.keep_days)
             self.nights = len(history.nights())
         with self._step("report"):

@@ -9,14 +9,16 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fleet.drain import after_night
+from fleet.drift import LETTERS
 from fleet.hooks import PROMISE
 from tests.acceptance import slurm
 from tests.acceptance.conftest import ROOT, Fleet
+from tests.fleet.stand_ins import Past
+from verify.verdict import Verdict
 from verify.wishes import Question
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -28,32 +30,28 @@ ARTIFACTS = ("--cuda", "8.0")
 WISHES = {"gpu_stacks": [], "gpu_expect": {"count": 0}, "gpu_scheduler_host": "lab1"}
 JOURNAL = "/var/lib/gpufleet/journal"
 HALF = f"mkdir -p {JOURNAL}; echo '{{}}' >{JOURNAL}/toolkit-1.0.json"
-LETTERS = {"PASS": "P", "FAIL": "F", "HUNG": "H", "UNREACHABLE": "U", "INCONCLUSIVE": "?"}
 HEALTH = "/usr/local/sbin/gpufleet-health"
 
 
-class Nights:
-    """Nights as the history has them, of real verdicts."""
+class Nights(Past):
+    """Nights as the history has them, a day apart, of real verdicts."""
 
     def __init__(self, fleet: Fleet) -> None:
+        super().__init__(defaultdict(lambda: defaultdict(str)))
         self.fleet = fleet
-        self.letters: dict[str, str] = defaultdict(str)
-
-    def past(self, last: int = 30) -> dict[str, Any]:
-        return {"hosts": {name: {"verdicts": said} for name, said in self.letters.items()}}
 
     def night(self) -> list[str]:
         """One more night; what it did."""
         said = self.fleet.gpufleet("verify", "--json", *wishes(), status=None).stdout
         hosts = json.loads(said)["hosts"]
         for name, host in hosts.items():
-            self.letters[name] += LETTERS[host["verdict"]]
-        failed = [{"host": name, "check": check["id"], "weight": "bad", "kind": "failure"}
-                  for name, host in hosts.items() for check in host["checks"]
-                  if check["verdict"] == "FAIL"]
+            for check in host["checks"]:
+                self.checks[name][check["id"]] += LETTERS[Verdict(check["verdict"])]
         question = Question([str(ROOT / "inventory" / "lab")], extra_vars=[json.dumps(WISHES)])
-        return after_night({"changes": failed}, self, {"hook": "slurm", "question": question,
-                                                       "most_percent": 50})
+        done, failed = after_night(
+            self, {"hook": "slurm", "question": question, "most_percent": 50})
+        assert failed == []
+        return done
 
 
 def wishes() -> list[str]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
+from fleet.drift import Said, Window
+from fleet.history import Night
+from fleet.hooks import HookError
 from verify.connection import Connection
 from verify.session import HostRun, Session
 
@@ -34,6 +38,8 @@ class Slurm:
     asked: list[str] = field(default_factory=list)
     stuck: set[str] = field(default_factory=set)
     silent: dict[str, tuple[str, int]] = field(default_factory=dict)
+    # Those of which it takes no order.
+    refused: set[str] = field(default_factory=set)
 
     def __call__(self, there: Connection | None, words: Sequence[str], limit_s: float) -> str:
         self.asked.append(" ".join(words))
@@ -43,6 +49,8 @@ class Slurm:
             return "41\n42\n"
         values = dict(re.fullmatch(r"(\w+)=(.*)", word).groups() for word in words[2:])  # type: ignore[union-attr]
         node = self.nodes[values["NodeName"]]
+        if values["NodeName"] in self.refused:
+            raise HookError("Access denied.", values["NodeName"])
         resumed = ["DOWN", "Not responding"] if values["NodeName"] in self.stuck else ["", ""]
         node[:] = ["DRAIN", values["Reason"]] if values["State"] == "DRAIN" else resumed
         return ""
@@ -58,6 +66,36 @@ class Slurm:
         state = "+".join(filter(None, [base or ("ALLOCATED" if busy else "IDLE"), flag]))
         told = f" Reason={reason} [root@2026-11-21T01:55:05]" if reason else ""
         return LINE.format(name=name, cpus=int(busy), state=state, reason=told)
+
+
+@dataclass
+class Past:
+    """A history: the letters that each run gave to hosts' checks, {host: {check: letters}}.
+
+    A run a day. A host's own letter is its worst check's.
+    """
+
+    checks: dict[str, dict[str, str]]
+
+    def nights(self, last: int | None = None, kind: str | None = None) -> list[Night]:
+        """As many as the longest of the letters."""
+        count = max(len(letters) for rows in self.checks.values() for letters in rows.values())
+        first = datetime(2026, 11, 1, 3, tzinfo=UTC)
+        times = [(first + timedelta(days=day)).strftime("%Y-%m-%dT%H:%M:%SZ")
+                 for day in range(count)]
+        return [Night(number, time, time, "nightly", len(self.checks))
+                for number, time in enumerate(times, 1)]
+
+    def window(self, nights: list[Night]) -> Window:
+        """What they said; who has fewer letters was not there before."""
+        count = len(nights)
+        hosts = {host: "".join(min(night, key="FHU?P-.".index) for night in zip(
+                     *(letters.rjust(count, ".") for letters in rows.values()), strict=True))
+                 for host, rows in self.checks.items()}
+        checks = {(host, check): [None if it == "." else Said(it)
+                                  for it in letters.rjust(count, ".")]
+                  for host, rows in self.checks.items() for check, letters in rows.items()}
+        return Window([night.started for night in nights], hosts, checks)
 
 
 def session(verdicts: dict[str, str]) -> Session:
