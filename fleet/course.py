@@ -16,7 +16,7 @@ from verify.errors import ConfigurationError
 from verify.session import HostRun, Manner, Session, utc_now
 from verify.verdict import FAILED, HEALTHY, Verdict
 
-from .batches import Batch
+from .batches import CANARY, Batch
 from .hooks import Hook, HookError
 from .progress import Progress, Store
 from .provision import Converged, converge, run
@@ -86,20 +86,30 @@ class Rollout:
             self.step("")
         self.progress.status = "done"
         self.store.save(self.progress)
-        hosts = sum(len(batch.hosts) for batch in self.progress.batches)
+        left = self.progress.left
+        hosts = sum(len(batch.hosts) for batch in self.progress.batches) - len(left)
         self.console.print(Text(f"\n✓ {hosts} hosts are rolled out and healthy.", style="green"))
+        for host, why in left.items():
+            self.say(f"{host} is not ({why}); somebody else had taken it out of service", "yellow")
         self.write()
         return HEALTHY
 
     def take(self, batch: Batch) -> tuple[int, str]:
         """One batch from drain to resume; (0, "") or a status and the reason."""
         self.step("drain")
-        mine = []
+        mine, theirs = [], []
+        self.progress.left = {host: why for host, why in self.progress.left.items()
+                              if host not in batch.hosts}
         for host, place in self.hook.look(batch.hosts).items():
             if place.taken and not place.ours():
                 self.say(f"{host} was taken out of service by somebody else"
                          f" ({place.reason or place.state}): provisioned, but not given back",
                          "yellow")
+                # A dead node's last jobs never end: it is not waited for, nor touched.
+                if place.away and place.busy:
+                    self.progress.left[host] = f"{place.state}: jobs may still run there"
+                else:
+                    theirs.append(host)
                 continue
             mine.append(host)
             # Another room's mark too: its nightly or health check would give the host back.
@@ -107,16 +117,26 @@ class Rollout:
                 self.hook.drain(host, f"{self.mark} under way since {self.progress.started}")
         if self.hook.scheduler and mine:
             self.say(f"drained: {' '.join(mine)}")
-        self.hook.empty(batch.hosts, self.progress.settings["drain_wait"], self.say)
+        self.hook.empty([*mine, *theirs], self.progress.settings["drain_wait"], self.say)
         self.step("provision")
-        made = self.provision(batch)
-        self.judged.update({host.name: host for host in made.session.hosts})
-        bad = unhealthy(made.session)
-        if bad or made.status:
-            self.blame(bad)
-            return (judge.exit_status(made.session.document) or FAILED,
-                    ", ".join(bad) + " not healthy" if bad else "not every host was provisioned")
-        self.say(f"✓ healthy: {' '.join(batch.hosts)}", "green")
+        # What others took is theirs to mend. But a canary that is not healthy has proved nothing.
+        counting = [*mine, *theirs] if batch.name == CANARY else mine
+        if counting:
+            made = self.provision(counting)
+            bad = unhealthy(made.session)
+            if bad or made.status:
+                self.blame(bad)
+                return (judge.exit_status(made.session.document) or FAILED, ", ".join(bad)
+                        + " not healthy" if bad else "not every host was provisioned")
+            self.say(f"✓ healthy: {' '.join(counting)}", "green")
+        if spare := [host for host in theirs if host not in counting]:
+            made = self.provision(spare)
+            bad = unhealthy(made.session)
+            if made.status and not bad:
+                bad = dict.fromkeys(spare, "not every host was provisioned")
+            self.progress.left.update(bad)
+            for host, why in bad.items():
+                self.say(f"{host} is not healthy ({why}): left to whoever took it", "yellow")
         self.step("resume")
         given = []
         for host, place in self.hook.look(mine).items():
@@ -146,13 +166,15 @@ class Rollout:
         """With which a reason of ours begins."""
         return f"gpufleet {ROOM}:"
 
-    def provision(self, batch: Batch) -> Converged:
+    def provision(self, hosts: list[str]) -> Converged:
         """Have these hosts what they are declared to be, and judge them."""
         settings = self.progress.settings
         manner = Manner("full", settings["fanout"], settings["deadline"], settings["deep"])
-        return converge(
-            replace(self.progress.asked, limit=",".join(batch.hosts)), manner,
+        made = converge(
+            replace(self.progress.asked, limit=",".join(hosts)), manner,
             force=settings["force"], words=settings["words"], told=self.say)
+        self.judged.update({host.name: host for host in made.session.hosts})
+        return made
 
     def blame(self, bad: dict[str, str]) -> None:
         """Have the scheduler say why a host of ours stays drained."""
@@ -163,7 +185,8 @@ class Rollout:
     def stop(self, batch: Batch, status: int, why: str) -> int:
         """Say what is wrong, what is untouched, and how it goes on."""
         wrong = [host for host in self.judged.values()
-                 if host.name in batch.hosts and host.result["verdict"] != Verdict.PASS]
+                 if host.name in batch.hosts and host.name not in self.progress.left
+                 and host.result["verdict"] != Verdict.PASS]
         if wrong:
             terminal.show(self.console, self.session(wrong).for_people(), None)
         if wrong and self.progress.settings["rollback"]:

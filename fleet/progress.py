@@ -39,6 +39,8 @@ class Progress:
     status: str = "running"
     why: str = ""
     started: str = field(default_factory=utc_now)
+    # Hosts that others had taken out of service and that are not healthy: why.
+    left: dict[str, str] = field(default_factory=dict)
 
     @property
     def asked(self) -> Question:

@@ -119,9 +119,41 @@ def test_what_could_not_be_judged_is_not_healthy(world: World) -> None:
 def test_what_a_person_drained_is_provisioned_and_stays_drained(world: World) -> None:
     world.slurm.nodes["gpu4"] = ["DRAIN", "broken fan"]
     assert world.run("--batch", "6") == 0
-    assert world.ran[-1] == HOSTS[1:]
+    assert world.ran[-2:] == [["gpu2", "gpu3", "gpu5", "gpu6"], ["gpu4"]]
     assert world.slurm.nodes["gpu4"] == ["DRAIN", "broken fan"]
     assert world.drained == ["gpu4"]
+
+
+def test_what_others_took_and_is_not_healthy_is_named_and_stops_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.slurm.nodes["gpu2"] = ["DRAIN", "RMA 4711"]
+    world.bad = {"gpu2": "UNREACHABLE", "gpu6": "FAIL"}
+    assert world.run("--batch", "2") == 1
+    assert world.drained == ["gpu2", "gpu6"]
+    world.bad = {"gpu2": "UNREACHABLE"}
+    assert world.run("--resume") == 0
+    said = capsys.readouterr().out
+    assert "✓ 5 hosts are rolled out and healthy." in said
+    assert "gpu2 is not (UNREACHABLE: cudnn.files)" in said.splitlines()[-2]
+    assert world.slurm.nodes["gpu2"] == ["DRAIN", "RMA 4711"]
+
+
+def test_a_dead_node_s_jobs_are_not_waited_for(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.slurm.nodes["gpu2"] = ["DOWN*+COMPLETING", "Not responding"]
+    assert world.run("--drain-wait", "0") == 0
+    assert not any("gpu2" in names for names in world.ran)
+    assert "jobs may still run there" in capsys.readouterr().out
+
+
+def test_a_canary_that_others_took_has_to_be_healthy_all_the_same(world: World) -> None:
+    world.slurm.nodes["gpu1"] = ["DRAIN", "RMA 4711"]
+    world.bad = {"gpu1": "UNREACHABLE"}
+    assert world.run() == 1
+    assert world.ran == [["gpu1"]]
+    assert world.slurm.nodes["gpu1"] == ["DRAIN", "RMA 4711"]
 
 
 @pytest.mark.parametrize("room", ["nightly", "health"])
