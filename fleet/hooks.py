@@ -261,7 +261,7 @@ class Hook:
                                  for host in busy)
                 raise HookError(
                     f"Jobs still run after {limit_s:g} s ({jobs}).", "",
-                    "Wait for them or end them, then continue; --drain-wait gives more time.")
+                    "Wait for them or end them; --resume --drain-wait S gives more time.")
             if waiting != ", ".join(busy):
                 waiting = ", ".join(busy)
                 told(f"jobs still run on {waiting}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 
@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 INTERRUPTED = 130
 # The options that a rollout keeps to until its end.
 SETTINGS = ("hook", "drain_wait", "rollback", "force", "fanout", "deadline", "deep")
+# Of which those, given with --resume, hold from then on.
+CHANGEABLE = ("drain_wait", "rollback", "fanout", "deadline")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,7 +68,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--deep", action="store_true")
     what = top.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true", help="show the batches, and do nothing")
-    what.add_argument("--resume", action="store_true", help="continue the one that was begun")
+    what.add_argument("--resume", action="store_true",
+                      help="continue the one that was begun; --drain-wait, --rollback, --fanout and"
+                      " --deadline may be given anew")
     what.add_argument("--abandon", action="store_true", help="let go of the one that was begun")
     top.add_argument("--state", type=Path, default=ROOT / "reports" / "rollout", metavar="DIR",
                      help="where it is noted how far it has come")
@@ -79,7 +83,11 @@ def main(words: list[str]) -> int:
     console = Console(soft_wrap=True, highlight=False)
     try:
         options, rest = parser().parse_known_args(words)
-        return _main(options, rest, console)
+        # What argparse finds in the namespace has no default: None is what nobody said.
+        said, _ = parser().parse_known_args(
+            words, argparse.Namespace(**dict.fromkeys(vars(options))))
+        given = {name: value for name, value in vars(said).items() if value is not None}
+        return _main(options, given, rest, console)
     except ConfigurationError as error:
         console.print(str(error), style="bold red", markup=False)
         return USAGE
@@ -88,7 +96,9 @@ def main(words: list[str]) -> int:
         return INTERRUPTED
 
 
-def _main(options: argparse.Namespace, rest: list[str], console: Console) -> int:
+def _main(
+    options: argparse.Namespace, given: dict[str, Any], rest: list[str], console: Console
+) -> int:
     store = Store(options.state)
     if options.plan:
         show(console, begin(options, rest))
@@ -104,6 +114,8 @@ def _main(options: argparse.Namespace, rest: list[str], console: Console) -> int
                 f"One was begun and is not done ({last.told}).", str(store.file),
                 "'./gpufleet rollout --resume' continues it, '--abandon' lets go of it.")
         progress = last if last and unfinished else begin(options, rest)
+        if options.resume:
+            continued(progress, given, rest)
         hosts = checked(progress.asked)
         there = hook(progress.settings["hook"], hosts, progress.asked)
         made = Rollout(progress, store, there, console, options.report)
@@ -114,13 +126,45 @@ def _main(options: argparse.Namespace, rest: list[str], console: Console) -> int
         return made.run()
 
 
+def continued(progress: Progress, given: dict[str, Any], rest: list[str]) -> None:
+    """Take over what --resume may change; anything else that is not as it was begun is refused."""
+    asked = progress.asked
+    began = {**progress.settings, "inventory": asked.inventories, "limit": asked.limit,
+             "extra_vars": asked.extra_vars, "vault_password_file": asked.vault_password_files,
+             "domain": asked.domain}
+    if "inventory" in given:
+        given = {**given, "inventory": found(given["inventory"])}
+    other = {name: value for name, value in given.items()
+             if name not in {*CHANGEABLE, "resume", "state", "report"}}
+    strange = [f"--{name.replace('_', '-')}" for name, value in other.items()
+               if name not in began or began[name] != value]
+    strange += [word for word in rest if rest != progress.settings["words"]]
+    if strange:
+        raise ConfigurationError(
+            f"The rollout was begun without {' '.join(strange)}, or otherwise.", "--resume",
+            "Leave it out; or --abandon, and begin another.")
+    changed = {name: given[name] for name in CHANGEABLE if name in given}
+    sane({**progress.settings, **changed})
+    progress.settings.update(changed)
+
+
+def found(inventories: list[str]) -> list[str]:
+    """The same from wherever it is continued."""
+    return [str(Path(name).resolve()) if Path(name).exists() else name for name in inventories]
+
+
+def sane(settings: dict[str, Any]) -> None:
+    """Refuse numbers that make no sense."""
+    if settings["fanout"] < 1 or settings["deadline"] <= 0 or settings["drain_wait"] < 0:
+        raise ConfigurationError("--fanout and --deadline are more than 0, --drain-wait no less.")
+
+
 def begin(options: argparse.Namespace, rest: list[str]) -> Progress:
     """A rollout as it is asked for; everything about the call that can be wrong is told here."""
-    if options.fanout < 1 or options.deadline <= 0 or options.drain_wait < 0:
-        raise ConfigurationError("--fanout and --deadline are more than 0, --drain-wait no less.")
+    sane(vars(options))
     asked = Question(
-        [str(Path(name).resolve()) if Path(name).exists() else name for name in options.inventory],
-        options.limit, options.extra_vars, options.vault_password_file, domain=options.domain)
+        found(options.inventory), options.limit, options.extra_vars,
+        options.vault_password_file, domain=options.domain)
     hosts = checked(asked)
     names = [host.name for host in hosts]
     domains = {host.name: host.domain for host in hosts} if options.domain else None

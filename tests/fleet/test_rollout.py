@@ -319,6 +319,44 @@ def test_jobs_that_do_not_end_stop_it(
     assert world.run("--resume") == 0
 
 
+def test_what_resume_may_change_holds_from_then_on(world: World) -> None:
+    world.slurm.busy = {"gpu1": 1000}
+    assert world.run("--drain-wait", "0") == 1
+    world.slurm.busy = {"gpu1": 5}
+    assert world.run("--resume", "--drain-wait", "60", "--fanout", "7", "--deadline", "11",
+                     "--rollback") == 0
+    noted = Store(world.folder / "state").load()
+    assert noted
+    assert {name: noted.settings[name] for name in rollout.CHANGEABLE} == {
+        "drain_wait": 60, "fanout": 7, "deadline": 11, "rollback": True}
+    assert world.drained == []
+
+
+@pytest.mark.parametrize("words", [
+    ["--limit", "gpu2"], ["--batch", "2"], ["--canary", "gpu3"], ["--force"], ["--domain", "rack"],
+    ["-e", "gpu_stacks=[]"], ["--hook", "slurm"], ["--drain-wait", "-1"], ["--tags", "driver"]])
+def test_what_resume_may_not_change_is_refused(
+    world: World, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.bad = {"gpu1": "FAIL"}
+    assert world.run() == 1
+    world.bad = {}
+    before = (world.folder / "state" / "rollout.json").read_text()
+    assert world.run("--resume", *words) == 4
+    assert words[0] in capsys.readouterr().out
+    assert (world.folder / "state" / "rollout.json").read_text() == before
+    assert world.ran == [["gpu1"]]
+    assert world.run("--resume") == 0
+
+
+def test_what_it_was_begun_with_may_be_said_again(world: World) -> None:
+    words = ("--hook", "slurm", "--limit", "gpu1,gpu2", "--tags", "driver")
+    world.bad = {"gpu1": "FAIL"}
+    assert world.run(*words) == 1
+    world.bad = {}
+    assert world.run(*words, "--resume") == 0
+
+
 def test_one_at_a_time(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(world.folder / "state").alone():
         assert world.run() == 4
