@@ -15,12 +15,13 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from verify.connection import (
     NO_PYTHON,
     READY,
     SUDO_REFUSED,
+    Become,
     Connection,
     command,
     why_not,
@@ -38,6 +39,7 @@ PROMISE = " (returns by itself)"
 # How long one command of a scheduler may take; scontrol itself gives up after some ten seconds.
 COMMAND_S = 60
 SSH_FAILED = 255
+SUDO_SAYS_NO = "^(sudo: |Sorry, user )"
 # Between two looks at jobs that are waited for.
 POLL_S = 2.0
 # How long a node that was given back may take to be heard of: it was perhaps just booted.
@@ -184,6 +186,10 @@ def run(there: Connection | None, words: Sequence[str], limit_s: float = COMMAND
             f"{shlex.join(words)}{where} gave no answer within {limit_s:g} s.", "",
             "See whether the scheduler answers there.") from None
     said = done.stdout.decode("utf-8", "replace")
+    if there and there.become.wanted is None and done.returncode and re.search(
+            SUDO_SAYS_NO, done.stderr.decode("utf-8", "replace"), re.MULTILINE):
+        # sudo is for other programs there; the account may be an operator itself.
+        return run(replace(there, become=Become(wanted=False)), words, limit_s)
     if there and done.returncode in {SSH_FAILED, SUDO_REFUSED, NO_PYTHON}:
         cause, remedy = why_not(there, done.returncode, done.stderr.decode("utf-8", "replace"))
         raise HookError(f"{cause}:", "gpu_scheduler_host", remedy)

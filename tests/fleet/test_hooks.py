@@ -132,6 +132,21 @@ def test_a_command_runs_on_the_host_that_has_the_scheduler() -> None:
     assert hooks.run(there, ["printf", "%s", "a 'b' $c"]) == "a 'b' $c"
 
 
+@pytest.mark.parametrize("refusal", [
+    "sudo: a password is required",
+    "Sorry, user gpufleet is not allowed to execute 'scontrol' as root on head."])
+def test_where_sudo_allows_only_the_probe_the_account_itself_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    for name, text in (("id", "echo 1000"), ("scontrol", "echo as it is"), (
+            "sudo", f'[ "$*" = "-u root -n true" ] || {{ echo "{refusal}" >&2; exit 1; }}')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    there = Connection("head", "local", python=sys.executable)
+    assert hooks.run(there, ["scontrol", "show"]) == "as it is\n"
+
+
 # -- Kubernetes, by a kubectl that keeps its nodes in a file --------------------------------------
 
 KUBECTL = """#!{python}
