@@ -35,7 +35,7 @@ from . import metrics, state, telling
 from .config import Settings
 from .history import History
 from .measures import measures
-from .state import ERROR, HEARTBEAT, HISTORY, TOLD, say
+from .state import ERROR, HEARTBEAT, HISTORY, OWED, TOLD, say
 
 # Nights that are still told when nobody could be told before.
 MOST_OWED = 7
@@ -119,10 +119,12 @@ class Night:
                 self._tell(self.night, self.changes)
         if self.troubles:
             headline = summary.headline(self.session) if self.session else None
-            failed = tell_all(settings, telling.of_failure(
-                [f"{step}: {text}" for step, text in self.troubles.items()], utc_now(), headline))
-            if failed:
-                self.troubles.setdefault("tell", " ".join(failed))
+            with self._step("tell"):
+                failed = tell_all(settings, telling.of_failure(
+                    [f"{step}: {text}" for step, text in self.troubles.items()], utc_now(),
+                    headline))
+                if failed:
+                    self.troubles.setdefault("tell", " ".join(failed))
         elif settings.heartbeat_url:
             with self._step("heartbeat"):
                 telling.patiently(
@@ -149,33 +151,40 @@ class Night:
              for host in self.session.hosts if host.snapshot})
 
     def _tell(self, night: int, changes: dict[str, Any]) -> None:
-        """Tell each channel what it has not heard yet: this night, and those it missed."""
+        """Tell each channel this night, and then those that it missed, the oldest first.
+
+        What a channel refuses a second time is given up: it must not keep back what comes later.
+        """
         settings, place = self.settings, self.settings.state_dir / TOLD
         told, missed = state.read(place), []
+        owed: dict[str, list[int]] = told.setdefault(OWED, {})
         with History(settings.state_dir / HISTORY) as history:
             earlier = [each.id for each in history.nights()
                        if each.kind == "nightly" and each.id < night][-MOST_OWED:]
             for channel in telling.channels(settings):
-                heard = told.get(channel.key, night - 1)
-                try:
-                    for each in (*(owed for owed in earlier if owed > heard), night):
-                        late = each != night
-                        what = history.changes(each) if late else changes
-                        done = [] if late else self.done
-                        link = _link(settings, report.LATEST) if late else self.link
-                        if telling.worth_telling(what, done):
-                            telling.tell(channel, telling.of_night(what, link, done),
-                                         settings.tell_within_s)
-                            say(f"Told: {channel.name}, the night of {what['night']}.")
-                        told[channel.key] = each
-                        state.write(place, told)
-                except telling.NotToldError as error:
-                    # Where it stopped, so that the next night begins there.
-                    told.setdefault(channel.key, night - 1)
+                heard, still = told.get(channel.key, night - 1), owed.get(channel.key, [])
+                late = [each for each in earlier if each > heard or each in still]
+                told[channel.key], owed[channel.key] = night, [*late, night]
+                for each in (night, *late):
+                    try:
+                        what = changes if each == night else history.changes(each)
+                        self._tell_one(channel, what, late=each != night)
+                    except telling.NotToldError as error:
+                        missed.append(str(error))
+                        if not error.reached and (each == night or error.later):
+                            break
+                    owed[channel.key].remove(each)
                     state.write(place, told)
-                    missed.append(str(error))
+                state.write(place, told)
         if missed:
             raise telling.NotToldError("; ".join(missed))
+
+    def _tell_one(self, channel: telling.Channel, what: dict[str, Any], *, late: bool) -> None:
+        done = [] if late else self.done
+        link = _link(self.settings, report.LATEST) if late else self.link
+        if telling.worth_telling(what, done):
+            telling.tell(channel, telling.of_night(what, link, done), self.settings.tell_within_s)
+            say(f"Told: {channel.name}, the night of {what['night']}.")
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:

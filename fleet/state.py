@@ -14,6 +14,8 @@ from typing import Any
 from verify.errors import ConfigurationError
 
 HISTORY, HEARTBEAT, TOLD = "history.sqlite", "heartbeat.json", "told.json"
+# In what is kept of the telling: by channel, the nights that it has not heard.
+OWED = "owed"
 # The journal's priorities.
 ERROR, NOTICE = 3, 5
 

@@ -19,6 +19,7 @@ from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from functools import partial
 from http import HTTPStatus
+from http.client import HTTPException
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,14 @@ HEALTHY = "PASS"
 
 
 class NotToldError(Exception):
-    """A channel did not take a message; why, without any secret."""
+    """A channel did not take a message; why, without any secret.
+
+    `later`: whether it may take the same one another time. `reached`: it told some people.
+    """
+
+    def __init__(self, why: str, *, later: bool = False, reached: bool = False) -> None:
+        super().__init__(why)
+        self.later, self.reached = later, reached
 
 
 @dataclass(frozen=True)
@@ -212,8 +220,9 @@ def tell(channel: Channel, message: Message, within_s: float) -> None:
     """Tell it, trying again for so long where that may help; raises `NotToldError`."""
     try:
         patiently(partial(channel.send, message), within_s)
-    except (OSError, ValueError) as error:
-        raise NotToldError(f"{channel.name}: {_plain_reason(error)}") from None
+    except (OSError, ValueError, HTTPException) as error:
+        raise NotToldError(f"{channel.name}: {_plain_reason(error)}", later=passing(error),
+                           reached=isinstance(error, SomeRefusedError)) from None
 
 
 def patiently(act: Callable[[], None], within_s: float) -> None:
@@ -250,7 +259,14 @@ def _plain_reason(error: Exception) -> str:
         said = error.smtp_error
         words = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
         return f"it answered {error.smtp_code} {' '.join(words.split())}"
+    if isinstance(error, HTTPException):
+        # Its words may have the address in them.
+        return f"what answered does not speak HTTP as it should ({type(error).__name__})"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+class SomeRefusedError(smtplib.SMTPRecipientsRefused):
+    """The mail went to all others."""
 
 
 def send_mail(settings: Mail, message: Message) -> None:
@@ -267,7 +283,7 @@ def send_mail(settings: Mail, message: Message) -> None:
             server.login(settings.user, settings.password)
         refused = server.send_message(mail(message, settings))
     if refused:
-        raise smtplib.SMTPRecipientsRefused(refused)
+        raise SomeRefusedError(refused)
 
 
 def send_webhook(webhook: Webhook, message: Message) -> None:

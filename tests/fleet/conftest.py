@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socketserver
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -65,6 +66,44 @@ def listener() -> Iterator[Listener]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         found.url = f"http://127.0.0.1:{server.server_port}/hook/s3cret"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield found
+        server.shutdown()
+
+
+@dataclass
+class Post:
+    """A mail server that keeps the subjects it is handed, and refuses some recipients."""
+
+    port: int = 0
+    refused: set[str] = field(default_factory=set)
+    heard: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def post() -> Iterator[Post]:
+    """A mail server on this machine."""
+    found = Post()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.say("220 here")
+            for line in self.rfile:
+                word = line.decode().strip().lower()
+                if word == "data":
+                    self.say("354 go on")
+                    lines = list(iter(lambda: self.rfile.readline().decode().strip(), "."))
+                    found.heard += [line for line in lines if line.startswith("Subject: ")]
+                refused = any(f"<{name}>" in word for name in found.refused)
+                self.say("550 unknown" if refused and word.startswith("rcpt")
+                         else "221 bye" if word == "quit" else "250 well")
+
+        def say(self, text: str) -> None:
+            self.wfile.write(f"{text}\r\n".encode())
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        found.port = server.server_address[1]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield found
         server.shutdown()

@@ -19,7 +19,7 @@ import pytest
 from fleet.history import History
 from fleet.nightly import main
 
-from .conftest import Listener
+from .conftest import Listener, Post
 
 ROOT = Path(__file__).resolve().parents[2]
 Configured = Callable[..., Path]
@@ -111,6 +111,52 @@ def test_whom_it_could_not_tell_it_tells_the_next_night(
     listener.heard.clear()
     nightly(path)
     assert listener.heard == []
+
+
+def test_one_who_is_refused_keeps_nothing_from_the_others(
+    configured: Configured, post: Post
+) -> None:
+    post.refused.add("alice@example.org")
+    path = configured(mail={
+        "host": "127.0.0.1", "port": post.port, "tls": "none", "from": "gpufleet@example.org",
+        "to": ["ops@example.org", "alice@example.org"]})
+    assert nightly(path).returncode == 1
+    assert heartbeat(path)["troubles"] == {
+        "tell": "mail by 127.0.0.1: it refused alice@example.org"}
+    first = "Subject: gpufleet: first night (0 of 1 healthy)"
+    assert post.heard == [first, "Subject: gpufleet: the nightly did not do its work"]
+    nightly(path)
+    assert post.heard[2:] == []
+
+
+def test_a_night_that_is_refused_again_is_given_up_and_tonights_comes_first(
+    configured: Configured, hook: dict[str, Any], listener: Listener
+) -> None:
+    path = configured(**hook)
+    listener.answers = [413, 200]
+    nightly(path)
+    (path.parent / "hosts.yml").write_text(path.parent.joinpath("hosts.yml").read_text().replace(
+        "gone:", "other:"))
+    listener.heard.clear()
+    listener.answers = [200, 413]
+    nightly(path)
+    told = [body for _, _, body in listener.heard if body["event"] == "night"]
+    assert [body["since"] is None for body in told] == [False, True]
+    listener.heard.clear()
+    nightly(path)
+    assert listener.heard == []
+
+
+def test_a_webhook_that_speaks_no_http_keeps_nobody_from_the_figures(
+    configured: Configured, hook: dict[str, Any], post: Post, listener: Listener
+) -> None:
+    hook["webhooks"].insert(0, {"url": f"http://127.0.0.1:{post.port}/s3cret"})
+    path = configured(**hook)
+    done = nightly(path)
+    assert "it should (BadStatusLine)" in done.stderr and "s3cret" not in done.stderr
+    assert [body["event"] for _, _, body in listener.heard] == ["night", "failure"]
+    assert figures(path)['gpufleet_run_trouble{step="tell"}'] == 1
+    assert "tell" in heartbeat(path)["troubles"]
 
 
 @pytest.mark.parametrize(
