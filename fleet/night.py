@@ -100,6 +100,8 @@ class Night:
                     drain = importlib.import_module("fleet.drain")
                     self.done, failed = drain.after_night(
                         history, {**settings.drain, "question": question(settings)})
+                    for sentence in self.done:
+                        say(sentence)
                     if failed:
                         raise ConfigurationError(" ".join(failed))
             history.prune(settings.keep_days)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import smtplib
 import ssl
 import urllib.error
 import urllib.request
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.message import EmailMessage
@@ -20,7 +22,6 @@ from email.utils import formatdate, make_msgid
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,12 +29,19 @@ from urllib.parse import urlsplit
 import jinja2
 import tenacity
 
+from verify import news, summary, terminal
+
 from .config import Mail, Settings, Webhook
 
 TEMPLATES = Path(__file__).parent / "templates"
 ANSWER_S = 20
-# What stands in one message; the page has the rest.
-MOST_LINES, MOST_HOSTS = 60, 8
+# What stands in one message: lines under each heading, lines of one check, hosts in a line, checks
+# in a line, sentences of what was done; the page has the rest.
+MOST_LINES, MOST_OF_CHECK, MOST_HOSTS, MOST_CHECKS, MOST_DONE = 20, 10, 8, 3, 20
+# Rows of the document that programs get: `changes` and `standing`.
+MOST_ROWS = 200
+# Of a line, and of all of a chat's message: longer ones are cut off there, and the link with them.
+MOST_WORDS, MOST_CHAT = 600, 3500
 HEADINGS = {"bad": "Worse", "good": "Better", "note": "Different"}
 HEALTHY = "PASS"
 
@@ -54,7 +62,6 @@ class Line:
     """One thing that changed, on all hosts on which it did."""
 
     hosts: str
-    check: str
     text: str
     remedy: str
 
@@ -79,9 +86,8 @@ def worth_telling(changes: Mapping[str, Any], done: Iterable[str] = ()) -> bool:
 
 def of_night(changes: Mapping[str, Any], link: str, done: Iterable[str] = ()) -> Message:
     """The message about a night."""
-    rows = grouped(changes["changes"])
-    kept = rows[:MOST_LINES]
-    groups = {weight: [line for kind, line in kept if kind == weight] for weight in HEADINGS}
+    rows = {weight: [line for kind, line in grouped(changes["changes"]) if kind == weight]
+            for weight in HEADINGS}
     of = {weight: {change["host"] for change in changes["changes"] if change["weight"] == weight}
           for weight in HEADINGS}
     counts = [f"{_hosts(len(names))} {HEADINGS[weight].lower()}" for weight, names in of.items()
@@ -91,13 +97,29 @@ def of_night(changes: Mapping[str, Any], link: str, done: Iterable[str] = ()) ->
     before = changes.get("hosts_before")
     was = f"the night before, {before.get(HEALTHY, 0)} of {sum(before.values())}" if before \
         else "this was the first night"
-    done = tuple(done)
+    nobody = " Nobody was reached: look at the control host and its network first." \
+        if total > 1 and hosts.get("UNREACHABLE") == total else ""
+    every = tuple(done)
     return Message(
         f"gpufleet: {', '.join(counts) or 'first night'} ({healthy} of {total} healthy)",
-        f"{changes['night']}: {healthy} of {total} hosts healthy; {was}.",
-        {weight: lines for weight, lines in groups.items() if lines},
-        len(rows) - len(kept), done, link,
-        {"event": "night", **changes, "done": list(done), "report": link})
+        f"{changes['night']}: {healthy} of {total} hosts healthy; {was}.{nobody}",
+        {weight: lines[:MOST_LINES] for weight, lines in rows.items() if lines},
+        sum(len(lines[MOST_LINES:]) for lines in rows.values()),
+        _most(every, MOST_DONE), link, _document(changes, every, link))
+
+
+def _document(changes: Mapping[str, Any], done: tuple[str, ...], link: str) -> dict[str, Any]:
+    """What programs get: of long lists the first rows, and how many were left out."""
+    made = {"event": "night", **changes, "done": list(done), "report": link}
+    lists = {name: rows for name, rows in made.items() if isinstance(rows, list)}
+    return {**made, **{name: rows[:MOST_ROWS] for name, rows in lists.items()},
+            "left_out": {name: max(0, len(rows) - MOST_ROWS) for name, rows in lists.items()}}
+
+
+def _most(sentences: tuple[str, ...], most: int) -> tuple[str, ...]:
+    rest = len(sentences) - most
+    return (*sentences[:most], *([f"... and {rest} more; the journal has them all."]
+                                 if rest > 0 else []))
 
 
 def of_failure(troubles: Iterable[str], when: str, headline: str | None) -> Message:
@@ -118,30 +140,62 @@ def of_test(when: str) -> Message:
 
 
 def grouped(changes: Iterable[Mapping[str, Any]]) -> list[tuple[str, Line]]:
-    """(weight, line), the bad ones first; what happened on many hosts alike is one line."""
-    def same(change: Mapping[str, Any]) -> tuple[int, str, str, str]:
-        # The text mostly has the check's name in it.
-        check = change.get("check") or change["kind"]
-        return (list(HEADINGS).index(change["weight"]),
-                "" if check in change["text"] else f" [{check}]", change["text"],
-                _without(change.get("remedy") or "", change["host"]))
+    """(weight, line), the bad ones first; what happened on many hosts alike is one line.
 
-    found = []
-    for (weight, check, text, remedy), alike in groupby(sorted(changes, key=same), same):
-        names = sorted(change["host"] for change in alike)
-        more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
-        named = remedy.replace("HOST", ",".join(names)) if not more else remedy
-        found.append((list(HEADINGS)[weight],
-                      Line(", ".join(names[:MOST_HOSTS]) + more, check, text, named)))
-    return found
+    So is what a check says in more ways than anybody reads in a mail.
+    """
+    found: dict[tuple[str, str, tuple[str, ...]], list[news.News]] = defaultdict(list)
+    for each in news.told({"changes": _alike(changes)}):
+        found[each.weight, each.kind, each.checks].append(each)
+    lines = []
+    for (weight, _, checks), every in found.items():
+        if len(every) > MOST_OF_CHECK:
+            hosts = sorted({host for each in every for host in each.hosts})
+            lines.append((weight, Line(
+                _named(hosts), _said(checks, f"in {len(every)} ways, such as: {every[0].text}"),
+                "the report has each of them")))
+        else:
+            lines += [(weight, Line(_named(sorted(each.hosts)), _said(checks, each.text),
+                                    each.remedy)) for each in every]
+    return sorted(lines, key=lambda it: list(HEADINGS).index(it[0]))
+
+
+def _alike(changes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """ssh's words without addresses, for hosts of which nothing but those differs."""
+    def said(change: Mapping[str, Any]) -> tuple[str, str]:
+        return change["kind"], summary.nameless(change["text"], change["host"])
+
+    given = sorted(changes, key=lambda change: change["host"])
+    without = [{**change, "text": _ADDRESS.sub("...", change["text"]),
+                "remedy": _ADDRESS.sub("...", change["remedy"] or "")}
+               if change["check"] == "host.reachable" else change for change in given]
+    many = Counter(map(said, without))
+    return [other if many[said(other)] > 1 else change
+            for change, other in zip(given, without, strict=True)]
+
+
+# As ssh names whom it calls, in its messages and on its command line.
+_ADDRESS = re.compile(
+    r"(?<=connect to host )\S+ port \d+|(?<=resolve hostname )[^\s:]+|\S+@\S+(?=: Permission)"
+    r"|(?<=(?: by| to) )\S+ port \d+|(?<=by hand: )ssh .*|[\w.-]+@[\w.-]+|\d+(?:\.\d+){3}")
+
+
+def _said(checks: tuple[str, ...], text: str) -> str:
+    """A sentence with the checks that say it."""
+    more = f" and {len(checks) - MOST_CHECKS} more" if len(checks) > MOST_CHECKS else ""
+    line = f"{', '.join(checks[:MOST_CHECKS])}{more} {text}".strip()
+    return line if len(line) <= MOST_WORDS else f"{line[:MOST_WORDS]} ..."
+
+
+def _named(hosts: list[str]) -> str:
+    if len(hosts) <= MOST_HOSTS:
+        return ", ".join(hosts)
+    names = terminal.folded(hosts)
+    return f"{len(hosts)} hosts ({names if len(names) <= 100 else f'{names[:100]}...'})"
 
 
 def _hosts(count: int) -> str:
     return f"{count} host{'' if count == 1 else 's'}"
-
-
-def _without(remedy: str, host: str) -> str:
-    return remedy.replace(f"--limit {host}", "--limit HOST")
 
 
 def plain(message: Message) -> str:
@@ -149,7 +203,7 @@ def plain(message: Message) -> str:
     parts = [message.summary]
     for weight, lines in message.groups.items():
         parts.append("\n".join([HEADINGS[weight]] + [
-            f"  {line.hosts}: {line.text}{line.check}"
+            f"  {line.hosts}: {line.text}"
             + (f"\n    remedy: {line.remedy}" if line.remedy and weight == "bad" else "")
             for line in lines]))
     if message.left_out:
@@ -181,10 +235,8 @@ def mail(message: Message, settings: Mail) -> EmailMessage:
 def slack(message: Message) -> dict[str, Any]:
     """The message as Slack's incoming webhooks take it, and Mattermost's."""
     text = plain(message).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # Longer ones are cut off by Slack, which would lose the link at the end.
-    most = 3500
-    if len(text) > most:
-        text = f"{text[:most]}...\n\n{message.link}"
+    if len(text) > MOST_CHAT:
+        text = f"{text[:MOST_CHAT].rpartition(chr(10))[0]}\n...\n\n{message.link}"
     return {"text": f"{message.subject}\n\n{text}"}
 
 

@@ -29,7 +29,7 @@ Worse
     remedy: ./gpufleet provision --limit gpu01,gpu02
 
 Better
-  gpu09: it answers again [host.reachable]
+  gpu09: it answers again
 
 gpu01 was drained.
 
@@ -52,13 +52,62 @@ def test_a_night_without_a_change_is_quiet_and_the_first_one_is_not(
 def test_a_thousand_changes_stay_one_readable_message(changes: dict[str, Any]) -> None:
     changes["changes"] = [change(f"gpu{n:04}") for n in range(1000)]
     text = telling.plain(telling.of_night(changes, LINK))
-    assert "gpu0007 and 992 more: cudnn.files fails: 1 of its 39" in text
-    changes["changes"] = [change("gpu01", f"check.{n}") for n in range(1000)]
+    assert "1000 hosts (gpu[0000-0999]): cudnn.files fails: 1 of its 39" in text
+    changes["changes"] = [change("gpu01", f"check.{n}", text=f"check.{n} fails: it is {n}",
+                                 remedy=f"do {n}") for n in range(1000)]
     message = telling.of_night(changes, LINK)
-    assert "and 940 more; the report has them all" in telling.plain(message)
+    assert "and 980 more; the report has them all" in telling.plain(message)
     sent = telling.slack(message)["text"]
-    assert len(sent) < 4000 and sent.endswith(LINK)
-    assert len(message.document["changes"]) == 1000
+    assert len(sent) < 4000 and sent.endswith(f"report: {LINK}\n")
+    changes["changes"] = [change("gpu01", f"check.{n}", text=f"check.{n} fails: {'so ' * 200}{n}")
+                          for n in range(20)]
+    sent = telling.slack(telling.of_night(changes, LINK))["text"]
+    assert len(sent) < 4000 and sent.endswith(f"\n...\n\n{LINK}")
+    assert len(message.document["changes"]) == 200
+    assert message.document["left_out"] == {"changes": 800, "done": 0}
+
+
+def unreachable(host: str, number: int, **more: Any) -> dict[str, Any]:
+    """A host to which ssh says what it says of every other."""
+    return change(host, "host.reachable", **{
+        "text": "It is not reached: ssh does not get in: ssh: connect to host"
+                f" 10.0.{number // 256}.{number % 256} port 22: No route to host.",
+        "remedy": f"try by hand: ssh -p 22 gpufleet@10.0.{number // 256}.{number % 256} true",
+        **more})
+
+
+def test_a_fleet_that_nobody_reaches_is_one_line_and_pushes_nothing_out(
+    changes: dict[str, Any]
+) -> None:
+    changes["changes"] += [unreachable(f"gpu{n:03}", n) for n in range(600)]
+    changes["hosts"] = dict.fromkeys(changes["hosts"], 0) | {"UNREACHABLE": 600}
+    message = telling.of_night(changes, LINK)
+    text = telling.plain(message)
+    assert ("  600 hosts (gpu[000-599]): It is not reached: ssh does not get in: ssh: connect to"
+            " host ...: No route to host.\n") in text
+    assert "Nobody was reached: look at the control host and its network first." in text
+    assert "cudnn.files fails" in text and "gpu09: it answers again" in text
+    assert len(text) < 1500 and telling.slack(message)["text"].endswith(f"report: {LINK}\n")
+    # One alone is told with all that ssh said.
+    changes["changes"] = [unreachable("gpu07", 7)]
+    assert "host 10.0.0.7 port 22" in telling.plain(telling.of_night(changes, LINK))
+
+
+def test_what_a_check_says_in_hundreds_of_ways_is_one_line(changes: dict[str, Any]) -> None:
+    changes["changes"] = [
+        change(f"gpu{n:03}", "gpu.smi", text=f"gpu.smi fails: pid {n} hangs.", remedy="")
+        for n in range(300)]
+    assert ("300 hosts (gpu[000-299]): gpu.smi in 300 ways, such as: fails: pid 0 hangs."
+            in telling.plain(telling.of_night(changes, LINK)))
+
+
+def test_what_was_done_to_hundreds_of_hosts_is_told_in_part(changes: dict[str, Any]) -> None:
+    done = [f"gpu{n:03} is not drained (gpu.smi failed)." for n in range(540)]
+    message = telling.of_night(changes, LINK, done)
+    assert "gpu019 is not drained" in telling.plain(message)
+    assert "... and 520 more; the journal has them all." in telling.plain(message)
+    assert len(telling.plain(message)) < 2500
+    assert message.document["left_out"]["done"] == 340
 
 
 def test_mail_is_plain_text_and_a_small_page_that_loads_nothing(changes: dict[str, Any]) -> None:
@@ -95,7 +144,8 @@ def test_a_webhook_gets_the_changes_as_a_document(
     [(method, headers, body)] = listener.heard
     assert (method, headers["Authorization"]) == ("POST", "Bearer hunter2")
     assert headers["Content-Type"] == "application/json"
-    assert body == {"event": "night", **changes, "done": [], "report": LINK}
+    assert body == {"event": "night", **changes, "done": [], "report": LINK,
+                    "left_out": {"changes": 0, "done": 0}}
 
 
 def test_one_that_is_busy_is_tried_again(changes: dict[str, Any], listener: Listener) -> None:
