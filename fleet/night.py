@@ -116,6 +116,9 @@ class Night:
     def _end(self) -> None:
         """Say how it went. Whatever happens here, the rest is still tried."""
         settings = self.settings
+        before = float(state.read(settings.state_dir / HEARTBEAT).get("last_success", 0))
+        # Channels that do not answer may take longer than systemd waits.
+        self._note(before)
         if self.changes is not None and self.night is not None:
             with self._step("tell"):
                 self._tell(self.night, self.changes)
@@ -131,9 +134,12 @@ class Night:
             with self._step("heartbeat"):
                 telling.patiently(
                     lambda: telling.call(str(settings.heartbeat_url)), settings.tell_within_s)
-        before = state.read(settings.state_dir / HEARTBEAT)
-        now = time.time()
-        success = float(before.get("last_success", 0)) if self.troubles else now
+        self._note(before)
+
+    def _note(self, before: float) -> None:
+        """Metrics and heartbeat; `before`: when a run last did all of its work."""
+        settings, now = self.settings, time.time()
+        success = before if self.troubles else now
         if settings.textfile_dir:
             with self._step("metrics"):
                 metrics.write(settings.textfile_dir, self._figures(now, success))

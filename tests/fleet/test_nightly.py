@@ -147,6 +147,21 @@ def test_a_night_that_is_refused_again_is_given_up_and_tonights_comes_first(
     assert listener.heard == []
 
 
+def test_figures_and_heartbeat_are_written_before_anybody_is_told(
+    configured: Configured, hook: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = configured(**hook)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fleet.telling.tell", killed)
+    with pytest.raises(KeyboardInterrupt):
+        nightly(path)
+    assert figures(path)['gpufleet_host_healthy{host="gone"}'] == 0
+    assert heartbeat(path)["troubles"] == {}
+
+
 def test_a_webhook_that_speaks_no_http_keeps_nobody_from_the_figures(
     configured: Configured, hook: dict[str, Any], post: Post, listener: Listener
 ) -> None:
