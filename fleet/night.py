@@ -28,7 +28,7 @@ from rich.console import Console
 from verify import judge, junit, report, summary, terminal
 from verify.errors import ConfigurationError
 from verify.session import Manner, Session, utc_now, verify
-from verify.verdict import FAILED, HEALTHY, NOT_JUDGED, USAGE
+from verify.verdict import NOT_JUDGED, USAGE
 from verify.wishes import Declared, Question, declared
 
 from . import metrics, state, telling
@@ -37,6 +37,8 @@ from .history import History
 from .measures import measures
 from .state import ERROR, HEARTBEAT, HISTORY, OWED, TOLD, say
 
+# The exit status of a run that did not do all of its work, whatever it found.
+TROUBLE = 5
 # Nights that are still told when nobody could be told before.
 MOST_OWED = 7
 
@@ -76,7 +78,12 @@ class Night:
                 say(self.troubles["stopped"], ERROR)
             ending()
             self._end()
-        return self.status or (FAILED if self.troubles else HEALTHY)
+        return self.exit_status
+
+    @property
+    def exit_status(self) -> int:
+        """That of `verify`, or that something went wrong here."""
+        return TROUBLE if self.troubles and self.status != USAGE else self.status
 
     def _work(self) -> None:
         settings = self.settings
@@ -146,7 +153,7 @@ class Night:
         with self._step("heartbeat"):
             state.write(settings.state_dir / HEARTBEAT, {
                 "schema": 1, "started": self.started, "finished": utc_now(), "last_run": now,
-                "last_success": success, "status": self.status, "troubles": self.troubles,
+                "last_success": success, "status": self.exit_status, "troubles": self.troubles,
                 "hosts": self.changes["hosts"] if self.changes else None, "report": self.link})
 
     def _figures(self, now: float, success: float) -> metrics.Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -28,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         prog="gpufleet nightly", allow_abbrev=False, description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Exit status: 0 all healthy, 1 something failed, 3 something could not be judged,"
-        " 4 usage or configuration.")
+        " 4 usage or configuration, 5 the nightly did not do all of its work.")
     top.add_argument("--config", type=Path, default=config.USUAL, metavar="FILE",
                      help=f"the configuration (usually {config.USUAL})")
     other = top.add_mutually_exclusive_group()
@@ -50,6 +51,7 @@ def main(words: list[str]) -> int:
     try:
         settings = config.read(options.config)
         if options.check:
+            _writable(settings)
             print(f"{options.config}: {len(hosts_of(settings))} hosts, "
                   f"{len(telling.channels(settings))} channels.")
             return HEALTHY
@@ -68,6 +70,15 @@ def main(words: list[str]) -> int:
             return Night(settings).run()
     except ConfigurationError as error:
         return _refused(error)
+
+
+def _writable(settings: Settings) -> None:
+    """Refuse places that are there and cannot be written to."""
+    for name in ("state_dir", "reports_dir", "textfile_dir"):
+        place = getattr(settings, name)
+        if place and place.exists() and not os.access(place, os.W_OK | os.X_OK):
+            raise ConfigurationError("It cannot be written to.", f"{name}: {place}",
+                                     "Have it belong to the user of the nightly.")
 
 
 def _refused(error: ConfigurationError) -> int:

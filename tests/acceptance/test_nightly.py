@@ -110,7 +110,7 @@ class Nightly:
 
     def run(self, status: int) -> None:
         """One night, by its unit."""
-        self.fleet.on("lab1", "systemctl start gpufleet-nightly", status=1 if status else 0)
+        self.fleet.on("lab1", "systemctl start gpufleet-nightly")
         assert self.unit("ExecMainStatus") == str(status), self.fleet.on(
             "lab1", "journalctl -u gpufleet-nightly -n 30")
 

@@ -97,7 +97,7 @@ def test_whom_it_could_not_tell_it_tells_the_next_night(
     listener.answers = [404, 404]
     path = configured(**hook)
     done = nightly(path)
-    assert done.returncode == 1
+    assert done.returncode == heartbeat(path)["status"] == 5
     assert "webhook at 127.0.0.1: it answered 404" in done.stderr
     assert "tell" in heartbeat(path)["troubles"]
     found = figures(path)
@@ -120,7 +120,7 @@ def test_one_who_is_refused_keeps_nothing_from_the_others(
     path = configured(mail={
         "host": "127.0.0.1", "port": post.port, "tls": "none", "from": "gpufleet@example.org",
         "to": ["ops@example.org", "alice@example.org"]})
-    assert nightly(path).returncode == 1
+    assert nightly(path).returncode == 5
     assert heartbeat(path)["troubles"] == {
         "tell": "mail by 127.0.0.1: it refused alice@example.org"}
     first = "Subject: gpufleet: first night (0 of 1 healthy)"
@@ -212,7 +212,7 @@ def test_a_history_that_cannot_be_written_is_told_with_what_was_seen(
     path = configured(**hook)
     (path.parent / "state" / "history.sqlite").mkdir(parents=True)
     done = nightly(path)
-    assert done.returncode == 1
+    assert done.returncode == 5
     assert "history: " in done.stderr and "Traceback" not in done.stderr
     [(_, _, body)] = listener.heard
     assert (body["event"], body["judged"]) == ("failure", True)
@@ -250,7 +250,7 @@ def test_a_run_that_is_stopped_calls_nobody_healthy_and_says_so(
     running = looking(hanging)
     running.send_signal(signal.SIGTERM)
     _, said = running.communicate(timeout=60)
-    assert running.returncode == 3
+    assert running.returncode == 5
     assert "It was stopped before it was done (SIGTERM)" in said
     [(_, _, body)] = listener.heard
     assert (body["event"], body["judged"]) == ("failure", False)
@@ -295,6 +295,15 @@ def test_check_reads_everything_and_runs_nothing(
     assert (done.returncode, done.stdout) == (0, f"{path}: 1 hosts, 1 channels.\n")
     assert nightly(configured(**hook, limit="nobody"), "--check").returncode == 4
     assert listener.heard == [] and not (path.parent / "state").exists()
+
+
+def test_check_refuses_a_place_that_it_cannot_write_to(
+    configured: Configured, hook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda place, how: place != tmp_path / "metrics")
+    done = nightly(configured(**hook), "--check")
+    assert done.returncode == 4
+    assert f"textfile_dir: {tmp_path}/metrics" in done.stderr
 
 
 def test_a_test_message_reaches_everyone(
