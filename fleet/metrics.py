@@ -31,6 +31,8 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpufleet_host_healthy": ("1 where everything that is declared holds", ("host",)),
     "gpufleet_check_failed": ("1 for each check that failed", ("host", "check")),
     "gpufleet_matmul_tflops": ("Throughput of matrix products", ("host", "gpu", "stack")),
+    "gpufleet_gpu_slow_nights":
+        ("Nights in a row that a card is slower than its own past, where it is", ("host", "gpu")),
     "gpufleet_history_nights": ("Nights that the history holds", ()),
 }
 
@@ -47,6 +49,8 @@ class Run:
     hosts: Mapping[str, Mapping[str, Any]] | None = None
     # Of each host what `fleet.measures` measured.
     measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # How many nights in a row a card is slow, by host and card.
+    slow: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 def text(run: Run) -> str:
@@ -70,6 +74,8 @@ def text(run: Run) -> str:
             if found and isinstance(value, int | float):
                 stack = found["stack"] or f"cuda-{found['toolkit']}"
                 gauges["gpufleet_matmul_tflops"].labels(host, found["gpu"], stack).set(value)
+    for place, nights in run.slow.items():
+        gauges["gpufleet_gpu_slow_nights"].labels(*place).set(nights)
     return generate_latest(registry).decode()
 
 

@@ -35,6 +35,7 @@ from . import metrics, state, telling
 from .config import Settings
 from .history import History
 from .measures import measures
+from .speeds import slow_nights
 from .state import ERROR, HEARTBEAT, HISTORY, OWED, TOLD, say
 
 # The exit status of a run that did not do all of its work, whatever it found.
@@ -60,6 +61,7 @@ class Night:
         self.night: int | None = None
         self.nights: int | None = None
         self.changes: dict[str, Any] | None = None
+        self.past: dict[str, Any] | None = None
         self.done: list[str] = []
         self.link = ""
 
@@ -97,11 +99,10 @@ class Night:
             word for given in settings.inventory for word in ("-i", given))
         self.session, self.status = session, judge.exit_status(session.document)
         say(summary.headline(session))
-        past = None
         with self._step("history"), History(settings.state_dir / HISTORY) as history:
             self.night = history.record(session, kind="nightly")
             self.changes = history.changes(self.night)
-            past = history.past()
+            self.past = history.past()
             if settings.drain and settings.drain["hook"] != "none":
                 with self._step("drain"):
                     drain = importlib.import_module("fleet.drain")
@@ -114,7 +115,7 @@ class Night:
             history.prune(settings.keep_days)
             self.nights = len(history.nights())
         with self._step("report"):
-            report.write(directory, session, self.changes, past)
+            report.write(directory, session, self.changes, self.past)
             junit.write(directory / "junit.xml", session, "ansible")
             report.point_latest(directory)
             self.link = _link(settings, directory.name)
@@ -163,7 +164,15 @@ class Night:
         return metrics.Run(
             now, success, seconds, self.troubles, self.nights, self.session.document["hosts"],
             {host.name: measures(host.snapshot, host.plan)
-             for host in self.session.hosts if host.snapshot})
+             for host in self.session.hosts if host.snapshot},
+            self._slow())
+
+    def _slow(self) -> dict[tuple[str, str], int]:
+        """How many nights in a row a card is slow, by host and card."""
+        hosts = {host.name for host in self.session.hosts} if self.session else set()
+        return slow_nights({
+            (host, name): line for host, known in (self.past or {"hosts": {}})["hosts"].items()
+            if host in hosts for name, line in known["measures"].items()})
 
     def _tell(self, night: int, changes: dict[str, Any]) -> None:
         """Tell each channel this night, and then those that it missed, the oldest first.

@@ -64,16 +64,34 @@ def slowness(speeds: Sequence[float | None]) -> Slow | None:
     return Slow(row, before, statistics.median(past) if past else speeds[-1], speeds[-1])
 
 
+def slow_nights(speeds: Mapping[tuple[str, str], Sequence[float | None]]
+                ) -> dict[tuple[str, str], int]:
+    """By host and card, how many measured nights in a row it was low, up to its last one."""
+    found: dict[tuple[str, str], int] = {}
+    for (host, name), line in speeds.items():
+        known = [value for value in line if value is not None]
+        slow = slowness(known) if known and name.startswith("gpu.") else None
+        if slow and slow.row:
+            place = host, _device(name)[0]
+            found[place] = max(found.get(place, 0), slow.row)
+    return found
+
+
+def _device(name: str) -> tuple[str, str]:
+    """(card or `cpu`, in which environment) of a measure's name."""
+    device, kind, where = name.removesuffix(".tflops").partition(
+        ".toolkit." if ".toolkit." in name else ".stack.")
+    return device.removeprefix("gpu."), f"CUDA {where}" if "toolkit" in kind else where
+
+
 def of_speeds(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterator[Change]:
     """Once for each card (or processor), by its largest loss, in the second low night."""
     found: dict[tuple[str, str], list[tuple[Slow, str]]] = defaultdict(list)
     for (host, name), line in speeds.items():
-        device, _, where = name.removesuffix(".tflops").partition(
-            ".toolkit." if ".toolkit." in name else ".stack.")
         slow = slowness(line)
         if slow:
-            how = f"in CUDA {where}" if ".toolkit." in name else f"in {where}"
-            found[host, device.removeprefix("gpu.")].append((slow, how))
+            device, where = _device(name)
+            found[host, device].append((slow, f"in {where}"))
     for (host, device), each in found.items():
         worst, how = max(each, key=lambda it: (it[0].row, it[0].drop))
         # Without a UUID a card has its number.

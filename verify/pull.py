@@ -97,12 +97,15 @@ def stamp() -> str:
 
 
 def metrics(document: Mapping[str, Any], seconds: float) -> str:
-    """The nightly's own metrics, of this host."""
-    host = json.dumps(document["host"])
+    """What it found, as the nightly's metrics; when it ran has names of its own.
+
+    Who asks whether the nightly runs is not to hear of a host instead.
+    """
+    host = json.dumps(document["host"], ensure_ascii=False)
     healthy = int(document["result"]["verdict"] == Verdict.PASS)
     rows: dict[str, dict[str, float]] = {
-        "gpufleet_last_run_timestamp_seconds": {"": int(time.time())},
-        "gpufleet_run_duration_seconds": {"": round(seconds, 1)},
+        "gpufleet_pull_last_run_timestamp_seconds": {"": int(time.time())},
+        "gpufleet_pull_run_duration_seconds": {"": round(seconds, 1)},
         "gpufleet_host_healthy": {f"{{host={host}}}": healthy},
         "gpufleet_check_failed": {
             f"{{host={host},check={json.dumps(check['id'])}}}": 1

@@ -158,11 +158,11 @@ def night(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ni
     place = tmp_path_factory.mktemp("night")
     provision(fleet)
     rules = (ROOT / "fleet/prometheus/alerts.yml").read_text()
-    assert "26 * 3600" in rules
+    assert "28 * 3600" in rules
     for path, text in (
         ("/var/tmp/hook.py", HOOK),
         ("/etc/prometheus/prometheus.yml", json.dumps(PROMETHEUS)),
-        ("/etc/prometheus/gpufleet.yml", rules.replace("26 * 3600", str(NIGHT_S))),
+        ("/etc/prometheus/gpufleet.yml", rules.replace("28 * 3600", str(NIGHT_S))),
     ):
         give(fleet, path, text)
     fleet.on("lab1", SERVERS)

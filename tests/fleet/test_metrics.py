@@ -14,6 +14,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet import metrics
+from verify import pull
 
 PROMETHEUS = Path(metrics.__file__).parent / "prometheus"
 HOSTS = {
@@ -38,7 +39,7 @@ def test_hosts_checks_and_throughput(tmp_path: Path) -> None:
         200.0, 200.0, 12.5, (), 30, HOSTS,
         {"gpu01": {"gpu.GPU-1.stack.tensorflow-2.13.1.tflops": 33.5,
                    "gpu.GPU-1.toolkit.11.8.tflops": 34.4, "driver.version": "535.261.03",
-                   "gpu.GPU-1.temperature_c": 31.0}}))
+                   "gpu.GPU-1.temperature_c": 31.0}}, {("gpu01", "GPU-1"): 2}))
     assert [path.name for path in tmp_path.iterdir()] == ["gpufleet.prom"]
     assert (tmp_path / "gpufleet.prom").stat().st_mode & 0o777 == 0o644
     found = read((tmp_path / "gpufleet.prom").read_text())
@@ -50,6 +51,7 @@ def test_hosts_checks_and_throughput(tmp_path: Path) -> None:
     assert found["gpufleet_check_failed"] == [
         ({"host": "gpu02", "check": "cudnn.files"}, 1.0),
         ({"host": "gpu03", "check": "host.reachable"}, 1.0)]
+    assert found["gpufleet_gpu_slow_nights"] == [({"host": "gpu01", "gpu": "GPU-1"}, 2.0)]
     assert found["gpufleet_matmul_tflops"] == [
         ({"host": "gpu01", "gpu": "GPU-1", "stack": "tensorflow-2.13.1"}, 33.5),
         ({"host": "gpu01", "gpu": "GPU-1", "stack": "cuda-11.8"}, 34.4)]
@@ -80,7 +82,8 @@ def test_every_query_asks_for_metrics_that_are_written(name: str) -> None:
     found = queries(yaml.safe_load((PROMETHEUS / name).read_text()))
     asked = [set(re.findall(r"gpufleet_\w+", query)) for query in found if query != "prometheus"]
     assert len(asked) >= 6 and all(asked)
-    assert set().union(*asked) <= set(metrics.METRICS)
+    pulled = pull.metrics({"host": "gpu01", "result": {"verdict": "PASS", "checks": []}}, 1.0)
+    assert set().union(*asked) <= {*metrics.METRICS, *re.findall(r"(?m)^gpufleet_\w+", pulled)}
 
 
 def test_the_dashboard_shows_every_metric() -> None:

@@ -281,10 +281,10 @@ def test_status_says_when_it_has_not_run(configured: Configured, hook: dict[str,
     assert nightly(path, "--status").returncode == 0
     last = heartbeat(path)
     (path.parent / "state" / "heartbeat.json").write_text(
-        json.dumps({**last, "last_run": last["last_run"] - 27 * 3600}))
+        json.dumps({**last, "last_run": last["last_run"] - 29 * 3600}))
     late = nightly(path, "--status")
     assert late.returncode == 1
-    assert "one is expected every 26 h" in late.stdout
+    assert "one is expected every 28 h" in late.stdout
 
 
 def test_check_reads_everything_and_runs_nothing(

@@ -152,6 +152,9 @@ def test_the_same_sources_make_the_same_file_and_it_judges(tmp_path: Path, plan:
     metrics = (tmp_path / "gpufleet.prom").read_text()
     assert 'gpufleet_host_healthy{host="gpu01"} 0' in metrics
     assert 'gpufleet_check_failed{host="gpu01",check="toolkit.present"} 1' in metrics
+    assert "\ngpufleet_pull_last_run_timestamp_seconds 1" in metrics
+    # What alarms where the nightly does not run is not to be soothed by a host.
+    assert "gpufleet_last_run" not in metrics
     assert json.loads((tmp_path / "gpu01.json").read_text())["snapshot"]["host"] == "gpu01"
 
 
