@@ -1,12 +1,16 @@
-"""The nightly's unit, as it is written for settings of one's own."""
+"""The nightly's role: its unit for settings of one's own, and what it does with an inventory."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
+from ansible.parsing.vault import VaultLib, VaultSecret
 from ansible.template import Templar, trust_as_template
 
 ROLE = Path(__file__).resolve().parents[2] / "roles/nightly_verify"
@@ -36,3 +40,97 @@ def test_the_home_is_writable_wherever_the_state_is(
     assert f"ReadWritePaths={places}" in lines
     # A host that is not healthy makes no failed unit; the nightly's own troubles do.
     assert "SuccessExitStatus=1 3" in lines
+
+
+PLAY = """
+- hosts: localhost
+  connection: local
+  gather_facts: false
+  vars: {ansible_python_interpreter: "%(python)s", role_path: "%(role)s",
+         nightly_verify_settings: {}, __nightly_verify_account: {}}
+  vars_files: [%(role)s/vars/main.yml, %(vars)s]
+  tasks:
+    - ansible.builtin.include_tasks: "%(place)s/preflight.yml"
+    - ansible.builtin.include_tasks: "%(place)s/settings.yml"
+"""
+# What needs the control host itself.
+LEFT_OUT = {"Write the settings", "Write the secrets",
+            "Try them as the user that they are for, where that user may write"}
+
+
+class Play:
+    """The role's own tasks about the inventory, on this machine."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.etc = place, place / "etc"
+        self.etc.mkdir()
+        loader = DataLoader()
+        settings = loader.load_from_file(str(ROLE / "tasks/settings.yml"))
+        preflight = loader.load_from_file(str(ROLE / "tasks/preflight.yml"))
+        (place / "settings.yml").write_text(json.dumps(
+            [task for task in settings if task["name"] not in LEFT_OUT]
+            + [{"name": "Say", "ansible.builtin.copy": {
+                "dest": f"{place}/said", "content": "{{ __nightly_verify_usual.inventory[0] }}"}}]))
+        (place / "preflight.yml").write_text(json.dumps(
+            [task for task in preflight
+             if "inventory" in task["name"] or "wishes" in task["name"]]))
+
+    def run(self, inventory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """One run of them."""
+        (self.place / "vars.json").write_text(json.dumps({
+            "__nightly_verify_etc": str(self.etc), "nightly_verify_inventory": str(inventory),
+            "__nightly_verify_user": "root"}))
+        (self.place / "play.yml").write_text(PLAY % {
+            "role": ROLE, "python": sys.executable, "place": self.place,
+            "vars": self.place / "vars.json"})
+        return subprocess.run(
+            [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,",
+             self.place / "play.yml", *words], cwd=ROLE.parents[1], capture_output=True, text=True,
+            check=False)
+
+    def said(self) -> Path:
+        """What the settings name."""
+        return Path((self.place / "said").read_text())
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """The tasks, and an inventory beside them."""
+    (tmp_path / "hosts/host_vars").mkdir(parents=True)
+    (tmp_path / "hosts/hosts.yml").write_text("gpu_hosts: {hosts: {gpu01: , gpu02: }}")
+    (tmp_path / "hosts/host_vars/gpu01.yml").write_text("gpu_stacks: []")
+    (tmp_path / "password").write_text("open")
+    vault = VaultLib([(None, VaultSecret(b"open"))])
+    (tmp_path / "hosts/secret.yml").write_bytes(vault.encrypt("sesame: hunter2"))
+    return Play(tmp_path)
+
+
+def test_what_left_the_inventory_leaves_the_control_host(play: Play, tmp_path: Path) -> None:
+    done = play.run(tmp_path / "hosts")
+    assert done.returncode == 0, done.stdout
+    first = play.said()
+    assert (first / "host_vars/gpu01.yml").exists()
+    assert "changed=0 " in play.run(tmp_path / "hosts").stdout
+    (tmp_path / "hosts/host_vars/gpu01.yml").unlink()
+    done = play.run(tmp_path / "hosts")
+    assert done.returncode == 0, done.stdout
+    assert [path.name for path in (play.etc / "inventory").iterdir()] == [play.said().name]
+    assert play.said() != first and not (play.said() / "host_vars/gpu01.yml").exists()
+
+
+def test_what_a_vault_closes_stays_closed(play: Play, tmp_path: Path) -> None:
+    done = play.run(tmp_path / "hosts", "--diff", "--vault-password-file", f"{tmp_path}/password")
+    assert done.returncode == 0, done.stdout
+    assert (play.said() / "secret.yml").read_text().startswith("$ANSIBLE_VAULT")
+    assert "hunter2" not in done.stdout
+
+
+def test_a_file_is_copied_alone_and_refused_where_its_wishes_would_stay_behind(
+    play: Play, tmp_path: Path
+) -> None:
+    refused = play.run(tmp_path / "hosts/hosts.yml")
+    assert refused.returncode and "Name the directory" in " ".join(refused.stdout.split())
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone/hosts.yml").write_text("gpu_hosts: {hosts: {gpu01: }}")
+    assert play.run(tmp_path / "alone/hosts.yml").returncode == 0
+    assert play.said().read_text() == "gpu_hosts: {hosts: {gpu01: }}"
