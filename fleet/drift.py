@@ -17,8 +17,8 @@ from typing import Any
 
 from verify.verdict import Verdict
 
+from . import speeds
 from .change import WEIGHTS, Change, nights_of
-from .speeds import of_speeds
 from .versions import of_texts
 
 SCHEMA = 1
@@ -31,6 +31,8 @@ LETTERS = {
 }
 NOT_THERE = "."
 BAD, JUDGED = "FHU", "PFH-"
+# What somebody's work holds is busy, and nothing is different.
+HELD = "; held by "
 _WORDS = {letter: verdict.value for verdict, letter in LETTERS.items()}
 
 # Of the last so many judged nights, how often it changed; so many the same, and it has settled.
@@ -52,7 +54,8 @@ class Window:
 
     `hosts`: each host's letters. `checks`: by host and check, what each night said, of those that
     were not healthy in any of them; None where the night said nothing. `texts`: by host and
-    measure, what was known last and tonight's. `speeds`: by host and measure, each night's number.
+    measure, what was known last and tonight's. `cards`: of hosts whose cards are others tonight,
+    all that they had before. `speeds`: by host and measure, each night's number.
     """
 
     nights: list[str]
@@ -60,6 +63,7 @@ class Window:
     checks: dict[tuple[str, str], list[Said | None]] = field(default_factory=dict)
     texts: dict[tuple[str, str], tuple[str | None, str]] = field(default_factory=dict)
     speeds: dict[tuple[str, str], list[float | None]] = field(default_factory=dict)
+    cards: dict[str, set[str]] = field(default_factory=dict)
 
 
 def document(window: Window) -> dict[str, Any]:
@@ -91,6 +95,7 @@ def _standing(window: Window) -> Iterator[dict[str, Any]]:
             letters = reach(window.hosts[host]) if check == REACHABLE else _letters(line)
             yield {"host": host, "check": check, "verdict": _WORDS[now.letter], "cause": now.cause,
                    "remedy": now.remedy, "strikes": strikes(letters)}
+    yield from speeds.standing(window.speeds)
 
 
 def _changes(window: Window) -> Iterator[Change]:
@@ -101,12 +106,12 @@ def _changes(window: Window) -> Iterator[Change]:
     for (host, check), line in window.checks.items():
         if check != REACHABLE:
             yield from of_check(host, check, line)
-            if line[-1] and newly_unjudged(line):
+            if line[-1] and newly_unjudged(line) and HELD not in line[-1].cause:
                 unjudged[host][check] = line[-1]
     for host, checks in unjudged.items():
         yield of_unjudged(host, checks)
-    yield from of_texts(window.texts)
-    yield from of_speeds(window.speeds)
+    yield from of_texts(window.texts, window.cards)
+    yield from speeds.of_speeds(window.speeds)
 
 
 # -- in a row, and to and fro ----------------------------------------------------------------------

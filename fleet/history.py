@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from verify.verdict import Verdict
 
-from . import database, drift
+from . import database, drift, versions
 from .database import HistoryError
 from .drift import LETTERS, NOT_THERE, Said
 
@@ -37,7 +37,7 @@ SCHEMA = 1
 NIGHTLY = "nightly"
 # How many nights are looked back for what is usual, and for what came and went.
 WINDOW = 30
-SPEEDS = "*.tflops"
+SPEEDS, CARDS = "*.tflops", "gpus"
 
 # As they stand in the file: never reordered. Those below 4 are neither healthy nor excused.
 CODES = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE, Verdict.PASS,
@@ -192,9 +192,11 @@ class History:
 
     def window(self, nights: list[Night]) -> drift.Window:
         """These nights, as far as `drift` asks."""
+        texts = self._texts(nights)
         return drift.Window(
             [night.started for night in nights], self.letters(nights), self._wrong(nights),
-            self._texts(nights), self.numbers(nights, SPEEDS))
+            texts, self.numbers(nights, SPEEDS),
+            {host: self._cards(nights[:-1], host) for host, name in texts if name == CARDS})
 
     def lines(self, nights: list[Night], *, host: str | None = None, check: str | None = None
               ) -> dict[tuple[str, str], list[Said | None]]:
@@ -281,6 +283,14 @@ class History:
                            if night.id in known), None)
             found[host_name, name] = before, text
         return found
+
+    def _cards(self, nights: list[Night], host: str) -> set[str]:
+        """The cards that a host had in any of these nights."""
+        return {card for text, in self._rows(
+            f"SELECT DISTINCT t.text FROM words w JOIN texts t ON t.id = w.text WHERE {_NIGHTS}"
+            " AND host = (SELECT id FROM hosts WHERE name = ?)"
+            " AND measure = (SELECT id FROM measures WHERE name = ?)",
+            _list(nights), host, CARDS) for card in versions.cards(text)}
 
     # -- the file ----------------------------------------------------------------------------------
 

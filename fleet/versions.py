@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from .change import Change
 
 KINDS = {"driver": "driver", "kernel": "kernel", "gpus": "gpu"}
 
 
-def of_texts(texts: Mapping[tuple[str, str], tuple[str | None, str]]) -> Iterator[Change]:
-    """Versions, drivers, kernels and cards that are others than when last seen."""
+def of_texts(texts: Mapping[tuple[str, str], tuple[str | None, str]],
+             known: Mapping[str, Collection[str]]) -> Iterator[Change]:
+    """Versions, drivers, kernels and cards that are others than when last seen.
+
+    `known`: by host, the cards that it had in any of the nights before.
+    """
     places = {card: host for (host, name), (_, after) in texts.items() if name == "gpus"
               for card in cards(after)}
     for (host, name), (before, after) in texts.items():
         if before is None or before == after:
             continue
         if name == "gpus":
-            yield from of_cards(host, cards(before), cards(after), places)
+            yield from of_cards(host, cards(before), cards(after), places, known.get(host, ()))
             continue
         what = name.partition(".")[0]
         yield Change(KINDS.get(what, "version"), host, None, before, after,
@@ -27,15 +31,19 @@ def of_texts(texts: Mapping[tuple[str, str], tuple[str | None, str]]) -> Iterato
 
 def cards(text: str) -> dict[str, tuple[str, str]]:
     """{UUID: (address, model)} of the measure `gpus`."""
-    rows = (row.split(" ", 2) for row in text.split("; ") if row != "none")
-    return {uuid: (address, model) for address, uuid, model in rows if uuid != "-"}
+    rows = (row.split(" ", 2) for row in text.split("; "))
+    # A model's name may have a semicolon in it: what follows is no row.
+    return {row[1]: (row[0], row[2]) for row in rows if len(row) == 3 and row[1] != "-"}
 
 
 def of_cards(
     host: str, before: Mapping[str, tuple[str, str]], after: Mapping[str, tuple[str, str]],
-    places: Mapping[str, str],
+    places: Mapping[str, str], known: Collection[str] = (),
 ) -> Iterator[Change]:
-    """Cards by their UUIDs: swapped, moved, gone, new. `places`: on which host each is tonight."""
+    """Cards by their UUIDs: swapped, moved, gone, back, new.
+
+    `places`: on which host each is tonight; `known`: those that the host had before.
+    """
     now = {address: uuid for uuid, (address, _) in after.items()}
     swapped: set[str] = set()
 
@@ -61,7 +69,11 @@ def of_cards(
                          "see gpu.count and kernel.log; look whether it sits in its slot and has"
                          " power", "bad")
     for uuid, (address, model) in after.items():
-        if uuid not in before and uuid not in swapped:
+        if uuid in before or uuid in swapped:
+            continue
+        if uuid in known:
+            yield change(None, uuid, f"{uuid} ({model}) is back at {address}.", "", "good")
+        else:
             yield change(None, uuid, f"{uuid} ({model}) at {address} is new.",
                          "declare it in gpu_expect", "note")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet import drift, speeds
+from fleet import drift, speeds, versions
 from fleet.change import Change
 from fleet.drift import Said, Window
 
@@ -278,6 +278,25 @@ def test_a_new_card() -> None:
         ("gpu01", "note", f"{OTHER} (NVIDIA L4) at 2 is new.")]
 
 
+def test_a_card_that_comes_back_is_good_and_asks_for_no_declaration() -> None:
+    back, = night(hosts={"gpu01": "PP"}, cards={"gpu01": {CARD, OTHER}}, texts={
+        ("gpu01", "gpus"): (f"1 {CARD} NVIDIA L4", f"1 {CARD} NVIDIA L4; 2 {OTHER} NVIDIA L4")})
+    assert (back["weight"], back["text"], back["remedy"]) == (
+        "good", f"{OTHER} (NVIDIA L4) is back at 2.", "")
+
+
+def test_a_semicolon_in_a_model_is_no_other_card() -> None:
+    assert list(versions.cards(f"1 {CARD} L4; rev 2; 2 {OTHER} L4")) == [CARD, OTHER]
+
+
+def test_a_card_that_somebody_works_on_is_nothing_different() -> None:
+    def told(cause: str) -> list[Any]:
+        return night(hosts={"gpu01": "P?"}, checks={("gpu01", "gpu.hello"): line("P?", cause)})
+
+    assert told("tf: GPU 0 was not tried: it has no memory left; held by pid 7 (train)") == []
+    assert [it["weight"] for it in told("it may not be read")] == ["note"]
+
+
 # -- speeds ----------------------------------------------------------------------------------------
 
 SPEED = "gpu.GPU-aaaa.toolkit.12.3.tflops"
@@ -353,6 +372,20 @@ def test_a_card_is_told_once_whatever_computes_on_it() -> None:
         ("gpu01", SPEED): slow, ("gpu01", "gpu.GPU-aaaa.stack.tensorflow-2.13.1.tflops"): slow,
         ("gpu01", "cpu.stack.tensorflow-2.13.1.tflops"): slow}))
     assert [it.text.partition(" multiplies")[0] for it in found] == ["GPU-aaaa", "The processor"]
+
+
+def test_a_slow_card_stands_until_slow_is_usual_and_that_is_told() -> None:
+    nights: list[float | None] = [50.0] * 30
+    told = []
+    for number in range(1, 41):
+        nights.append(40.0)
+        window = Window(list("ab"), {"gpu01": "PP"}, speeds={("gpu01", SPEED): nights[-30:]})
+        stands = drift.document(window)["standing"]
+        assert [it["strikes"] for it in stands] == ([number] if 2 <= number <= 21 else []), number
+        told += [(number, it.weight, it.text) for it in morning(nights)]
+    assert [(number, weight) for number, weight, _ in told] == [(2, "bad"), (22, "bad")]
+    assert told[1][2] == ("GPU-aaaa has been slow for 22 nights in CUDA 12.3: 40 TFLOP/s is taken"
+                          " as usual from now on, in place of 50.")
 
 
 def test_slow_nights_are_counted_over_those_that_measured_nothing() -> None:

@@ -163,6 +163,17 @@ def test_old_nights_and_what_only_they_said_are_forgotten_the_newest_stays(path:
         ("mend it",), ("now",)]
 
 
+def test_a_card_that_was_there_before_is_known_for_all_of_the_window(path: Path) -> None:
+    both, one = "1 GPU-a L4; 2 GPU-b L4", "1 GPU-a L4"
+    with History(path) as history:
+        for number, text in enumerate((both, one, one, both)):
+            history.record(Session([HostRun("gpu01", {}, {}, judge.judge({}, document(
+                "snapshot.json")))], started=at(number), finished=at(number)),
+                measure=lambda *_, text=text: {"gpus": text})
+        change, = (it for it in history.changes()["changes"] if it["kind"] == "gpu")
+        assert change["text"] == "GPU-b (L4) is back at 2."
+
+
 def test_two_nights_of_real_documents(path: Path) -> None:
     """Snapshots as the probe makes them, judged as ever: exactly what is different is told."""
     def look(night: int, change: Any) -> Session:
