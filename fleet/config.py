@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,23 @@ def salvaged(path: Path) -> Settings | None:
             if jsonschema.Draft202012Validator(SCHEMA["properties"].get(name, False))
             .is_valid(value)
         }
+        # One whose secret is gone mutes no other.
+        if "mail" in sound and not _whole(partial(_mail, sound["mail"], path)):
+            del sound["mail"]
+        sound["webhooks"] = [each for each in sound.get("webhooks", ())
+                             if _whole(partial(_webhook, each, str(path)))]
         return _settings({"inventory": [], **sound}, path)
     except ConfigurationError:
         return None
+
+
+def _whole(read: Callable[[], object]) -> bool:
+    """Whether it can be read, its secrets with it."""
+    try:
+        read()
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -175,6 +190,9 @@ def _webhook(given: Mapping[str, Any], where: str) -> Webhook:
         raise ConfigurationError("What stands in it is no http address.", f"{where}.url_file",
                                  "Write the address alone, beginning with https://.")
     secret = given.get("secret_file")
+    if secret and not url.startswith("https://"):
+        raise ConfigurationError("The secret would travel readable by everyone.",
+                                 f"{where}.secret_file", "Use an address that begins with https://.")
     return Webhook(url, given.get("form", "json"),
                    _secret(secret, f"{where}.secret_file") if secret else None)
 

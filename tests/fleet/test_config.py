@@ -36,6 +36,8 @@ def test_what_is_left_out_has_a_usual_value(configured: Configured) -> None:
          "mail.password_file: The secret in /nowhere/smtp cannot be read: No such file"),
         ({"webhooks": [{"form": "slack"}]}, "webhooks.0: Exactly one of 'url' and 'url_file'"),
         ({"webhooks": [{"url": "file:///etc/passwd"}]}, "webhooks.0.url: "),
+        ({"webhooks": [{"url": "http://hook.example.org", "secret_file": __file__}]},
+         "webhooks.0.secret_file: "),
         ({"drain": {"hook": "slurm", "after_strikes": 1}}, "drain.after_strikes: 1 is less than"),
         ({"state_dir": "here"}, "state_dir: 'here' does not match"),
     ],
@@ -89,6 +91,14 @@ def test_of_a_refused_file_what_holds_can_still_tell(configured: Configured) -> 
     settings = config.salvaged(configured(fanout="many", mial={}, mail=MAIL))
     assert settings and settings.mail and settings.fanout == 32
     assert config.salvaged(Path("/nowhere")) is None
+
+
+def test_a_secret_that_is_gone_mutes_nobody_else(configured: Configured) -> None:
+    gone, there = {"url_file": "/nowhere/hook"}, {"url": "https://hook.example.org"}
+    settings = config.salvaged(configured(
+        mail={**MAIL, "user": "u", "password_file": "/nowhere/smtp"}, webhooks=[gone, there]))
+    assert settings and settings.mail is None
+    assert [webhook.url for webhook in settings.webhooks] == ["https://hook.example.org"]
 
 
 def test_every_setting_is_explained() -> None:
