@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from pathlib import Path
@@ -52,8 +53,10 @@ def main(words: list[str]) -> int:
         settings = config.read(options.config)
         if options.check:
             _writable(settings)
-            print(f"{options.config}: {len(hosts_of(settings))} hosts, "
-                  f"{len(telling.channels(settings))} channels.")
+            hosts = len(hosts_of(settings))
+            worst_h = math.ceil(hosts / settings.fanout) * settings.deadline_s / 3600
+            print(f"{options.config}: {hosts} hosts, {len(telling.channels(settings))} channels."
+                  f" A night in which every host hangs takes {worst_h:.1f} h.")
             return HEALTHY
     except ConfigurationError as error:
         status = _refused(error)

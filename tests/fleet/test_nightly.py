@@ -292,7 +292,13 @@ def test_check_reads_everything_and_runs_nothing(
 ) -> None:
     path = configured(**hook)
     done = nightly(path, "--check")
-    assert (done.returncode, done.stdout) == (0, f"{path}: 1 hosts, 1 channels.\n")
+    assert (done.returncode, done.stdout) == (
+        0, f"{path}: 1 hosts, 1 channels. A night in which every host hangs takes 0.1 h.\n")
+    # Thirty-two at the same time, 300 s each.
+    (path.parent / "hosts.yml").write_text(
+        "gpu_hosts: {hosts: {'gpu[001:600]': {ansible_host: 127.0.0.1}}}")
+    assert "600 hosts, 1 channels. A night in which every host hangs takes 1.6 h." in nightly(
+        path, "--check").stdout
     assert nightly(configured(**hook, limit="nobody"), "--check").returncode == 4
     assert listener.heard == [] and not (path.parent / "state").exists()
 
