@@ -31,8 +31,14 @@ GPU, CPU = "/GPU:", "/CPU:"
 
 def measures(snapshot: Document | None, plan: Document) -> dict[str, float | str]:
     """The measured values of a host; nothing of what is damaged, hung or not declared."""
-    if not snapshot:
+    try:
+        return _measures(snapshot, plan) if snapshot else {}
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # What a host says may be anything; the judge says so, and no other host is lost for it.
         return {}
+
+
+def _measures(snapshot: Document, plan: Document) -> dict[str, float | str]:
     sound = whole(snapshot)["sections"]
     data = {name: section["data"] for name, section in sound.items() if section["state"] == "ok"}
     names = dict(_cards(data))

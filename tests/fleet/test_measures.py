@@ -38,6 +38,14 @@ def test_speeds_are_named_by_card_and_by_what_computed(cards: tuple[Document, Do
     assert not [name for name in found if name.startswith("cpu.")]
 
 
+@pytest.mark.parametrize("index", [0.5, float("nan"), float("inf")])
+def test_a_host_that_says_what_cannot_be_is_not_measured(
+    cards: tuple[Document, Document], index: float
+) -> None:
+    data(cards[1], "smi")["devices"][0]["index"] = index
+    assert measures(cards[1], cards[0]) == {}
+
+
 def test_tensorflow_may_count_cards_in_another_order(cards: tuple[Document, Document]) -> None:
     plan, snapshot = cards
     for device in data(snapshot, "stacks")["stacks"][0]["framework"]["small"]["local_devices"]:
