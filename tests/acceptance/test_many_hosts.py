@@ -25,7 +25,7 @@ from verify.fanout import Outcome
 from verify.session import Manner, Session, verify
 from verify.wishes import Question, declared
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ARTIFACTS = ("--cuda", "8.0")
 UP = ("--hosts", "lab1")
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.conftest import ROOT, Done, Fleet
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ARTIFACTS = ("--cuda", "8.0")
 UP = ("--hosts", "lab1")
 RESULT, METRICS = "/var/lib/gpufleet-pull/lab1.json", "/var/lib/textfiles/gpufleet.prom"

@@ -196,6 +196,7 @@ def uv_finds_python(fleet: Fleet, version: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_sixth_stack_is_added_and_nothing_else_is_touched(
     fleet: Fleet, tmp_path: Path
 ) -> None:
