@@ -13,12 +13,13 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from verify.command_line import Parser
 from verify.errors import ConfigurationError
 from verify.verdict import HEALTHY, USAGE
 
@@ -43,17 +44,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 Document = dict[str, Any]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """argparse's hook: a mistake in the call is one like any other."""
-        raise ConfigurationError(f"{message}.", remedy="./gpufleet history --help names the"
-                                 " options.")
-
-
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    top = _Parser(
-        prog="gpufleet history", allow_abbrev=False,
+    top = Parser(
+        remedy="./gpufleet history --help names the options.",
+        prog="gpufleet history",
         description="What the nights said: of a host, a check, a measure, or of all hosts.",
         epilog="A letter per night: P pass, F fail, H hung, U unreachable, ? could not be judged,"
         " - not declared, . not there. Exit status: 0, or 4 for a mistake in the call.")

@@ -7,8 +7,8 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import NoReturn
 
+from verify.command_line import Parser
 from verify.errors import ConfigurationError
 from verify.session import utc_now
 from verify.verdict import FAILED, HEALTHY, USAGE
@@ -19,15 +19,11 @@ from .night import Night, hosts_of, tell_all
 from .state import ERROR, HEARTBEAT, say
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigurationError(f"{message}.", remedy="./gpufleet nightly --help has the options.")
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = _Parser(
-        prog="gpufleet nightly", allow_abbrev=False, description=__doc__,
+    top = Parser(
+        remedy="./gpufleet nightly --help has the options.",
+        prog="gpufleet nightly", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Exit status: 0 all healthy, 1 something failed, 3 something could not be judged,"
         " 4 usage or configuration, 5 the nightly did not do all of its work.")

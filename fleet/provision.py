@@ -15,12 +15,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from rich.console import Console
 
 from verify import judge, report, terminal
 from verify.__main__ import REPORTS, conclude
+from verify.command_line import Parser, question
 from verify.errors import ConfigurationError
 from verify.session import HostRun, Manner, Session, plan_of, verify
 from verify.verdict import FAILED, HEALTHY, USAGE
@@ -205,24 +206,15 @@ def merged(first: Session, again: Session) -> Session:
 # -- the command line ------------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser by which a mistake in the call is one like any other: exit status 4."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigurationError(f"{message}.", remedy="./gpufleet provision --help")
-
-
 def parser() -> argparse.ArgumentParser:
     """The options; what is not known goes to ansible-playbook."""
-    top = _Parser(
-        prog="python -m fleet provision", allow_abbrev=False,
+    top = Parser(
+        remedy="./gpufleet provision --help",
+        prog="python -m fleet provision",
         description="Look at every host, run Ansible where one differs from its plan, look again.",
         epilog="Exit status: as verify's, and 1 when the playbook failed on a host. Other options"
         " are ansible-playbook's.")
-    top.add_argument("-i", "--inventory", action="append", default=[], metavar="INV")
-    top.add_argument("-l", "--limit", metavar="HOSTS")
-    top.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS")
-    top.add_argument("--vault-password-file", action="append", default=[], metavar="FILE")
+    top.ask_for_hosts()
     top.add_argument("--force", action="store_true",
                      help="run Ansible on every host, also where nothing differs")
     top.add_argument("-C", "--check", action="store_true", help="change nothing")
@@ -259,13 +251,12 @@ def main(words: list[str]) -> int:
 def _provision(options: argparse.Namespace, rest: list[str], console: Console) -> int:
     if options.fanout < 1 or options.deadline <= 0:
         raise ConfigurationError("--fanout and --deadline are more than 0.")
-    question = Question(options.inventory, options.limit, options.extra_vars,
-                        options.vault_password_file)
+    asked = question(options)
     mode = ["--check"] if options.check else []
     diff = ["--diff"] if options.diff or options.check else []
-    way = Way(question, Manner("full", options.fanout, options.deadline), options.force,
+    way = Way(asked, Manner("full", options.fanout, options.deadline), options.force,
               [*mode, *diff, *rest], output=sys.stderr if options.json else None)
-    hosts = checked(question)
+    hosts = checked(asked)
     if options.check:
         _, reasons = chosen(hosts, way, say)
         status = play(way, list(reasons), len(hosts))

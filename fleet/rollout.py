@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
+from verify.command_line import Parser
 from verify.errors import ConfigurationError
 from verify.session import Manner
 from verify.verdict import HEALTHY, USAGE
@@ -32,24 +33,16 @@ SETTINGS = ("hook", "drain_wait", "rollback", "force", "fanout", "deadline", "de
 CHANGEABLE = ("drain_wait", "rollback", "fanout", "deadline")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """argparse's hook."""
-        raise ConfigurationError(f"{message}.", remedy="./gpufleet rollout --help")
-
-
 def parser() -> argparse.ArgumentParser:
     """The options; what is not known goes to ansible-playbook."""
-    top = _Parser(
-        prog="rollout", allow_abbrev=False,
+    top = Parser(
+        remedy="./gpufleet rollout --help",
+        prog="rollout",
         description="Provision a fleet batch by batch, the canary first; stop at the first batch in"
         " which not everything holds.",
         epilog="Exit status: 0 all done, 1 stopped at something that failed, 3 at something that"
         " could not be judged, 4 usage or configuration: nothing was changed.")
-    top.add_argument("-i", "--inventory", action="append", default=[], metavar="INV")
-    top.add_argument("-l", "--limit", metavar="HOSTS")
-    top.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS")
-    top.add_argument("--vault-password-file", action="append", default=[], metavar="FILE")
+    top.ask_for_hosts()
     top.add_argument("--canary", default="1", metavar="HOST,..|N",
                      help="who goes first: these hosts, or the first N (1); 0 for nobody")
     top.add_argument("--batch", default="10%", metavar="N|N%",

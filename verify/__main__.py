@@ -15,18 +15,19 @@ import shlex
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
 from . import bundle, catalogue, judge, junit, pulled, report, terminal
+from .command_line import Parser, question
 from .errors import ConfigurationError
 from .local import here, plan_here
 from .pairs import NOTHING, Asked
 from .session import DEEP_S, Manner, Session, offline, verify
 from .slurm import steps
 from .verdict import USAGE
-from .wishes import Declared, Question, declared
+from .wishes import Declared, declared
 
 HERE = Path(__file__).parent
 REPORTS = HERE.parent / "reports"
@@ -35,25 +36,15 @@ REPORTS = HERE.parent / "reports"
 VERBS = ("verify", "plan", "catalogue")
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser by which a mistake in the call is one like any other: exit status 4."""
-
-    def error(self, message: str) -> NoReturn:
-        """argparse's hook."""
-        raise ConfigurationError(f"{message}.", remedy="python -m verify --help names the options.")
-
-
 def parser() -> argparse.ArgumentParser:
     """The options of every verb; what is not known goes to pytest."""
-    top = _Parser(
-        prog="verify", allow_abbrev=False, usage=f"%(prog)s [{'|'.join(VERBS)}] [options]",
+    top = Parser(
+        remedy="python -m verify --help names the options.",
+        prog="verify", usage=f"%(prog)s [{'|'.join(VERBS)}] [options]",
         description="Look at GPU hosts and judge them against what is declared.",
         epilog="Exit status: 0 all healthy, 1 something failed, 3 something could not be judged,"
         " 4 usage or configuration. Other options are pytest's.")
-    top.add_argument("-i", "--inventory", action="append", default=[], metavar="INV")
-    top.add_argument("-l", "--limit", metavar="HOSTS")
-    top.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS")
-    top.add_argument("--vault-password-file", action="append", default=[], metavar="FILE")
+    top.ask_for_hosts()
     top.add_argument("--local", action="store_true",
                      help="this very machine, without ssh; what is not declared is what is found")
     top.add_argument("--json", action="store_true", help="one document on standard output")
@@ -104,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.verb == "plan":
             from .planning import show  # noqa: PLC0415 (compat is not needed to judge documents)
 
-            return show(options, _question(options), _manner(options, "facts"), console)
+            return show(options, question(options), _manner(options, "facts"), console)
         return _verify(options, rest, console)
     except ConfigurationError as error:
         if told_as_json:
@@ -116,11 +107,6 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("Interrupted: nothing was judged.")
         return 130
-
-
-def _question(options: argparse.Namespace) -> Question:
-    return Question(options.inventory, options.limit, options.extra_vars,
-                    options.vault_password_file)
 
 
 def _manner(options: argparse.Namespace, mode: str) -> Manner:
@@ -139,14 +125,14 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
         raise ConfigurationError("Saved snapshots have their pairs in them.", "--pair",
                                  "Leave out --snapshot to have hosts meet.")
     if options.snapshot:
-        session = offline(options.snapshot, options.plan, _question(options))
+        session = offline(options.snapshot, options.plan, question(options))
         directory = report.new_directory(options.report)
     elif options.pulled:
-        session = pulled.session(options.pulled, declared(_question(options)),
+        session = pulled.session(options.pulled, declared(question(options)),
                                  timedelta(hours=options.pulled_age))
         directory = report.new_directory(options.report)
     else:
-        hosts = [here(_question(options))] if options.local else declared(_question(options))
+        hosts = [here(question(options))] if options.local else declared(question(options))
         if options.launcher == "slurm":
             hosts = _steps(hosts, options, asked)
         # Before the look: it may take minutes, and nobody wants them lost.
@@ -186,7 +172,7 @@ def _steps(hosts: list[Declared], options: argparse.Namespace, asked: Asked) -> 
         raise ConfigurationError("It goes together neither with --local, nor with --topology, nor"
                                  " with pairs of hosts.", "--launcher slurm",
                                  "Leave one of them out.")
-    return steps(hosts, _question(options), options.deadline + (DEEP_S if options.deep else 0))
+    return steps(hosts, question(options), options.deadline + (DEEP_S if options.deep else 0))
 
 
 def _where(options: argparse.Namespace) -> str:
