@@ -163,7 +163,10 @@ def test_pytest_alone_looks_at_the_hosts_of_an_inventory(tmp_path: Path) -> None
     assert "test_check[ansible://here-host.probe] PASSED" in ended.stdout, ended.stdout
     assert "test_check[ansible://here-stack.matmul] SKIPPED" in ended.stdout
     assert "host.reachable" not in ended.stdout
-    assert ended.returncode == 0
+    # Nothing is declared of it, so that it is not healthy, whatever else passes.
+    assert "Nothing is declared of this host" in ended.stdout
+    assert ended.stdout.splitlines()[-1].strip("= ").startswith("1 failed, ")
+    assert ended.returncode == 1
 
 
 def test_a_mistake_in_the_call_is_one_document_too(tmp_path: Path) -> None:

@@ -61,17 +61,35 @@ def test_a_missing_section_is_inconclusive(plan: Document, snapshot: Document) -
     assert verdicts(plan, snapshot)["cudnn.links"] == "INCONCLUSIVE"
 
 
-def test_a_host_of_which_nothing_is_wished_is_not_judged_by_its_contents(
-    plan: Document, snapshot: Document
-) -> None:
+@pytest.fixture
+def nothing(plan: Document) -> Document:
+    """A plan of a host of which nothing is declared."""
     plan |= {"toolkits": [], "cudnn": [], "stacks": [], "default_link": None, "driver": None,
              "environment": [], "containers": None,
              "expect": {"count": None, "model": None, "memory_mib": None},
              "linker": {**plan["linker"], "directories": []}}
-    found = verdicts(plan, snapshot)
+    return plan
+
+
+def test_a_host_without_gpus_is_not_judged_by_its_contents(
+    nothing: Document, snapshot: Document
+) -> None:
+    nothing["expect"]["count"] = 0
+    found = verdicts(nothing, snapshot)
     passed = {name for name, verdict in found.items() if verdict == "PASS"}
-    assert passed == {"host.probe", "host.plan", "host.disk", "install.complete", "install.owned"}
+    assert passed == {"host.probe", "host.plan", "host.disk", "install.complete", "install.owned",
+                      "gpu.count"}
     assert {found[name] for name in set(found) - passed} == {"NOT-DECLARED"}
+
+
+def test_a_host_of_which_nothing_is_declared_is_not_healthy(
+    nothing: Document, snapshot: Document
+) -> None:
+    result = judge.judge(nothing, snapshot)
+    said = next(check for check in result["checks"] if check["id"] == "host.plan")
+    assert (result["verdict"], said["verdict"]) == ("INCONCLUSIVE", "INCONCLUSIVE")
+    assert "Nothing is declared" in said["cause"]
+    assert "groups" in said["remedy"]
 
 
 def test_a_remedy_that_another_one_ends_with_is_said_once(
