@@ -59,12 +59,17 @@ def kind(suite: str, prepare: str = "true") -> Kind:
 KINDS = {f"{suite}-one-stack": kind(suite) for suite in ("bookworm", "bullseye", "trixie")}
 KINDS |= {f"{suite}-one-stack-driver": kind(suite, prepare=DRIVER)
           for suite in ("bookworm", "bullseye", "trixie")}
-# What Debian 11 and 13 have no Python for is given to them.
+# What Debian 12 and 13 have no Python for is given to them. Those that are there to give need not
+# run on Debian 11, whose libc is older: it has five stacks that its own Python can run.
+FIVE = {
+    "bullseye": [*({"tensorflow": each} for each in ("2.13.1", "2.16.2", "2.17.1", "2.18.1")),
+                 {"tensorflow": "2.20.0", "cuda": "pip"}],
+}  # fmt: skip
 KINDS |= {f"{suite}-five-stacks{name}": Kind(
     suite, "inventory/side-by-side", prepare=prepare,
+    wishes=json.dumps({"gpu_stacks": FIVE[suite]} if suite in FIVE else {}),
     up=tuple(word for each in given for word in ("--python", each)), artifacts=("--all",))
-    for suite, given in {"bookworm": ("3.6",), "bullseye": ("3.6", "3.11"),
-                         "trixie": ("3.6", "3.11")}.items()
+    for suite, given in {"bookworm": ("3.6",), "bullseye": (), "trixie": ("3.6", "3.11")}.items()
     for name, prepare in {"": "true", "-driver": DRIVER}.items()}  # fmt: skip
 USUAL = "bookworm-one-stack"
 

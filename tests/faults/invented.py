@@ -93,7 +93,7 @@ FAULTS = [
          "/etc/ld.so.conf does not include it", PROVISION, "linker.cache",
          **kept("/etc/ld.so.conf", "echo /usr/local/lib >/etc/ld.so.conf")),
     host(15, "/opt is mounted noexec", "stack.matmul", "failed to map segment", "noexec",
-         "stack.build", "stack.libraries", "stack.mapped",
+         "stack.build", "stack.libraries", "stack.mapped", "stack.readable",
          inject="mount --bind /opt /opt; mount -o remount,bind,noexec /opt", repair="umount /opt"),
     host(16, "the metadata of a second numpy in the stack", "stack.release",
          "numpy 1.24.3 -> 1.26.0", PROVISION,
