@@ -84,6 +84,9 @@ class Rollout:
                 return self.stop(batch, status, why)
             self.progress.done += 1
             self.step("")
+            waits = batch.name == CANARY and self.progress.settings.get("pause")
+            if waits and self.progress.done < total:
+                return self.pause()
         self.progress.status = "done"
         self.store.save(self.progress)
         left = self.progress.left
@@ -91,6 +94,15 @@ class Rollout:
         self.console.print(Text(f"\n✓ {hosts} hosts are rolled out and healthy.", style="green"))
         for host, why in left.items():
             self.say(f"{host} is not ({why}); somebody else had taken it out of service", "yellow")
+        self.write()
+        return HEALTHY
+
+    def pause(self) -> int:
+        """Leave the canary to its work, until a person goes on."""
+        self.progress.status, self.progress.why = "stopped", "paused after the canary, as asked"
+        self.store.save(self.progress)
+        self.console.print(Text("\n✓ The canary is healthy, and the rollout waits.", style="green"))
+        self.say("To go on: ./gpufleet rollout --resume    (or --abandon)")
         self.write()
         return HEALTHY
 
@@ -218,17 +230,6 @@ class Rollout:
                       "--limit", ",".join(hosts)])
         return ("the former driver is back there; declare it" if not status
                 else f"the former driver could not be brought back (status {status}; see above)")
-
-    def abandon(self) -> int:
-        """Let go of it, and name what it leaves drained."""
-        self.progress.status = "abandoned"
-        self.store.save(self.progress)
-        self.console.print(f"Let go of the {self.progress.told}.", markup=False)
-        for host, place in self.hook.look().items():
-            if place.ours(ROOM):
-                self.say(f"{host} is still drained ({place.reason}). To give it back:"
-                         f" {self.hook.by_hand(host)}")
-        return HEALTHY
 
     def session(self, hosts: list[HostRun]) -> Session:
         """What was judged of some hosts, with the words by which they are found."""

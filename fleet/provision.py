@@ -28,6 +28,7 @@ from verify.verdict import FAILED, HEALTHY, USAGE
 from verify.wishes import Declared, Question, declared, locks_in
 
 from . import differs
+from .words import read
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAYBOOK = "playbooks/site.yml"
@@ -206,7 +207,7 @@ def merged(first: Session, again: Session) -> Session:
 # -- the command line ------------------------------------------------------------------------------
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options; what is not known goes to ansible-playbook."""
     top = Parser(
         remedy="./gpufleet provision --help",
@@ -234,7 +235,7 @@ def main(words: list[str]) -> int:
     """`python -m fleet provision`; its exit status."""
     console, told_as_json = Console(stderr=True), "--json" in words
     try:
-        options, rest = parser().parse_known_args(words)
+        options, rest = read(parser(), words)
         return _provision(options, rest, console)
     except ConfigurationError as error:
         if told_as_json:

@@ -16,24 +16,25 @@ from rich.console import Console
 from verify.command_line import Parser
 from verify.errors import ConfigurationError
 from verify.session import Manner
-from verify.verdict import HEALTHY, USAGE
-from verify.wishes import Question
+from verify.verdict import FAILED, HEALTHY, USAGE
+from verify.wishes import Question, declared
 
-from .batches import batches, canaries, size_of
-from .course import Rollout, show
+from .batches import CANARY, batches, canaries, size_of
+from .course import ROOM, Rollout, show
 from .hooks import SCHEDULERS, hook
 from .progress import Progress, Store, outlived
 from .provision import checked
+from .words import read
 
 ROOT = Path(__file__).resolve().parents[1]
 INTERRUPTED = 130
 # The options that a rollout keeps to until its end.
-SETTINGS = ("hook", "drain_wait", "rollback", "force", "fanout", "deadline", "deep")
+SETTINGS = ("hook", "drain_wait", "pause", "rollback", "force", "fanout", "deadline", "deep")
 # Of which those, given with --resume, hold from then on.
 CHANGEABLE = ("drain_wait", "rollback", "fanout", "deadline")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options; what is not known goes to ansible-playbook."""
     top = Parser(
         remedy="./gpufleet rollout --help",
@@ -45,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
     top.ask_for_hosts()
     top.add_argument("--canary", default="1", metavar="HOST,..|N",
                      help="who goes first: these hosts, or the first N (1); 0 for nobody")
+    top.add_argument("--pause", action="store_true",
+                     help="stop after a healthy canary, until --resume: it may work a day first")
     top.add_argument("--batch", default="10%", metavar="N|N%",
                      help="at most so many hosts at a time (10%%)")
     top.add_argument("--domain", metavar="NAME",
@@ -75,7 +78,7 @@ def main(words: list[str]) -> int:
     """Run the verb; its exit status."""
     console = Console(soft_wrap=True, highlight=False)
     try:
-        options, rest = parser().parse_known_args(words)
+        options, rest = read(parser(), words)
         # What argparse finds in the namespace has no default: None is what nobody said.
         said, _ = parser().parse_known_args(
             words, argparse.Namespace(**dict.fromkeys(vars(options))))
@@ -107,16 +110,44 @@ def _main(
                 f"One was begun and is not done ({last.told}).", str(store.file),
                 "'./gpufleet rollout --resume' continues it, '--abandon' lets go of it.")
         progress = last if last and unfinished else begin(options, rest)
+        if options.abandon:
+            return abandon(progress, store, console)
         if options.resume:
             continued(progress, given, rest)
         hosts = checked(progress.asked)
         there = hook(progress.settings["hook"], hosts, progress.asked)
         made = Rollout(progress, store, there, console, options.report)
-        if options.abandon:
-            return made.abandon()
         outlived(progress.started, made.say)
         made.check([host.name for host in hosts])
         return made.run()
+
+
+def abandon(progress: Progress, store: Store, console: Console) -> int:
+    """Let go of it, and name what it leaves drained.
+
+    An inventory that is broken, or has lost its hosts, is often why it is let go.
+    """
+    progress.status = "abandoned"
+    store.save(progress)
+    console.print(f"Let go of the {progress.told}.", markup=False)
+    try:
+        hosts = declared(progress.asked)
+        there = hook(progress.settings["hook"], hosts, progress.asked)
+        places = there.look(known_only=True)
+    except ConfigurationError as error:
+        console.print(f"Who is still drained could not be told: {error}", style="yellow",
+                      markup=False)
+        return FAILED if progress.settings["hook"] != "none" else HEALTHY
+    for host, place in places.items():
+        if place.ours(ROOM):
+            console.print(f"  {host} is still drained ({place.reason}). To give it back:"
+                          f" {there.by_hand(host)}", markup=False)
+    taken = {host for batch in progress.batches[: progress.done + 1] for host in batch.hosts}
+    unknown = sorted(taken - set(places))
+    if unknown:
+        console.print(f"  {', '.join(unknown)}: no longer in the inventory, or unknown to the"
+                      " scheduler. See there whether they are drained.", markup=False)
+    return HEALTHY
 
 
 def continued(progress: Progress, given: dict[str, Any], rest: list[str]) -> None:
@@ -163,5 +194,8 @@ def begin(options: argparse.Namespace, rest: list[str]) -> Progress:
     domains = {host.name: host.domain for host in hosts} if options.domain else None
     made = batches(
         names, canaries(options.canary, names), size_of(options.batch, len(names)), domains)
+    if options.pause and made[0].name != CANARY:
+        raise ConfigurationError("There is no canary after which to wait.", "--pause",
+                                 "Leave out --pause, or --canary 0.")
     settings = {key: getattr(options, key) for key in SETTINGS}
     return Progress(asdict(asked), {**settings, "words": rest}, made)

@@ -200,10 +200,18 @@ def test_a_lock_that_the_run_resolved_is_seen_by_the_second_look(
     assert host.plan["stacks"][0]["lock_sha256"] is not None
 
 
-@pytest.mark.parametrize("words", [["--fanout", "0"], ["--deadline", "soon"]])
+@pytest.mark.parametrize("words", [
+    ["--fanout", "0"], ["--deadline", "soon"], ["--tagz", "driver"], ["gpu01"]])
 def test_mistakes_in_the_call_are_status_4(fleet: Fleet, words: list[str]) -> None:
     assert provision.main(words) == 4
     assert fleet.looks == []
+
+
+def test_what_is_ansible_s_goes_there(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.drift("gpu01")
+    words = ["--tags", "cuda_toolkit", "-vv", "--become-user=root"]
+    assert provision.main(["--report", str(tmp_path), *words]) == 0
+    assert fleet.ran[0][-4:] == words
 
 
 def test_what_a_killed_run_left_is_cleared_away(fleet: Fleet) -> None:

@@ -267,6 +267,46 @@ def test_a_second_one_is_refused_until_the_first_is_done_or_let_go(
     assert world.run() == 0
 
 
+def test_a_broken_inventory_is_no_reason_to_keep_one(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.bad = {"gpu1": "FAIL"}
+    assert world.run("--hook", "slurm") == 1
+    whole = world.inventory.read_text()
+    world.inventory.write_text("gpu_hosts: [")
+    assert world.run("--abandon") == 1
+    assert "could not be told" in capsys.readouterr().out
+    world.inventory.write_text(whole)
+    assert world.run("--resume") == 4
+
+
+def test_a_host_that_left_the_inventory_is_named_by_who_lets_go(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.bad = {"gpu1": "FAIL"}
+    assert world.run() == 1
+    world.inventory.write_text(world.inventory.read_text().replace("gpu1", "gpu7"))
+    assert world.run("--abandon") == 0
+    assert "gpu1: no longer in the inventory" in capsys.readouterr().out
+
+
+def test_after_the_canary_it_waits_where_it_is_asked_to(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert world.run("--pause", "--batch", "5") == 0
+    assert (world.ran, world.drained) == ([["gpu1"]], [])
+    assert "the rollout waits" in capsys.readouterr().out
+    assert world.run() == 4
+    assert "paused after the canary" in capsys.readouterr().out
+    assert world.run("--resume") == 0
+    assert world.ran == [["gpu1"], [f"gpu{number}" for number in range(2, 7)]]
+
+
+def test_a_canary_that_is_everyone_is_waited_for_by_nobody(world: World) -> None:
+    assert world.run("--pause", "--canary", "6") == 0
+    assert world.run("--resume") == 4
+
+
 def test_nothing_to_resume_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert world.run("--resume") == 4
     assert "no rollout to go on with" in capsys.readouterr().out
@@ -280,6 +320,11 @@ def test_nothing_to_resume_is_told(world: World, capsys: pytest.CaptureFixture[s
     (["--hook", "pbs"], "invalid choice"),
     (["-e", "gpu_stacks=[]", "-e", '{"gpu_toolkits": ["77.1"]}'], "77.1"),
     (["--drain-wait", "-1"], "--drain-wait"),
+    (["--pause", "--canary", "0"], "no canary"),
+    (["--cannary", "gpu2"], "Did you mean --canary?"),
+    (["--skiptags=driver"], "Did you mean --skip-tags?"),
+    (["gpu2"], "'gpu2' is no option. Hosts are named by --limit"),
+    (["--forks", "many"], "value: 'many'"),
 ])
 def test_a_mistake_is_told_before_anything_changes(
     world: World, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
