@@ -58,6 +58,9 @@ class Settings:
     deadline_s: float
     deep: bool
     topology: Path | None
+    launcher: str
+    pulled: Path | None
+    pulled_age_h: float
     state_dir: Path
     reports_dir: Path
     keep_days: int
@@ -79,7 +82,17 @@ def read(path: Path) -> Settings:
     first = min(error, key=lambda found: list(map(str, found.absolute_path)), default=None)
     if first:
         raise _refusal(path, first)
-    return _settings(document, path)
+    settings = _settings(document, path)
+    ways = [name for name, taken in {
+        "pulled": settings.pulled, "launcher: slurm": settings.launcher == "slurm",
+        "topology": settings.topology}.items() if taken]
+    if len(ways) > 1:
+        raise ConfigurationError(f"The hosts are reached in one way, not by {' and '.join(ways)}.",
+                                 str(path), "Leave all but one of them out.")
+    if settings.pulled and settings.deep:
+        raise ConfigurationError("What the hosts have found is judged as it is.",
+                                 f"{path}: deep", "Leave it out, or pulled.")
+    return settings
 
 
 def salvaged(path: Path) -> Settings | None:
@@ -157,6 +170,7 @@ def _settings(document: Mapping[str, Any], path: Path) -> Settings:
         "vault_password_file": given["vault_password_file"] and _expanded(
             given["vault_password_file"]),
         "topology": given["topology"] and Path(given["topology"]),
+        "pulled": given["pulled"] and Path(given["pulled"]),
         "state_dir": Path(given["state_dir"]),
         "reports_dir": Path(given["reports_dir"]),
         "textfile_dir": given["textfile_dir"] and Path(given["textfile_dir"]),

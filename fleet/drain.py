@@ -79,13 +79,15 @@ def after_night(
             if host not in names or (host in places and places[host].taken):
                 continue
             if host not in places:
-                if nights == limit:  # told once
-                    done.append(f"{host} is not drained ({reason}): the scheduler does not know it"
-                                " (gpu_node_name).")
+                why = "the scheduler does not know it (gpu_node_name)"
             elif out >= most and not places[host].away:
-                done.append(f"{host} is not drained ({reason}): {out} of {len(places)} hosts are"
-                            f" out of service already, and most_percent is {percent}.")
+                why = (f"{out} of {len(places)} hosts are out of service already, and most_percent"
+                       f" is {percent}")
             else:
+                why = ""
+            if why and nights == limit:  # told once
+                done.append(f"{host} is not drained ({reason}): {why}.")
+            if not why:
                 with _noting(failed):
                     there.drain(host, f"gpufleet {ROOM}: {reason}")
                     out += not places[host].away

@@ -25,9 +25,10 @@ from typing import Any
 
 from rich.console import Console
 
-from verify import judge, junit, report, summary, terminal
+from verify import judge, junit, pulled, report, summary, terminal
 from verify.errors import ConfigurationError
-from verify.session import Manner, Session, utc_now, verify
+from verify.session import DEEP_S, Manner, Session, utc_now, verify
+from verify.slurm import steps
 from verify.verdict import NOT_JUDGED, USAGE
 from verify.wishes import Declared, Question, declared
 
@@ -90,11 +91,7 @@ class Night:
     def _work(self) -> None:
         settings = self.settings
         directory = report.new_directory(settings.reports_dir)
-        hosts = hosts_of(settings)
-        manner = Manner("full", settings.fanout, settings.deadline_s, settings.deep,
-                        settings.topology)
-        with terminal.progress(Console(stderr=True), "Looking", len(hosts)) as heard:
-            session = verify(hosts, manner, heard)
+        session = look(settings, hosts_of(settings))
         session.where = shlex.join(
             word for given in settings.inventory for word in ("-i", given))
         self.session, self.status = session, judge.exit_status(session.document)
@@ -234,8 +231,21 @@ def question(settings: Settings) -> Question:
 
 
 def hosts_of(settings: Settings) -> list[Declared]:
-    """The hosts, or a `ConfigurationError`."""
-    return declared(question(settings))
+    """The hosts and the ways to them, or a `ConfigurationError`."""
+    asked = question(settings)
+    hosts = declared(asked)
+    if settings.launcher == "slurm":
+        return steps(hosts, asked, settings.deadline_s + (DEEP_S if settings.deep else 0))
+    return hosts
+
+
+def look(settings: Settings, hosts: list[Declared]) -> Session:
+    """What each of them is like now; with `pulled`, what it said of itself."""
+    if settings.pulled:
+        return pulled.session(settings.pulled, hosts, timedelta(hours=settings.pulled_age_h))
+    manner = Manner("full", settings.fanout, settings.deadline_s, settings.deep, settings.topology)
+    with terminal.progress(Console(stderr=True), "Looking", len(hosts)) as heard:
+        return verify(hosts, manner, heard)
 
 
 @contextmanager

@@ -48,11 +48,7 @@ def main(words: list[str]) -> int:
     try:
         settings = config.read(options.config)
         if options.check:
-            _writable(settings)
-            hosts = len(hosts_of(settings))
-            worst_h = math.ceil(hosts / settings.fanout) * settings.deadline_s / 3600
-            print(f"{options.config}: {hosts} hosts, {len(telling.channels(settings))} channels."
-                  f" A night in which every host hangs takes {worst_h:.1f} h.")
+            print(f"{options.config}: {_checked(settings)}")
             return HEALTHY
     except ConfigurationError as error:
         status = _refused(error)
@@ -71,8 +67,22 @@ def main(words: list[str]) -> int:
         return _refused(error)
 
 
-def _writable(settings: Settings) -> None:
-    """Refuse places that are there and cannot be written to."""
+def _checked(settings: Settings) -> str:
+    """What a night would do, or a `ConfigurationError` where it could not."""
+    _places(settings)
+    hosts, channels = len(hosts_of(settings)), len(telling.channels(settings))
+    worst_h = math.ceil(hosts / settings.fanout) * settings.deadline_s / 3600
+    way = (f"What they found themselves is read from {settings.pulled}." if settings.pulled
+           else f"A night in which every host hangs takes {worst_h:.1f} h.")
+    return f"{hosts} hosts, {channels} channels. {way}"
+
+
+def _places(settings: Settings) -> None:
+    """Refuse places that are there and cannot be written to, and a `pulled` that is not there."""
+    if settings.pulled and not os.access(settings.pulled, os.R_OK | os.X_OK):
+        raise ConfigurationError(
+            "It is not there, or cannot be read.", f"pulled: {settings.pulled}",
+            "Bring the hosts' results there, readable by the user of the nightly.")
     for name in ("state_dir", "reports_dir", "textfile_dir"):
         place = getattr(settings, name)
         if place and place.exists() and not os.access(place, os.W_OK | os.X_OK):

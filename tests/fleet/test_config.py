@@ -40,6 +40,9 @@ def test_what_is_left_out_has_a_usual_value(configured: Configured) -> None:
          "webhooks.0.secret_file: "),
         ({"drain": {"hook": "slurm", "after_strikes": 1}}, "drain.after_strikes: 1 is less than"),
         ({"state_dir": "here"}, "state_dir: 'here' does not match"),
+        ({"pulled": "/srv/pulled", "launcher": "slurm"}, "not by pulled and launcher: slurm"),
+        ({"topology": "/etc/topology.conf", "launcher": "slurm"}, "not by launcher: slurm and"),
+        ({"pulled": "/srv/pulled", "deep": True}, "deep: What the hosts have found is judged"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(

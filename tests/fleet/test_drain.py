@@ -100,6 +100,8 @@ def test_never_more_than_a_share_is_out_of_service_whoever_took_it(
     assert len(said) == 5
     assert "gpu01 is not drained" in said[1]
     assert "2 of 20 hosts are out of service already" in said[1]
+    longer = {name: f"{letters}F" for name, letters in bad.items()}
+    assert night(slurm, past(**longer), tmp_path) == []  # told once
     assert "gpu01 is drained" in night(slurm, past(**bad), tmp_path, most_percent=50)[0]
 
 

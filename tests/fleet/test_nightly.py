@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from fleet import config
 from fleet.history import History
+from fleet.night import hosts_of
 from fleet.nightly import main
 
 from .conftest import Listener, Post
@@ -301,6 +303,30 @@ def test_check_reads_everything_and_runs_nothing(
         path, "--check").stdout
     assert nightly(configured(**hook, limit="nobody"), "--check").returncode == 4
     assert listener.heard == [] and not (path.parent / "state").exists()
+
+
+def test_what_the_hosts_found_themselves_is_a_night_too(
+    configured: Configured, hook: dict[str, Any], listener: Listener, tmp_path: Path
+) -> None:
+    path = configured(**hook, pulled=str(tmp_path / "pulled"))
+    assert f"pulled: {tmp_path}/pulled: It is not there" in nightly(path, "--check").stderr
+    assert nightly(path).returncode == 4
+    (tmp_path / "pulled").mkdir()
+    assert f"What they found themselves is read from {tmp_path}/pulled." in nightly(
+        path, "--check").stdout
+    done = nightly(path)
+    assert done.returncode == 1, done.stderr
+    event = listener.heard[-1][2]
+    assert event["hosts"]["UNREACHABLE"] == 1
+    assert "has left no result" in json.dumps(event["standing"])
+
+
+def test_under_slurm_the_probe_is_a_job_step(configured: Configured) -> None:
+    settings = config.read(configured(launcher="slurm", deep=True))
+    host, = hosts_of(settings)
+    assert host.connection.launcher[0] == "srun"
+    # The minutes of `deep` are added to a host's deadline.
+    assert "--time=12" in host.connection.launcher
 
 
 def test_check_refuses_a_place_that_it_cannot_write_to(
