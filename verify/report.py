@@ -54,6 +54,7 @@ def html(
         numbers={host.name: number for number, host in enumerate(session.hosts, 1)},
         proven=summary.proven(session),
         unproven=summary.unproven(session),
+        provisioned=None if session.provisioned is None else summary.provisioned(session),
         verdicts=Counter(host.result["verdict"] for host in session.hosts),
         titles={verdict.value: title for verdict, title in summary.TITLES.items()},
         symbols={verdict.value: symbol for verdict, symbol in SYMBOLS.items()},

@@ -171,6 +171,15 @@ def _proven_on(host: HostRun) -> Iterable[str]:
         yield f"{engine} knows NVIDIA's runtime and keeps containers alive{cards}"
 
 
+def provisioned(session: Session) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Where Ansible ran: the reasons, and the hosts that had them; what befell most hosts first."""
+    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for host, reasons in (session.provisioned or {}).items():
+        found[tuple(nameless(reason, host) for reason in reasons)].append(host)
+    return sorted(((tuple(named(reason, hosts, "HOST") for reason in reasons), tuple(hosts))
+                   for reasons, hosts in found.items()), key=lambda row: -len(row[1]))
+
+
 def unproven(session: Session) -> list[Unproven]:
     """What could not be proven because of a declaration, grouped by it."""
     hosts: dict[str, dict[str, None]] = defaultdict(dict)

@@ -80,6 +80,21 @@ def test_the_plain_words(session: Session) -> None:
         (("gpu02",), ["environment.login"]), (("gpu03",), ["host.reachable"])]
 
 
+def test_where_ansible_ran_stands_in_the_page_with_its_reasons(session: Session) -> None:
+    assert "Where Ansible ran" not in report.html(session)
+    session.provisioned = {}
+    assert "Nowhere: no host differed" in report.html(session)
+    session.provisioned = {
+        "gpu03": ["not judged: gpu03 is silent"],
+        "gpu01": [f"install file {number}" for number in range(7)],
+        "gpu02": [f"install file {number}" for number in range(7)]}
+    assert [row[1] for row in summary.provisioned(session)] == [("gpu01", "gpu02"), ("gpu03",)]
+    page = report.html(session)
+    part = page[page.index('<h2 id="provisioned">'):]
+    assert part.index("2 hosts") < part.index("install file 4") < part.index("and 2 more")
+    assert "not judged: gpu03 is silent" in part
+
+
 def test_nothing_is_called_proven_that_failed(plan: Document, snapshot: Document) -> None:
     data(snapshot, "stacks")["stacks"][0]["framework"]["matmul"][0]["wrong"] = 1
     data(snapshot, "receipts")["receipts"] = []
