@@ -121,7 +121,9 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     # A lab's name has 20 letters at most.
     made = Fleet(f"test-{checkout}-{request.module.__name__.rpartition('_')[2]}"[:20])
     lab(made, "down")
-    lab(made, "artifacts", *getattr(request.module, "ARTIFACTS", ()))
-    lab(made, "up", *getattr(request.module, "UP", ()))
-    yield made
-    lab(made, "down")
+    try:
+        lab(made, "artifacts", *getattr(request.module, "ARTIFACTS", ()))
+        lab(made, "up", *getattr(request.module, "UP", ()))
+        yield made
+    finally:
+        lab(made, "down")

@@ -40,6 +40,8 @@ systemctl restart munge {controller} slurmd
 """
 READY = "until sinfo -hN -o %T | grep -c idle | grep -qx {count}; do sleep 0.2; done"
 
+HEARD = "timeout 60 sh -ec 'while sinfo -hN -n {host} -o %T | grep -q \\*; do sleep 0.2; done'"
+
 
 def install(fleet: Fleet, hosts: tuple[str, ...], more: str = "") -> None:
     """Have Slurm on these hosts, each node idle; `more` are further lines of slurm.conf."""
@@ -60,7 +62,7 @@ def install(fleet: Fleet, hosts: tuple[str, ...], more: str = "") -> None:
 
 
 def node(fleet: Fleet, host: str) -> tuple[str, str]:
-    """A node's state and reason, as Slurm has them."""
-    said = fleet.on("lab1", f"sinfo -hN -n {host} -o '%T|%E'").strip()
+    """A node's state and reason, as Slurm has them once it hears of the node (no `*`)."""
+    said = fleet.on("lab1", f"{HEARD.format(host=host)}; sinfo -hN -n {host} -o '%T|%E'").strip()
     state, _, reason = said.partition("|")
     return state, reason

@@ -74,7 +74,8 @@ def mirror(fleet: Fleet, directory: Path) -> Iterator[dict[str, str]]:
         assert server.stdout is not None
         yield yaml.safe_load(server.stdout.readline() + server.stdout.readline())
         # The launcher and the server that it runs.
-        fleet.run("kill", "-INT", "--", f"-{server.pid}")
+        # Not SIGINT, which whoever runs the tests in the background has it ignore.
+        fleet.run("kill", "-TERM", "--", f"-{server.pid}")
 
 
 def lab_hosts(fleet: Fleet) -> dict[str, dict[str, Any]]:

@@ -95,12 +95,14 @@ def host(
         except LabError as error:
             pytest.skip(error.message)
     lab(fleet, "down")
-    lab(fleet, "artifacts", *wanted.artifacts)
-    lab(fleet, "up", "--hosts", "lab1", "--suite", wanted.suite, *wanted.up)
-    fleet.on("lab1", wanted.prepare)
-    fleet.gpufleet("provision", *wanted.words)
-    yield fleet, wanted
-    lab(fleet, "down")
+    try:
+        lab(fleet, "artifacts", *wanted.artifacts)
+        lab(fleet, "up", "--hosts", "lab1", "--suite", wanted.suite, *wanted.up)
+        fleet.on("lab1", wanted.prepare)
+        fleet.gpufleet("provision", *wanted.words)
+        yield fleet, wanted
+    finally:
+        lab(fleet, "down")
 
 
 def runs(fleet: Fleet, wanted: Kind, count: int) -> None:
