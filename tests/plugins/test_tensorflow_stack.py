@@ -494,20 +494,24 @@ for _ in range(2):
     assert done.stdout.splitlines() == ["1 False", "2 False"]
 
 
-@pytest.mark.parametrize(("needed", "status"), [("libcuda.so.1", 0), ("libnowhere.so.1", 1)])
+@pytest.mark.parametrize(("needed", "symbol", "status"), [
+    ("libcuda.so.1", "nothing", 0), ("libnowhere.so.1", "nothing", 1),
+    (None, "cuTensorMapEncodeIm2col", 0), (None, "cublasCreate_v2", 1)])
 def test_a_library_that_lacks_but_the_driver_is_no_failure_of_the_binding(
-    tmp_path: Path, needed: str, status: int
+    tmp_path: Path, needed: str | None, symbol: str, status: int
 ) -> None:
-    """cuDNN 9.28's engines need the driver's own library, and a host may have no GPU."""
+    """cuDNN 9.28's engines need a driver of CUDA 12, and a host may have no GPU."""
     (tmp_path / "_gpufleet_binding.py").write_text(BINDING.read_text())
-    source, stub = tmp_path / "empty.c", tmp_path / "stub.so"
-    source.write_text("")
+    source, stub = tmp_path / "engines.c", tmp_path / "stub.so"
+    source.write_text(f"int {symbol}(void); int (*used)(void) = {symbol};")
     library = tmp_path / "libengines.so.9"
-    for words in (["-o", stub, f"-Wl,-soname,{needed}"],
-                  ["-o", library, "-Wl,--no-as-needed", stub]):
-        subprocess.run(["gcc", "-shared", "-fPIC", source, *words], check=True)
+    empty = tmp_path / "empty.c"
+    empty.write_text(f"int {symbol}(void) {{ return 0; }}")
+    shared = ["gcc", "-shared", "-fPIC"]
+    subprocess.run([*shared, empty, "-o", stub, f"-Wl,-soname,{needed}"], check=True)
+    subprocess.run([*shared, source, "-o", library, *([stub] if needed else [])], check=True)
     (tmp_path / "_gpufleet_binding.json").write_text(json.dumps({"libraries": [str(library)]}))
     done = subprocess.run([sys.executable, "-m", "_gpufleet_binding"], cwd=tmp_path,
                           capture_output=True, text=True, check=False)  # fmt: skip
-    assert done.returncode == status
-    assert (needed in done.stderr) is bool(status)
+    assert done.returncode == status, done.stderr
+    assert ((needed or symbol) in done.stderr) is bool(status)

@@ -11,9 +11,10 @@ very file, whatever LD_LIBRARY_PATH or the linker's cache would have offered.
 
 import sys
 
-# How the dynamic linker begins to say that a host has no driver. cuDNN 9.28 is linked against the
-# driver's library; whether there has to be one is no affair of this environment.
-NO_DRIVER = "libcuda.so.1: cannot open shared object file"
+# How the dynamic linker says that a host has no driver, or one that is too old: the driver's own
+# functions are cuX. cuDNN 9.28 is linked against it; whether there has to be one, and which, is no
+# affair of this environment.
+DRIVER = r"libcuda\.so\.1: cannot open shared object file|undefined symbol: cu[A-Z]"
 
 
 def _document():
@@ -27,13 +28,14 @@ def _document():
 def load():
     """Load the libraries; returns what could not be loaded, in words, but for want of a driver."""
     import ctypes
+    import re
 
     failures = []
     for path in _document()["libraries"]:
         try:
             ctypes.CDLL(path)
         except OSError as error:
-            if not str(error).startswith(NO_DRIVER):
+            if not re.search(DRIVER, str(error)):
                 failures.append(f"{path}: {error}")
     return failures
 
