@@ -84,15 +84,14 @@ def after_night(
                 why = (f"{out} of {len(places)} hosts are out of service already, and most_percent"
                        f" is {percent}")
             else:
-                why = ""
-            if why and nights == limit:  # told once
-                done.append(f"{host} is not drained ({reason}): {why}.")
-            if not why:
                 with _noting(failed):
                     there.drain(host, f"gpufleet {ROOM}: {reason}")
                     out += not places[host].away
                     done.append(f"{host} is drained: {reason}. Once repaired, a healthy night gives"
                                 f" it back; by hand: {there.by_hand(host)}")
+                continue
+            if nights == limit:  # told once
+                done.append(f"{host} is not drained ({reason}): {why}.")
     return done, failed
 
 

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from verify import judge, junit, pulled, report, summary, terminal
 from verify.errors import ConfigurationError
-from verify.session import DEEP_S, Manner, Session, utc_now, verify
+from verify.session import Manner, Session, utc_now, verify
 from verify.slurm import steps
 from verify.verdict import NOT_JUDGED, USAGE
 from verify.wishes import Declared, Question, declared
@@ -234,18 +234,20 @@ def hosts_of(settings: Settings) -> list[Declared]:
     """The hosts and the ways to them, or a `ConfigurationError`."""
     asked = question(settings)
     hosts = declared(asked)
-    if settings.launcher == "slurm":
-        return steps(hosts, asked, settings.deadline_s + (DEEP_S if settings.deep else 0))
-    return hosts
+    return steps(hosts, asked, manner(settings).host_s) if settings.launcher == "slurm" else hosts
+
+
+def manner(settings: Settings) -> Manner:
+    """How the hosts are looked at."""
+    return Manner("full", settings.fanout, settings.deadline_s, settings.deep, settings.topology)
 
 
 def look(settings: Settings, hosts: list[Declared]) -> Session:
     """What each of them is like now; with `pulled`, what it said of itself."""
     if settings.pulled:
         return pulled.session(settings.pulled, hosts, timedelta(hours=settings.pulled_age_h))
-    manner = Manner("full", settings.fanout, settings.deadline_s, settings.deep, settings.topology)
     with terminal.progress(Console(stderr=True), "Looking", len(hosts)) as heard:
-        return verify(hosts, manner, heard)
+        return verify(hosts, manner(settings), heard)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from .command_line import Parser, question
 from .errors import ConfigurationError
 from .local import here, plan_here
 from .pairs import NOTHING, Asked
-from .session import DEEP_S, Manner, Session, offline, verify
+from .session import Manner, Session, offline, verify
 from .slurm import steps
 from .verdict import USAGE
 from .wishes import Declared, declared
@@ -134,7 +134,7 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
     else:
         hosts = [here(question(options))] if options.local else declared(question(options))
         if options.launcher == "slurm":
-            hosts = _steps(hosts, options, asked)
+            hosts = _steps(hosts, options, manner, asked)
         # Before the look: it may take minutes, and nobody wants them lost.
         directory = report.new_directory(options.report)
         with terminal.progress(console, "Looking", len(hosts)) as heard:
@@ -167,12 +167,14 @@ def conclude(
     return judge.exit_status(session.document)
 
 
-def _steps(hosts: list[Declared], options: argparse.Namespace, asked: Asked) -> list[Declared]:
+def _steps(
+    hosts: list[Declared], options: argparse.Namespace, manner: Manner, asked: Asked
+) -> list[Declared]:
     if options.local or options.topology or asked != NOTHING:
         raise ConfigurationError("It goes together neither with --local, nor with --topology, nor"
                                  " with pairs of hosts.", "--launcher slurm",
                                  "Leave one of them out.")
-    return steps(hosts, question(options), options.deadline + (DEEP_S if options.deep else 0))
+    return steps(hosts, question(options), manner.host_s)
 
 
 def _where(options: argparse.Namespace) -> str:

@@ -44,6 +44,11 @@ class Manner:
     # ClusterShell's topology.conf: which hosts are reached through which gateways.
     topology: Path | None = None
 
+    @property
+    def host_s(self) -> float:
+        """How long one host may take, the minutes of load included."""
+        return self.deadline_s + (DEEP_S if self.deep else 0)
+
 
 @packed("snapshot")
 @dataclass
@@ -116,7 +121,7 @@ def probe_config(host: Declared, manner: Manner) -> dict[str, Any]:
     config: dict[str, Any] = {
         "host": host.name,
         "mode": manner.mode,
-        "deadline_s": manner.deadline_s + (DEEP_S if manner.deep else 0),
+        "deadline_s": manner.host_s,
         "deep": manner.deep,
         "expect_gpus": compat.gpus_shown(host.wishes),
         **compat.places(host.wishes),

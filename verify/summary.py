@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .session import HostRun, Session
 from .verdict import Verdict
@@ -39,6 +39,13 @@ class Wrong:
     evidence: str
     # {id: statement}
     checks: Mapping[str, str]
+    hosts: tuple[str, ...]
+
+
+class Provisioned(NamedTuple):
+    """Why Ansible ran, and on which hosts."""
+
+    reasons: list[str]
     hosts: tuple[str, ...]
 
 
@@ -171,13 +178,14 @@ def _proven_on(host: HostRun) -> Iterable[str]:
         yield f"{engine} knows NVIDIA's runtime and keeps containers alive{cards}"
 
 
-def provisioned(session: Session) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Where Ansible ran: the reasons, and the hosts that had them; what befell most hosts first."""
+def provisioned(session: Session) -> list[Provisioned]:
+    """Where Ansible ran; what befell most hosts first."""
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for host, reasons in (session.provisioned or {}).items():
         found[tuple(nameless(reason, host) for reason in reasons)].append(host)
-    return sorted(((tuple(named(reason, hosts, "HOST") for reason in reasons), tuple(hosts))
-                   for reasons, hosts in found.items()), key=lambda row: -len(row[1]))
+    return sorted((
+        Provisioned([named(reason, hosts, "HOST") for reason in reasons], tuple(hosts))
+        for reasons, hosts in found.items()), key=lambda each: -len(each.hosts))
 
 
 def unproven(session: Session) -> list[Unproven]:

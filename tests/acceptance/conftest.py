@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,17 +114,24 @@ def lab(fleet: Fleet, *words: str) -> None:
     fleet.run(ROOT / ".venv" / "bin" / "python", "-m", "lab", *words)
 
 
-@pytest.fixture(scope="module")
-def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """Fresh hosts for one module of tests, which may say in `UP` and `ARTIFACTS` what it needs."""
+@contextmanager
+def fresh(name: str) -> Iterator[Fleet]:
+    """A lab with nothing in it before and after, whatever becomes of it meanwhile."""
     # Of this checkout's own: the same tests may run in another one at the same time.
     checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
     # A lab's name has 20 letters at most.
-    made = Fleet(f"test-{checkout}-{request.module.__name__.rpartition('_')[2]}"[:20])
+    made = Fleet(f"test-{checkout}-{name}"[:20])
     lab(made, "down")
     try:
-        lab(made, "artifacts", *getattr(request.module, "ARTIFACTS", ()))
-        lab(made, "up", *getattr(request.module, "UP", ()))
         yield made
     finally:
         lab(made, "down")
+
+
+@pytest.fixture(scope="module")
+def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    """Fresh hosts for one module of tests, which may say in `UP` and `ARTIFACTS` what it needs."""
+    with fresh(request.module.__name__.rpartition("_")[2]) as made:
+        lab(made, "artifacts", *getattr(request.module, "ARTIFACTS", ()))
+        lab(made, "up", *getattr(request.module, "UP", ()))
+        yield made

@@ -7,7 +7,6 @@ packages. A few runs of one of them are usual, the others and twenty of each are
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 
 from lab import pythons
 from lab.errors import LabError
-from tests.acceptance.conftest import ROOT, Fleet, lab
+from tests.acceptance.conftest import Fleet, fresh, lab
 
 pytestmark = pytest.mark.lab
 RUNS = int(os.environ.get("GPUFLEET_RUNS") or 20)
@@ -81,28 +80,22 @@ def host(
 ) -> Iterator[tuple[Fleet, Kind]]:
     """A fresh host of a kind, provisioned."""
     wanted = KINDS[request.param]
-    # Of this checkout's own, as in conftest.py.
-    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
     # A lock that is made today is not to stay beside the inventory.
     if wanted.suite != "bookworm":
         locks = tmp_path_factory.mktemp("locks")
         wanted = replace(wanted, wishes=json.dumps(
             {**json.loads(wanted.wishes), "gpu_locks_dir": str(locks)}))
-    fleet = Fleet(f"test-{checkout}-healthy")
     for version in set(wanted.up) - {"--python"}:
         try:
             pythons.find(version, os.environ)
         except LabError as error:
             pytest.skip(error.message)
-    lab(fleet, "down")
-    try:
+    with fresh("healthy") as fleet:
         lab(fleet, "artifacts", *wanted.artifacts)
         lab(fleet, "up", "--hosts", "lab1", "--suite", wanted.suite, *wanted.up)
         fleet.on("lab1", wanted.prepare)
         fleet.gpufleet("provision", *wanted.words)
         yield fleet, wanted
-    finally:
-        lab(fleet, "down")
 
 
 def runs(fleet: Fleet, wanted: Kind, count: int) -> None:

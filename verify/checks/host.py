@@ -116,6 +116,10 @@ def _needed(plan: Document, what: str) -> bool:
                for place in places)
 
 
+# What a host can be judged by, besides what is expected of its GPUs.
+DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "environment")
+
+
 @check("host.plan", reads=(), repair=INVENTORY)
 def planned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     """The inventory asks something of this host, and it can be done."""
@@ -123,21 +127,14 @@ def planned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield Finding(
             f"{problem['where']}: {problem['message']}", problem["remedy"], problem["code"]
         )
-    if not any(plan.get(name) for name in DECLARED) and not said(plan["expect"]):
+    # A count of 0 is a word as well.
+    expected = any(value is not None for value in plan["expect"].values())
+    if not expected and not any(plan.get(name) for name in DECLARED):
         yield Finding(
             "Nothing is declared of this host: that it was reached says nothing of its GPUs",
             "see whether the host is in the right groups of the inventory, and their variables"
             " beside it; of one without GPUs say gpu_expect: {count: 0}",
             verdict=Verdict.INCONCLUSIVE)
-
-
-# What a host can be judged by, besides what is expected of its GPUs.
-DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "environment")
-
-
-def said(expect: Document) -> bool:
-    """Whether anything is expected; a count of 0 is a word as well."""
-    return any(value is not None for value in expect.values())
 
 
 # Below this an installation, a log or a login's temporary files fail on the next day.
