@@ -25,10 +25,10 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.table import Table
 
-from verify.connection import command as ssh_command
-from verify.judge import CHECKS
-from verify.session import Manner, probe_config
-from verify.wishes import Question, declared
+from gpufleet.inventory import Question, declared
+from gpufleet.transport.connection import command as ssh_command
+from gpufleet.verification.judge import CHECKS
+from gpufleet.verification.session import Manner, probe_config
 
 from .common import BIN, ENVIRONMENT, ROOT, command, lab
 
@@ -78,15 +78,15 @@ def cost(*words: str | Path, **environment: str) -> Cost:
 def verify(count: int, *words: str) -> Cost:
     """The whole verification of the first so many hosts, as a person starts it."""
     with tempfile.TemporaryDirectory() as reports:
-        return cost(BIN / "python", "-m", "verify", "-i", INVENTORY, "--limit",
+        return cost(BIN / "python", "-m", "gpufleet", "verify", "-i", INVENTORY, "--limit",
                     f"gpu_hosts[0:{count - 1}]", "--report", reports, *words)
 
 
 def record() -> None:
     """Have a Python in the lab host that does nothing but answer with what was seen there."""
     with tempfile.TemporaryDirectory() as reports:
-        said = command(BIN / "python", "-m", "verify", "-i", INVENTORY, "--limit", "gpu_hosts[0]",
-                       "--report", reports)
+        said = command(BIN / "python", "-m", "gpufleet", "verify", "-i", INVENTORY, "--limit",
+                       "gpu_hosts[0]", "--report", reports)
         snapshot, = Path(reports).glob("latest/snapshots/*.json")
         words = f"cat >/dev/null; cat <<'END'\n{snapshot.read_text(encoding='utf-8')}\nEND\n"
     assert "everything that is declared holds" in said, said

@@ -20,9 +20,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fleet.history import History
-from fleet.history_cli import document, parser
-from verify.session import HostRun, Session
+from gpufleet.cli.history import document, parser
+from gpufleet.nightly.history import History
+from gpufleet.verification.session import HostRun, Session
 
 from .common import BIN, command, timed
 
@@ -142,7 +142,7 @@ def measure(rounds: int, console: Console) -> Table:
             "what changed tonight": told(path, lambda history: history.changes()),
             "the charts of the report, 30 nights": told(path, lambda history: history.past()),
         }
-        words = (BIN / "python", "-m", "fleet", "history", "--database", path, "--host", host)
+        words = (BIN / "python", "-m", "gpufleet", "history", "--database", path, "--host", host)
         questions["./gpufleet history --host, whole"] = lambda: command(*words)
         seconds = {name: [both(work) for _ in range(max(3, rounds))]
                    for name, work in questions.items()}

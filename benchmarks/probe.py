@@ -17,8 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from verify.fanout import Target, look
-from verify.wishes import Question, connection_of, declared
+from gpufleet.inventory import Question, connection_of, declared
+from gpufleet.transport.fanout import Target, look
 
 from .common import BIN, INVENTORY, command, lab, timed
 

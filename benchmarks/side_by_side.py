@@ -19,7 +19,7 @@ FIVE = ROOT / "inventory" / "side-by-side"
 HOSTS = {"one stack": (INVENTORY, "lab1"), "five stacks": (FIVE, "lab2")}
 COMMANDS = {
     "ansible-playbook site.yml": (BIN / "ansible-playbook", "playbooks/site.yml"),
-    "verify": (BIN / "python", "-m", "verify"),
+    "verify": (BIN / "python", "-m", "gpufleet", "verify"),
     "gpufleet provision": (ROOT / "gpufleet", "provision"),
     "gpufleet provision --force": (ROOT / "gpufleet", "provision", "--force"),
 }

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from selenium import webdriver
 
-from tests.fleet_documents import fleet
-from verify import report
+from gpufleet.report import directory as report
+from tests.support.fleet_documents import fleet
 
 PLACE = Path(__file__).parent / "screenshots"
 # name: hosts, place in the page, width, height, colours

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from docs.generate import pages, plain, table
+from gpufleet.inventory import Question, declared
+from gpufleet.verification.judge import CHECK_IDS
 from tests.faults.catalogue import faults
-from verify.judge import CHECK_IDS
-from verify.wishes import Question, declared
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,12 +29,12 @@ def test_bars_in_cells_do_not_make_columns() -> None:
 
 
 def test_every_host_of_the_example_inventory_can_be_planned() -> None:
-    import compat  # noqa: PLC0415 (only here)
+    from gpufleet import resolver  # noqa: PLC0415 (only here)  # noqa: PLC0415 (only here)
 
     hosts = declared(Question([str(ROOT / "inventory" / "example")]))
     assert len(hosts) == 33
     for host in hosts:
-        plan = compat.resolve(host.wishes, None, host.name)
+        plan = resolver.resolve(host.wishes, None, host.name)
         assert plan["problems"] == [], host.name
     relic = next(host for host in hosts if host.name.startswith("relic"))
     assert "ProxyJump=deploy@bastion.ber.example.org" in " ".join(relic.connection.ssh_arguments)

@@ -46,7 +46,7 @@ def test_help_names_every_verb() -> None:
 def test_resolve_puts_one_document_on_standard_output_and_the_command_elsewhere() -> None:
     done = type_in("resolve", "--tensorflow", "2.13.1", "--json")
     assert json.loads(done.stdout)["cuda"] == "11.8"
-    assert "$ .venv/bin/python -m compat resolve --tensorflow 2.13.1 --json" in done.stderr
+    assert "$ .venv/bin/python -m gpufleet resolve --tensorflow 2.13.1 --json" in done.stderr
 
 
 def test_the_native_command_s_status_is_kept() -> None:
@@ -80,9 +80,9 @@ def test_artifacts_hands_on_paths_of_the_person_s_own_directory(
     assert launcher.main(fetch) == 0
     assert launcher.main(["artifacts", "serve", "mirror", "--port", "80"]) == 0
     assert [command[1:] for command in commands] == [
-        ["-m", "mirror", "fetch", f"{tmp_path}/mirror", "-i", f"{tmp_path}/hosts.yml",
-         "--from", f"{tmp_path}/Downloads", "--json"],
-        ["-m", "mirror", "serve", f"{tmp_path}/mirror", "--port", "80"],
+        ["-m", "gpufleet", "artifacts", "fetch", f"{tmp_path}/mirror", "-i",
+         f"{tmp_path}/hosts.yml", "--from", f"{tmp_path}/Downloads", "--json"],
+        ["-m", "gpufleet", "artifacts", "serve", f"{tmp_path}/mirror", "--port", "80"],
     ]  # fmt: skip
 
 
@@ -97,8 +97,8 @@ def test_provision_hands_on_what_ansible_is_to_be_told(
     words = ["provision", "-i", "hosts.yml", "--force", "--json", "--tags", "cuda_install", "-C"]
     assert launcher.main(words) == 3
     assert [command[1:] for command in commands] == [
-        ["-m", "fleet", "provision", "-i", f"{tmp_path}/hosts.yml", "--force", "--check", "--json",
-         "--tags", "cuda_install"],
+        ["-m", "gpufleet", "provision", "-i", f"{tmp_path}/hosts.yml", "--force", "--check",
+         "--json", "--tags", "cuda_install"],
     ]  # fmt: skip
 
 

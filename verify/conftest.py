@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
-from verify import judge
-from verify.connection import Connection
-from verify.errors import ConfigurationError
-from verify.pairs import Asked
-from verify.session import Manner, Session, offline, verify
-from verify.wishes import GROUP, Declared, Question, declared
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import GROUP, Declared, Question, declared
+from gpufleet.transport.connection import Connection
+from gpufleet.verification import judge
+from gpufleet.verification.pairs import Asked
+from gpufleet.verification.session import Manner, Session, offline, verify
 
 SESSION = pytest.StashKey[Session]()
 
 
 class Prepared:
-    """A session that `python -m verify` has made already, handed to pytest as a plugin."""
+    """A session that `python -m gpufleet verify` has made already, handed to pytest as a plugin."""
 
     NAME = "gpufleet-prepared"
 

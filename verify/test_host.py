@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from verify import junit
-from verify.verdict import Verdict
+from gpufleet.model.verdict import Verdict
+from gpufleet.report import junit
 
 
 def test_check(entry: dict[str, str]) -> None:

@@ -1,20 +1,17 @@
 # Apache-2.0, see LICENSE
-"""Turn a host's wishes into its plan: the one place where Ansible meets ``compat``."""
+"""Turn a host's wishes into its plan: the one place where Ansible meets ``gpufleet.resolver``."""
 
 from __future__ import annotations
 
 import hashlib
-import sys
 from pathlib import Path
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from compat import changes, gpus_shown, places, resolve, with_locks
+from gpufleet.diff import changes
+from gpufleet.resolver import resolve, with_locks
+from gpufleet.spec.parse import gpus_shown, places
 
 
 def told(problems):
@@ -49,7 +46,9 @@ class ActionModule(ActionBase):
             if name.startswith("gpu_") and name not in ("gpu_plan", "gpu_changes")
         }
         where = places(wishes)
-        looked = self._execute_module("gpu_facts", module_args=where, task_vars=task_vars)
+        looked = self._execute_module(
+            "gpufleet.gpu.gpu_facts", module_args=where, task_vars=task_vars
+        )
         if looked.get("failed") or "snapshot" not in looked:
             result.update(looked, failed=True)
             return result

@@ -3,24 +3,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from compat import restart
-from compat.host import Host
+from gpufleet.diff import restart
+from gpufleet.host_state.host import Host
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class ActionModule(ActionBase):
-    """Looks at the host and decides (``compat.restart``); reloads the modules where that suffices.
+    """Probes the host and decides (``gpufleet.diff.restart``); reloads the modules if that suffices.
 
     Takes the plan; returns what then still is to be done as ``action``, ``because``, ``remedy``.
     The marker of a pending restart is noted before a reboot, and goes when nothing is pending.
@@ -35,14 +30,14 @@ class ActionModule(ActionBase):
         decision, on_disk = self.look(plan)
         reloaded, marked = None, {}
         if decision["action"] == "reload":
-            reloaded = self.module("driver_reload", version=on_disk)
+            reloaded = self.module("gpu_driver_reload", version=on_disk)
             if not self._task.check_mode:
                 decision, on_disk = self.look(plan)
                 if reloaded.get("failed") and decision["action"] == "none":
                     return dict(result, **reloaded)
         if decision["action"] in ("none", "reboot"):
             state = "tried" if decision["action"] == "reboot" else "absent"
-            marked = self.module("reboot_pending", state=state, because=decision["because"])
+            marked = self.module("gpu_reboot_pending", state=state, because=decision["because"])
             if marked.get("failed"):
                 return dict(result, **marked)
         changed = [each.get("changed") for each in (reloaded or {}, marked)]
@@ -65,4 +60,4 @@ class ActionModule(ActionBase):
 
     def module(self, name, **arguments):
         """A module's answer."""
-        return self._execute_module(name, module_args=arguments, task_vars=self.task_vars)
+        return self._execute_module(f"gpufleet.gpu.{name}", module_args=arguments, task_vars=self.task_vars)

@@ -49,7 +49,7 @@ author: [The gpufleet developers]
 
 EXAMPLES = r"""
 - name: Look at the host
-  gpu_facts:
+  gpufleet.gpu.gpu_facts:
   register: looked
 """
 
@@ -61,7 +61,7 @@ snapshot:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.gpufleet_probe import probe
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import probe
 
 
 def main():

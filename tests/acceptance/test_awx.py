@@ -111,7 +111,8 @@ def test_the_suite_runs_there_and_its_status_is_kept(fleet: Fleet, runner: Runne
 
 def test_the_image_s_definition_is_one(tools: Path, tmp_path: Path) -> None:
     subprocess.run(
-        [tools / "ansible-builder", "create", "--file", ROOT / "docs/awx/execution-environment.yml",
+        [tools / "ansible-builder", "create", "--file",
+         ROOT / "contrib/awx/execution-environment.yml",
          "--context", tmp_path],
         check=True, capture_output=True,
     )  # fmt: skip

@@ -19,11 +19,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gpufleet.inventory import Question, declared
+from gpufleet.report import terminal
+from gpufleet.transport.fanout import Outcome
+from gpufleet.verification import judge
+from gpufleet.verification.session import Manner, Session, verify
 from tests.acceptance.conftest import ROOT, Fleet, lab
-from verify import judge, terminal
-from verify.fanout import Outcome
-from verify.session import Manner, Session, verify
-from verify.wishes import Question, declared
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ARTIFACTS = ("--cuda", "8.0")
@@ -168,7 +169,7 @@ def test_a_person_reads_who_it_is(first: Night) -> None:
 def test_the_next_night_says_what_changed_and_nothing_else(
     first: Night, odd: dict[str, Host], tmp_path: Path
 ) -> None:
-    history = pytest.importorskip("fleet.history")
+    history = pytest.importorskip("gpufleet.nightly.history")
     later = {name: said for name, said in odd.items() if name not in {"host001", "host030"}}
     later["host010"] = broken("full")
     with history.History(tmp_path / "history.sqlite") as nights:

@@ -157,7 +157,7 @@ def night(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ni
     """lab2 as a right GPU host, lab1 with servers that people have, and the role's variables."""
     place = tmp_path_factory.mktemp("night")
     provision(fleet)
-    rules = (ROOT / "fleet/prometheus/alerts.yml").read_text()
+    rules = (ROOT / "contrib/prometheus/alerts.yml").read_text()
     assert "28 * 3600" in rules
     for path, text in (
         ("/var/tmp/hook.py", HOOK),

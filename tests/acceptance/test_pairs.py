@@ -129,7 +129,7 @@ def test_the_host_whose_stack_is_broken_is_blamed_and_not_the_other(fleet: Fleet
 def running(fleet: Fleet, more: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
     """A verification, in a session of its own, that has come so far that the two have met."""
     # As the launcher starts it.
-    command = [ROOT / ".venv/bin/python", "-m", "verify", *PAIR, "--json", *more]
+    command = [ROOT / ".venv/bin/python", "-m", "gpufleet", "verify", *PAIR, "--json", *more]
     environment = {**fleet.environment, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     found = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, start_new_session=True)

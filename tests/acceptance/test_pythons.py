@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from gpufleet.model import shape
 from tests.acceptance.conftest import Fleet
-from tests.verify.test_probe import PROBE, as_started, form
-from verify import shape
+from tests.probe.test_probe import PROBE, as_started, form
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 UP = ("--hosts", "lab1", "--suite", "forky")

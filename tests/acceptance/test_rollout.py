@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from fleet.progress import left_behind
+from gpufleet.rollout.progress import left_behind
 from tests.acceptance.conftest import DEADLINE_S, KILL, ROOT, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]

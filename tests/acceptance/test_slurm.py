@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from fleet.drain import after_night
-from fleet.drift import LETTERS
-from fleet.hooks import PROMISE
+from gpufleet.inventory import Question
+from gpufleet.model.verdict import Verdict
+from gpufleet.nightly.drain import after_night
+from gpufleet.nightly.drift import LETTERS
+from gpufleet.rollout.schedulers import PROMISE
 from tests.acceptance import slurm
 from tests.acceptance.conftest import ROOT, Fleet
-from tests.fleet.stand_ins import Past
-from verify.verdict import Verdict
-from verify.wishes import Question
+from tests.support.fleet_stand_ins import Past
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

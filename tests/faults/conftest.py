@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from gpufleet import inventory
+from gpufleet.verification import session
 from lab import driver_repository
 from lab.stubs import library
 from tests.acceptance.conftest import ROOT, Fleet, lab
 from tests.acceptance.conftest import fleet as fleet  # noqa: PLC0414
 from tests.acceptance.test_containers import CARDS
-from verify import session, wishes
-
-from .catalogue import Fault, found
-from .libraries import STAND_INS
+from tests.faults.catalogue import Fault, found
+from tests.faults.libraries import STAND_INS
 
 Checks = dict[str, dict[str, Any]]
 
@@ -43,11 +43,11 @@ class Healthy:
 
     def verify(self, **more: Any) -> Checks:
         """{check: what it says}, by a whole verification: look, plan, judge."""
-        question = wishes.Question((str(ROOT / self.inventory),), "lab1",
+        question = inventory.Question((str(ROOT / self.inventory),), "lab1",
                                    (json.dumps({**self.wishes, **more}),))  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GPUFLEET_LAB", self.fleet.instance)
-            found = session.verify(wishes.declared(question), session.Manner())
+            found = session.verify(inventory.declared(question), session.Manner())
         return {check["id"]: check for check in found.hosts[0].result["checks"]}
 
     def healthy(self) -> Healthy:

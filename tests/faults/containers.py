@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .catalogue import Fault
-from .libraries import PROVISION
+from tests.faults.catalogue import Fault
+from tests.faults.libraries import PROVISION
 
 # Somebody's configuration management wrote the file without what it did not know of.
 FORGET = """

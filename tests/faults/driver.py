@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from verify.checks import CHECKS
-
-from .catalogue import Fault
-from .gpu_host import CARDS, LATER, NODES, GpuHost
+from gpufleet.checks import CHECKS
+from tests.faults.catalogue import Fault
+from tests.faults.gpu_host import CARDS, LATER, NODES, GpuHost
 
 NEWER, OLDER = "550.163.01", "535.216.03"
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .catalogue import Fault
+from tests.faults.catalogue import Fault
 
 PROFILE = "/etc/profile.d/zz-site.sh"
 DEFAULTS = "/etc/systemd/system.conf.d/site.conf"

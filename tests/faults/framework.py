@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .catalogue import Fault
-from .libraries import PROVISION, SILENT, SITE, VENV
+from tests.faults.catalogue import Fault
+from tests.faults.libraries import PROVISION, SILENT, SITE, VENV
 
 # Somebody's hook makes this of TensorFlow: it lists a GPU, and places what is meant for it wherever
 # there is room. All else is the real one, the binding to its toolkit as well.

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .catalogue import Fault
-from .framework_gpu_host import Computing
+from tests.faults.catalogue import Fault
+from tests.faults.framework_gpu_host import Computing
 
 PROCESSOR = "/job:localhost/replica:0/task:0/device:CPU:0"
 OLD = ("Ignoring visible gpu device (device: 0, name: Stand-in GPU, pci bus id: 0000:00:00.0,"

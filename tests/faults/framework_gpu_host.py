@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.verify.conftest import data, document
-from tests.verify.test_checks import with_gpus
-from tests.verify.test_compute import run
-from verify import judge, probe
+from gpufleet.probe import probe
+from gpufleet.verification import judge
+from tests.checks.test_checks import with_gpus
+from tests.support.healthy_host import data, document
+from tests.workload.test_compute import run
 
 INTERPRETER = """\
 #!/bin/sh

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .catalogue import Fault
-from .gpu_host import GpuHost
+from tests.faults.catalogue import Fault
+from tests.faults.gpu_host import GpuHost
 
 Injection = Callable[[GpuHost], None]
 XID = "NVRM: Xid (PCI:0000:01:00): "

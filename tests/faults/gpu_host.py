@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpufleet.probe import probe
+from gpufleet.verification import judge
 from lab.stubs import library
 from lab.stubs.library import Function
-from tests.elf_file import kernel_module
-from tests.smi_text import CUDA, DRIVER, Texts, smi_text
-from tests.verify.conftest import document, with_cards
-from verify import judge, probe
+from tests.support.elf_file import kernel_module
+from tests.support.healthy_host import document, with_cards
+from tests.support.smi_text import CUDA, DRIVER, Texts, smi_text
 
 Document = dict[str, Any]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .catalogue import Fault
-from .libraries import PROVISION
+from tests.faults.catalogue import Fault
+from tests.faults.libraries import PROVISION
 
 FAULTS = [
     Fault("60", "the driver's packages are not held: `apt upgrade` replaces the driver", "host",

@@ -6,7 +6,7 @@ these thought of, as somebody would who wants to fool it.
 
 from __future__ import annotations
 
-from .catalogue import Fault
+from tests.faults.catalogue import Fault
 
 TOOLKIT = "/usr/local/cuda-11.8"
 LIB = f"{TOOLKIT}/targets/x86_64-linux/lib"

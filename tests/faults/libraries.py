@@ -7,7 +7,7 @@ fixture brings. Without a repair of its own a fault is repaired as its remedy sa
 
 from __future__ import annotations
 
-from .catalogue import Fault
+from tests.faults.catalogue import Fault
 
 TOOLKIT = "/usr/local/cuda-11.8"
 LIB = f"{TOOLKIT}/targets/x86_64-linux/lib"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .catalogue import Fault
+from tests.faults.catalogue import Fault
 
 
 def wished(**wishes: Any) -> Any:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.verify import stand_ins
-
-from .catalogue import Fault
-from .conftest import Checks, Prove
-from .framework_gpu import FAULTS
-from .framework_gpu_host import Computing
+from tests.faults.catalogue import Fault
+from tests.faults.conftest import Checks, Prove
+from tests.faults.framework_gpu import FAULTS
+from tests.faults.framework_gpu_host import Computing
+from tests.support import stand_ins
 
 OWN = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement",
        "stack.capability", "stack.matmul", "stack.gpu", "toolkit.cublas", "toolkit.nvrtc",

@@ -6,10 +6,9 @@ import pytest
 
 from tests.acceptance.conftest import Fleet
 from tests.acceptance.conftest import fleet as fleet  # noqa: PLC0414 (a fixture, found by its name)
-
-from .catalogue import Fault, verdicts
-from .conftest import Checks, Prove
-from .invented import FAULTS
+from tests.faults.catalogue import Fault, verdicts
+from tests.faults.conftest import Checks, Prove
+from tests.faults.invented import FAULTS
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 UP = ("--hosts", "lab1")

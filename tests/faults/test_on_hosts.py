@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from . import containers, environment, framework, holds, libraries, plan
-from .catalogue import Fault, verdicts
-from .conftest import Healthy, Prove
+from tests.faults import containers, environment, framework, holds, libraries, plan
+from tests.faults.catalogue import Fault, verdicts
+from tests.faults.conftest import Healthy, Prove
 
 pytestmark = pytest.mark.lab
 UP, ARTIFACTS = ("--hosts", "lab1"), ("--all",)

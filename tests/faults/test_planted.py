@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from verify.checks import CHECKS
-
-from . import driver, gpu
-from .catalogue import Fault, verdicts
-from .conftest import Prove
-from .gpu_host import PLANTED, GpuHost
+from gpufleet.checks import CHECKS
+from tests.faults import driver, gpu
+from tests.faults.catalogue import Fault, verdicts
+from tests.faults.conftest import Prove
+from tests.faults.gpu_host import PLANTED, GpuHost
 
 FAULTS = [*driver.FAULTS, *gpu.FAULTS]
 # What the healthy host is judged by: checks of what is planted, and of packages and receipts.

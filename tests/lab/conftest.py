@@ -12,7 +12,7 @@ import pytest
 
 from lab import libraries, runfile
 from lab.settings import Lab
-from tests.elf_file import shared_library
+from tests.support.elf_file import shared_library
 
 DEVICE_CODE = b"code for a GPU. " * 4096
 HOST_CODE = b"code for the host."

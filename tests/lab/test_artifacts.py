@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import compat
+from gpufleet import resolver
 from lab import artifacts, elf, files
 from lab.errors import LabError
 from lab.progress import Progress
@@ -30,7 +30,7 @@ needs_makeself = pytest.mark.skipif(
 
 def plan(release: str) -> dict[str, list[dict[str, str]]]:
     wishes = {"gpu_stacks": [{"tensorflow": release}], "gpu_accept_nvidia_eula": True}
-    made: dict[str, list[dict[str, str]]] = compat.resolve(wishes)
+    made: dict[str, list[dict[str, str]]] = resolver.resolve(wishes)
     return made
 
 

@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 
 from lab import elf
-from tests.elf_file import shared_library
 from tests.lab.conftest import DEVICE_CODE, HOST_CODE, library_with_device_code
+from tests.support.elf_file import shared_library
 
 
 def test_soname_is_read_from_the_dynamic_section(tmp_path: Path) -> None:

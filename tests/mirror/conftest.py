@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirror.__main__ import main
+from gpufleet.cli.artifacts import main
 
 RUNFILE = "cuda_11.8.0_520.61.05_linux.run"
 ARCHIVE = "cudnn-linux-x86_64-8.6.0.163_cuda11-archive.tar.xz"
@@ -132,13 +132,13 @@ class Desk:
         }
 
     def __call__(self, verb: str, *words: str | Path) -> Call:
-        """`python -m mirror VERB DIR -i INVENTORY WORDS`."""
+        """`python -m gpufleet artifacts VERB DIR -i INVENTORY WORDS`."""
         native = self.words(verb, *words)
         self.capfd.readouterr()
         return Call(main(native), *self.capfd.readouterr())
 
     def words(self, verb: str, *words: str | Path) -> list[str]:
-        """The words after `python -m mirror`, with the inventory written down."""
+        """The words after `python -m gpufleet artifacts`, with the inventory written down."""
         hosts: dict[str, Any] = {"gpu01": {}, "gpu02": {}}
         text = yaml.safe_dump({"gpu_hosts": {"hosts": hosts, "vars": self.variables}})
         self.inventory.write_text(text)

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from mirror import ROOT, needs
+from gpufleet.mirror import needs
+from gpufleet.paths import ROOT
 from tests.mirror.conftest import ARCHIVE, CONTENTS, RUNFILE, Desk, Site, heed_interrupts
 
 SIZE = sum(map(len, CONTENTS.values()))
@@ -90,7 +91,7 @@ def test_a_run_that_was_stopped_is_continued_by_the_next(
     site.cut = {f"/{RUNFILE}": 2 * mebibyte}
     site.hold.clear()
     partial = desk.mirror / f"{RUNFILE}.partial"
-    command = [sys.executable, "-m", "mirror", *desk.words("fetch")]
+    command = [sys.executable, "-m", "gpufleet", "artifacts", *desk.words("fetch")]
     with subprocess.Popen(
         command, cwd=ROOT, stderr=subprocess.DEVNULL, preexec_fn=heed_interrupts  # noqa: PLW1509
     ) as running:

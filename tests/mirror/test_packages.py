@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mirror import __main__, needs, packages
+from gpufleet.cli import artifacts
+from gpufleet.inventory import Question, declared
+from gpufleet.mirror import needs, packages
 from tests.mirror.conftest import ARCHIVE, RUNFILE, Desk, Site, source, wheel
-from verify.wishes import Question, declared
 
 UV = Path(sys.executable).with_name("uv")
 LOCK = "tensorflow-2.13.1-py3.11.lock"
@@ -195,7 +196,7 @@ def test_what_gpufleet_itself_needs_comes_too_and_is_only_read(
 ) -> None:
     own = wheel(site.root / "simple" / "own", "own", "1.0")
     (tmp_path / "requirements.txt").write_text(pin(own))
-    monkeypatch.setattr(__main__, "ROOT", tmp_path)
+    monkeypatch.setattr(artifacts, "ROOT", tmp_path)
     monkeypatch.setenv("UV_DEFAULT_INDEX", f"{site.url}/simple")
     assert stack("fetch", "--with-gpufleet").status == 0
     assert own.name in wheels(stack)

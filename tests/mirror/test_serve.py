@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def command(*words: str | Path) -> list[str | Path]:
     """The native command."""
-    return [sys.executable, "-m", "mirror", "serve", *words]
+    return [sys.executable, "-m", "gpufleet", "artifacts", "serve", *words]
 
 
 @contextmanager

@@ -10,12 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import ansible.module_utils
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
-ansible.module_utils.__path__.append(str(PLUGINS / "module_utils"))
 
 Run = Callable[..., dict[str, Any]]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.compat.test_restart import HELD, NEW, OLD, host, marker, plan
+from tests.diff.test_restart import HELD, NEW, OLD, host, marker, plan
 from tests.plugins.conftest import PLUGINS
 
 SPECIFICATION = importlib.util.spec_from_file_location(
@@ -41,10 +41,11 @@ class Played:
 
     def answer(self, name: str, module_args: Any, task_vars: Any) -> Any:
         """What the modules say."""
+        name = name.removeprefix("gpufleet.gpu.")
         if name == "gpu_facts":
             return {"snapshot": self.looks.pop(0).snapshot}
         self.asked.append((name, module_args.get("version") or module_args.get("state")))
-        return self.reload if name == "driver_reload" else {"changed": True}
+        return self.reload if name == "gpu_driver_reload" else {"changed": True}
 
     def run(self) -> Any:
         """The plugin's answer."""
@@ -55,7 +56,7 @@ def test_a_reload_that_suffices_leaves_nothing_pending() -> None:
     played = Played(host(OLD), host())
     answer = played.run()
     assert (answer["action"], answer["changed"]) == ("none", True)
-    assert played.asked == [("driver_reload", NEW), ("reboot_pending", "absent")]
+    assert played.asked == [("gpu_driver_reload", NEW), ("gpu_reboot_pending", "absent")]
 
 
 def test_a_reload_that_fails_leads_to_a_reboot_that_is_noted_first() -> None:
@@ -65,7 +66,7 @@ def test_a_reload_that_fails_leads_to_a_reboot_that_is_noted_first() -> None:
     assert answer["action"] == "reboot"
     assert not answer.get("failed")
     assert answer["changed"]
-    assert played.asked == [("driver_reload", NEW), ("reboot_pending", "tried")]
+    assert played.asked == [("gpu_driver_reload", NEW), ("gpu_reboot_pending", "tried")]
 
 
 def test_a_reload_that_fails_and_leaves_a_driver_that_runs_is_a_failure() -> None:
@@ -78,7 +79,7 @@ def test_check_mode_looks_once_and_promises_the_reload() -> None:
     played = Played(host(OLD), check=True)
     answer = played.run()
     assert (answer["action"], answer["changed"]) == ("reload", True)
-    assert played.asked == [("driver_reload", NEW)]
+    assert played.asked == [("gpu_driver_reload", NEW)]
 
 
 def test_a_marker_that_is_taken_away_is_a_change() -> None:

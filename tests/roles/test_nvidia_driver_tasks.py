@@ -10,10 +10,11 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
-from compat import changes, facts, resolve
-from tests.compat.documents import KERNEL, gpu_host, wish
-
-from .test_nvidia_driver_vars import trusted, variables
+from gpufleet.catalog import facts
+from gpufleet.diff import changes
+from gpufleet.resolver import resolve
+from tests.roles.test_nvidia_driver_vars import trusted, variables
+from tests.support.host_documents import KERNEL, gpu_host, wish
 
 TASKS = Path(__file__).resolve().parents[2] / "roles" / "nvidia_driver" / "tasks"
 
@@ -88,7 +89,7 @@ def test_what_dnf_brought_has_a_receipt_by_which_the_host_is_left_alone() -> Non
              "__nvidia_driver_seen": {"snapshot": host}}
     record = next(task for task in tasks("redhat_install") if task["name"] == "Write the receipt")
     told = Templar(loader=DataLoader(), variables=known).template(
-        trusted(record["installation_record"]))
+        trusted(record["gpufleet.gpu.gpu_installation_record"]))
     assert told["version"] == "535.261.03"
     assert told["facts"]["repository"]["uri"] == "https://mirror.example/nvidia/"
     assert set(told["facts"]["packages"]) == set(names)

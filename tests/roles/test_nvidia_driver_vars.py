@@ -11,11 +11,11 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from compat import offers
-from compat.host import Host
+from gpufleet.host_state.host import Host
+from gpufleet.resolver import driver_sources
 
 ROLE = Path(__file__).resolve().parents[2] / "roles" / "nvidia_driver"
-SYSTEMS = yaml.safe_load((ROLE.parents[1] / "tests/compat/os_facts.yml").read_text())
+SYSTEMS = yaml.safe_load((ROLE.parents[1] / "tests/support/os_facts.yml").read_text())
 EXPECTED = yaml.safe_load((Path(__file__).parent / "nvidia_driver_vars.yml").read_text())
 
 
@@ -80,7 +80,7 @@ def test_every_system_and_every_branch_that_is_offered_is_written_down() -> None
     """Whatever the resolver may choose, the role knows packages for."""
     assert set(EXPECTED) == set(SYSTEMS)
     for name, facts in SYSTEMS.items():
-        system = offers.of(Host({"sections": {"os": {"state": "ok", "data": facts}}}))
+        system = driver_sources.of(Host({"sections": {"os": {"state": "ok", "data": facts}}}))
         assert system is not None
         for source in ("distro", "nvidia_repo"):
             for offer in system.offers(source):

@@ -1,0 +1,70 @@
+# Apache-2.0, see LICENSE
+"""Which library files a stack must load, dependencies before their users."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import elf_dynamic
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
+
+
+def sub_libraries(folders, soname):
+    """What a library opens by itself without saying so in its header.
+
+    From cuDNN 8 on, ``libcudnn.so.N`` is a shim that opens ``libcudnn_*.so.N`` when it is used, and
+    NVRTC to compile for the GPU that it finds.
+    """
+    stem, _, number = soname.partition(".so.")
+    if stem != "libcudnn":
+        return []
+    patterns = ["libcudnn_*.so." + number] + (["libnvrtc.so.*"] if int(number) >= 8 else [])
+    found = [
+        path
+        for folder in folders
+        for pattern in patterns
+        for path in glob.glob(os.path.join(glob.escape(folder), pattern))
+    ]
+    return sorted({elf(path)["soname"] for path in found} - {None})
+
+
+def elf(path):
+    """What a library says of itself; raises ``StateError`` when it is damaged."""
+    try:
+        return elf_dynamic(path)
+    except ValueError as error:
+        raise StateError("{} is damaged: {}".format(path, error)) from error
+
+
+def libraries_in_order(folders, sonames):
+    """Paths of the libraries with these SONAMEs in ``folders``, each after those it needs.
+
+    Raises ``StateError`` when one is missing or damaged.
+    """
+    order = []
+    visited = set()
+
+    def visit(soname, wanted):
+        if soname in visited:
+            return
+        visited.add(soname)
+        paths = [os.path.join(folder, soname) for folder in folders]
+        path = next(filter(os.path.exists, paths), None)
+        if path is None:
+            if wanted:
+                raise StateError(
+                    "{} is missing in {}; the stack cannot be bound to its libraries.".format(
+                        soname, ", ".join(folders) or "the environment"
+                    )
+                )
+            return  # the system's: libc, libm, libstdc++
+        for name in elf(path)["needed"]:
+            visit(name, False)
+        for name in sub_libraries(folders, soname):
+            visit(name, True)
+        order.append(path)
+
+    for soname in sonames:
+        visit(soname, True)
+    return order

@@ -1,0 +1,1 @@
+../../src/gpufleet/probe/probe.py

@@ -1,0 +1,134 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Bring one artifact into the cache on the control machine, checked, once for the whole fleet."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_artifact
+short_description: Bring an artifact into the cache, checked
+description:
+  - Runs on the control machine. Takes the file from a directory, or downloads it into the cache
+    under a partial name (continuing where an earlier download stopped), checks it and renames it.
+  - Any number of hosts may ask for the same file at once; it is fetched once.
+options:
+  file:
+    description: The artifact's file name.
+    type: str
+    required: true
+  checksum:
+    description: Its checksum as V(ALGORITHM:HEX).
+    type: str
+    required: true
+  url:
+    description: Where it can be had, when there is no O(source).
+    type: str
+    default: ""
+  source:
+    description: A directory that holds it.
+    type: str
+    default: ""
+  cache:
+    description: The directory that downloads are kept in.
+    type: path
+    required: true
+  login_required:
+    description: Whether a person must log in at O(url) to get it.
+    type: bool
+    default: false
+attributes:
+  check_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Fetch the runfile once
+  gpufleet.gpu.gpu_artifact:
+    file: cuda_11.8.0_520.61.05_linux.run
+    checksum: sha256:9223c4af3aebe4a7bbed9abd9b163b03a1b34b855fbc2b4a0d1b706ac09a5a16
+    url: https://developer.download.nvidia.com/compute/cuda/11.8.0/local_installers/cuda_11.8.0_520.61.05_linux.run
+    cache: ~/.cache/gpufleet/artifacts
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+path:
+  description: The checked file.
+  type: str
+  returned: always
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.download import (
+    UnreachableError,
+    download,
+    held,
+    verified,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
+
+
+def obtain(module):
+    """The path of the checked file."""
+    params = module.params
+    if params["source"]:
+        if not os.path.isabs(os.path.expanduser(params["source"])):
+            raise StateError(
+                "gpu_artifacts_source is {source}: name the directory by its absolute "
+                "path.".format(**params)
+            )
+        path = os.path.join(os.path.expanduser(params["source"]), params["file"])
+        if not os.path.isfile(path):
+            raise StateError(
+                "{file} is not in {source}, which gpu_artifacts_source names. Put it there; it can "
+                "be had from {url}.".format(**params)
+            )
+        verified(path, params["checksum"], params["cache"])
+        return path, False
+    path = os.path.join(params["cache"], params["file"])
+    if os.path.isfile(path):
+        verified(path, params["checksum"], params["cache"])
+        return path, False
+    if params["login_required"]:
+        raise StateError(
+            "{file} needs a login with NVIDIA. Get it from {url}, put it into a directory and name "
+            "that in gpu_artifacts_source.".format(**params)
+        )
+    if not module.check_mode:
+        try:
+            download(params["url"], path, params["checksum"], params["cache"])
+        except UnreachableError as error:
+            raise StateError(
+                "{file} is not in the cache and {error}. Restore the connection, or put the file "
+                "into a directory and name that in gpu_artifacts_source.".format(
+                    error=error, **params
+                )
+            ) from error
+    return path, True
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "file": {"type": "str", "required": True},
+            "checksum": {"type": "str", "required": True},
+            "url": {"type": "str", "default": ""},
+            "source": {"type": "str", "default": ""},
+            "cache": {"type": "path", "required": True},
+            "login_required": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    try:
+        with held(os.path.join(params["cache"], "locks", params["file"])):
+            path, changed = obtain(module)
+        module.exit_json(path=path, changed=changed)
+    except (StateError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

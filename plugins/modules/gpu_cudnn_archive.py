@@ -1,0 +1,297 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Install cuDNN from NVIDIA's archive into a toolkit's tree, whole or not at all."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_cudnn_archive
+short_description: Install cuDNN from NVIDIA's archive into a toolkit
+description:
+  - Unpacks the archive beside its destination with path checks, then renames each library and
+    header into the toolkit's tree, readable by everybody, and makes the links anew from the SONAME
+    that each library itself carries. Links are never followed into copies.
+  - Several cuDNN majors may live in one toolkit. Headers and unversioned links belong to the one
+    declared default.
+  - Writes a receipt; repairs what no longer is as the receipt says; finishes what a killed run
+    left; replaces another version of the same major; refuses files that it did not install.
+options:
+  version:
+    description: The full version, such as V(8.6.0.163).
+    type: str
+    required: true
+  major:
+    description: The SONAME's number, such as V(8).
+    type: int
+    required: true
+  toolkit:
+    description: The toolkit's short version, such as V(11.8).
+    type: str
+    required: true
+  path:
+    description: The toolkit's tree.
+    type: path
+    required: true
+  archive:
+    description: The archive on the host.
+    type: path
+    required: true
+  checksum:
+    description: The archive's checksum as V(ALGORITHM:HEX).
+    type: str
+    required: true
+  include_dir:
+    description: The archive's directory of headers.
+    type: str
+    required: true
+  lib_dir:
+    description: The archive's directory of libraries.
+    type: str
+    required: true
+  default:
+    description: Whether headers and unversioned links are this version's.
+    type: bool
+    default: true
+  state_dir:
+    description: Where receipts and journal are kept.
+    type: path
+    default: /var/lib/gpufleet
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Give cuDNN 8.6 to CUDA 11.8
+  gpufleet.gpu.gpu_cudnn_archive:
+    version: 8.6.0.163
+    major: 8
+    toolkit: "11.8"
+    path: /usr/local/cuda-11.8
+    archive: /var/cache/gpufleet/artifacts/cudnn-linux-x86_64-8.6.0.163_cuda11-archive.tar.xz
+    checksum: sha256:bbc396df47294c657edc09c600674d608cb1bfc80b82dcf4547060c21711159e
+    include_dir: cudnn-linux-x86_64-8.6.0.163_cuda11-archive/include
+    lib_dir: cudnn-linux-x86_64-8.6.0.163_cuda11-archive/lib
+"""
+
+RETURN = r"""
+state:
+  description: What was found (absent, foreign, half-installed, changed, installed).
+  type: str
+  returned: always
+because:
+  description: Why, in words.
+  type: str
+  returned: always
+files:
+  description: How many files and links the receipt lists.
+  type: int
+  returned: when installed
+"""
+
+import glob
+import os
+import re
+import shutil
+import tarfile
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
+    ABSENT,
+    carry_out,
+    check_artifact,
+    look,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import elf_dynamic, manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    Installation,
+    StateError,
+    remove_tree,
+)
+
+
+def safe_members(archive, wanted):
+    """The archive's members below the ``wanted`` directories; raises on one that would escape."""
+    for member in archive:
+        name = os.path.normpath(member.name)
+        if os.path.isabs(name) or name.startswith(".."):
+            raise StateError("The archive holds {}, outside of its own tree.".format(member.name))
+        if not any(name.startswith(folder.rstrip("/") + "/") for folder in wanted):
+            continue
+        if member.issym():
+            target = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
+            if os.path.isabs(member.linkname) or target.startswith(".."):
+                raise StateError(
+                    "The archive's link {} leads out of it, to {}.".format(name, member.linkname)
+                )
+        elif not (member.isfile() or member.isdir()):
+            raise StateError("The archive holds {}, which is no plain file.".format(member.name))
+        yield member
+
+
+def unpack(module, place):
+    """Unpack headers and libraries to ``place``; returns the two directories there."""
+    wanted = (module.params["include_dir"], module.params["lib_dir"])
+    try:
+        with tarfile.open(module.params["archive"]) as archive:
+            for member in safe_members(archive, wanted):
+                # Owner, special bits and time stay out: what is ours is root's and plain.
+                member.uid = member.gid = 0
+                member.mode = 0o755 if member.isdir() else 0o644
+                archive.extract(member, place, set_attrs=False)
+    except (tarfile.TarError, EOFError) as error:
+        raise StateError(
+            "{} cannot be unpacked: {}. Remove it from the cache and run again.".format(
+                module.params["archive"], error
+            )
+        ) from error
+    folders = [os.path.join(place, folder) for folder in wanted]
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise StateError("The archive has no directory {}.".format(folder[len(place) + 1 :]))
+    return folders
+
+
+def settle(source, target, mode):
+    """Move a file to its final name in one step, with ``mode``, owned by root."""
+    os.chmod(source, mode)
+    os.chown(source, 0, 0)
+    if os.path.isdir(target) and not os.path.islink(target):
+        raise StateError("{} is a directory; a file of cuDNN's belongs there.".format(target))
+    os.rename(source, target)
+
+
+def link(target, path):
+    """Make a symbolic link in one step, replacing whatever stood there."""
+    partial = path + ".gpufleet-partial"
+    remove_tree(partial)
+    os.symlink(target, partial)
+    os.rename(partial, path)
+
+
+def place_libraries(folder, lib, default):
+    """Rename libraries into ``lib`` and link each SONAME; returns the paths made."""
+    made = []
+    for name in sorted(os.listdir(folder)):
+        source = os.path.join(folder, name)
+        if os.path.islink(source):
+            continue  # made anew below, from the SONAME
+        if ".so" not in name:
+            if default:  # static libraries carry no version in their path
+                settle(source, os.path.join(lib, name), 0o644)
+                made.append(os.path.join(lib, name))
+            continue
+        try:
+            soname = elf_dynamic(source)["soname"]
+        except ValueError as error:
+            raise StateError("The archive's {} is no library: {}".format(name, error)) from error
+        settle(source, os.path.join(lib, name), 0o755)
+        made.append(os.path.join(lib, name))
+        links = []
+        if soname and soname != name:
+            links.append((name, soname))
+        bare = re.sub(r"\.so\..*$", ".so", soname or name)
+        if default and bare != (soname or name):
+            links.append((soname or name, bare))
+        for target, alias in links:
+            link(target, os.path.join(lib, alias))
+            made.append(os.path.join(lib, alias))
+    return made
+
+
+def place_headers(folder, include):
+    """Rename headers into ``include``; returns the paths made."""
+    made = []
+    for name in sorted(os.listdir(folder)):
+        source = os.path.join(folder, name)
+        if os.path.islink(source):
+            link(os.readlink(source), os.path.join(include, name))
+        else:
+            settle(source, os.path.join(include, name), 0o644)
+        made.append(os.path.join(include, name))
+    return made
+
+
+def install(module, installation, state, _lock):
+    """Install and write the receipt; returns the manifest."""
+    root = installation.path
+    lib = os.path.realpath(os.path.join(root, "lib64"))
+    include = os.path.realpath(os.path.join(root, "include"))
+    for folder in (lib, include):
+        if not os.path.isdir(folder):
+            raise StateError("{} is missing: the toolkit is not whole.".format(folder))
+    source = check_artifact(module.params["archive"], module.params["checksum"])
+    before = installation.receipt["manifest"] if installation.receipt else []
+    attempted = (installation.journal or {}).get("version", installation.version)
+    if attempted != installation.version:
+        # A killed run was bringing another version: the linker would prefer a newer one.
+        ending = ".so." + ".".join(attempted.split(".")[:3])
+        for path in glob.glob(os.path.join(lib, "libcudnn*" + ending)):
+            os.unlink(path)
+    installation.begin(fresh=state == ABSENT)
+    if installation.journal["fresh"]:
+        # What a killed first run left may be of another version than is declared now.
+        for path in glob.glob(os.path.join(lib, "libcudnn*.so.%d*" % module.params["major"])):
+            os.unlink(path)
+    # In the toolkit's own tree, so that each file moves by a rename.
+    place = os.path.join(root, ".gpufleet-cudnn-" + installation.ident)
+    remove_tree(place)
+    os.makedirs(place, mode=0o700)
+    headers, libraries = unpack(module, place)
+    made = place_libraries(libraries, lib, module.params["default"])
+    if module.params["default"]:
+        made += place_headers(headers, include)
+    shutil.rmtree(place)
+    names = sorted({os.path.relpath(path, os.path.realpath(root)) for path in made})
+    others = installation.others_manifest()
+    for entry in before:
+        gone = os.path.join(root, entry["path"])
+        if entry["path"] not in names and gone not in others:
+            remove_tree(gone)
+    manifest = manifest_of(root, names)
+    # Header and bare link may have been another major's until now.
+    installation.disown({os.path.join(root, name) for name in names})
+    installation.finish(source, manifest, default=module.params["default"])
+    return manifest
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "version": {"type": "str", "required": True},
+            "major": {"type": "int", "required": True},
+            "toolkit": {"type": "str", "required": True},
+            "path": {"type": "path", "required": True},
+            "archive": {"type": "path", "required": True},
+            "checksum": {"type": "str", "required": True},
+            "include_dir": {"type": "str", "required": True},
+            "lib_dir": {"type": "str", "required": True},
+            "default": {"type": "bool", "default": True},
+            "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    ident = "{toolkit}-{major}".format(**params)
+
+    def found():
+        installation = Installation(
+            "cudnn", ident, params["path"], params["version"], params["state_dir"]
+        )
+        stands = glob.glob(os.path.join(params["path"], "lib64/libcudnn.so.%d*" % params["major"]))
+        declared = {"default": params["default"]}
+        return (installation, *look(installation, bool(stands), params["checksum"], **declared))
+
+    carry_out(
+        module,
+        found,
+        lambda *at: {"files": len(install(module, *at))},
+        "{0}/lib64/libcudnn.so.{1}* stands here already and was not installed by gpufleet, so it "
+        "is left alone. Remove those files, or have them adopted (gpu_cuda_adopt: true), and run "
+        "again.".format(params["path"], params["major"]),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Have the driver's kernel modules for every kernel that this host could start."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_driver_modules
+short_description: Build the driver's kernel modules for every installed kernel
+description:
+  - Sees that every kernel with an image, and the running one, has the modules of the declared
+    version and kind; has DKMS build and install those that are missing or wrong.
+  - Rebuilds an initramfs that would still load nouveau, or another version of the driver, and looks
+    at its contents afterwards.
+  - In a container the running kernel is the machine's, and none of this host's business.
+options:
+  version:
+    description: The driver's exact version.
+    type: str
+    required: true
+  flavour:
+    description: Whether the modules are the open or the proprietary ones; told by their licence.
+    type: str
+    choices: [open, proprietary]
+    required: true
+  headers:
+    description: What the package with a kernel's headers is called; C({kernel}) is its version.
+    type: str
+    default: linux-headers-{kernel}
+  initramfs:
+    description: The command that rebuilds the initramfs of C({kernel}).
+    type: list
+    elements: str
+    default: [update-initramfs, -u, -k, "{kernel}"]
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Build what is missing
+  gpufleet.gpu.gpu_driver_modules:
+    version: 535.261.03
+    flavour: proprietary
+"""
+
+RETURN = r"""
+kernels:
+  description: Versions of the kernels that were looked after.
+  type: list
+  elements: str
+  returned: always
+built:
+  description: Those whose modules were built, or would be in check mode.
+  type: list
+  elements: str
+  returned: always
+initramfs:
+  description: Those whose initramfs was rebuilt, or would be in check mode.
+  type: list
+  elements: str
+  returned: always
+cards:
+  description: How many NVIDIA GPUs are on the PCI bus.
+  type: int
+  returned: always
+"""
+
+import os
+import re
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import end_of_log, free_mib
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
+    Host,
+    container_of,
+    dkms_of,
+    installed_kernels,
+    running_kernel,
+    section_gpus,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError, host_lock
+
+# The licence that modinfo tells: the proprietary modules have NVIDIA's own.
+PROPRIETARY = "NVIDIA"
+# A build that ends with less than this had no room.
+FULL_MIB = 16
+
+
+class Modules:
+    """What is there for each kernel, and what it lacks of the declared driver."""
+
+    def __init__(self, module):
+        self.module, self.params = module, module.params
+        # In mode full the probe looks into each initramfs.
+        self.host = Host({"mode": "full"})
+        self.look()
+
+    def look(self):
+        """See the kernels as they are now."""
+        running = None if container_of(self.host) else running_kernel(self.host)
+        self.kernels = {
+            row["version"]: row for row in installed_kernels(self.host) if is_judged(row, running)
+        }
+
+    def told_by(self, judge):
+        """[(kernel, what a judge says of it)] of those that it says something of."""
+        return [(kernel, why) for kernel, row in self.kernels.items() if (why := judge(row))]
+
+    def wrong(self, row):
+        """What is wrong with a kernel's modules, in words; None where nothing is."""
+        main = next((each for each in row["modules"] if each["name"] == "nvidia"), None)
+        if main is None:
+            return "has no module of the driver"
+        if main["version"] != self.params["version"]:
+            return "has the module of {}".format(main["version"])
+        found = "proprietary" if main["license"] == PROPRIETARY else "open"
+        if main["license"] and found != self.params["flavour"]:
+            return "has the {} module".format(found)
+        return None
+
+    def stale(self, row):
+        """Why a kernel's initramfs has to be rebuilt, in words; None where it has not."""
+        if row["initramfs_nouveau"]:
+            return "would load nouveau"
+        if not row["initramfs"] or not row["modules"]:
+            return None
+        newest = max(os.stat(each["path"]).st_mtime for each in row["modules"])
+        if os.stat(row["initramfs"]).st_mtime >= newest:
+            return None
+        return "has the driver of before" if self.has_driver(row["initramfs"]) else None
+
+    def has_driver(self, initramfs):
+        """Whether an initramfs carries modules of the driver at all."""
+        lister = self.module.get_bin_path("lsinitramfs") or self.module.get_bin_path(
+            "lsinitrd", True
+        )
+        _, listing, _ = self.module.run_command([lister, initramfs])
+        return bool(re.search(r"/nvidia[^/]*\.ko", listing))
+
+    def build(self, kernel):
+        """Have DKMS build and install the modules for a kernel; raises when it cannot."""
+        row, version = self.kernels[kernel], self.params["version"]
+        if not row["headers"]:
+            name = self.params["headers"].format(kernel=kernel)
+            raise StateError(
+                "kernel {}: its headers are not there, so no module can be built, and it would "
+                "start without a driver. Install {}; where no repository has it any more, bring "
+                "the kernel up to date, or remove it (linux-image-{} on Debian).".format(
+                    kernel, name, kernel
+                )
+            )
+        trees = sorted({r["module"] for r in dkms_of(self.host) if r["version"] == version})
+        if not trees:
+            raise StateError(
+                "kernel {}: DKMS does not know the driver {}, so its package with the modules is "
+                "damaged. Reinstall that (apt-get install --reinstall), and run again.".format(
+                    kernel, version
+                )
+            )
+        dkms = self.module.get_bin_path("dkms", True)
+        for tree in trees:
+            words = [dkms, "install", "--force", "{}/{}".format(tree, version), "-k", kernel]
+            status, out, err = self.module.run_command(words)
+            if status:
+                raise StateError(self.told(kernel, tree, out + err))
+
+    def told(self, kernel, tree, said):
+        """Why a build ended, in one message."""
+        free = free_mib("/var/lib/dkms")
+        if free < FULL_MIB or "No space left" in said:
+            cause = "the disk of /var/lib/dkms is full ({} MiB free)".format(free)
+            remedy = "make room there"
+        else:
+            cause = end_of_log(said) or said.strip().splitlines()[-1]
+            remedy = "see in the log why, or declare a branch that knows that kernel"
+        return "kernel {}: DKMS could not build {}: {}. Remedy: {}, and run again.".format(
+            kernel, tree, cause, remedy
+        )
+
+    def rebuild(self, kernel):
+        """Rebuild a kernel's initramfs."""
+        words = [word.format(kernel=kernel) for word in self.params["initramfs"]]
+        status, out, err = self.module.run_command(words)
+        if status:
+            raise StateError(
+                "kernel {}: {} failed: {}".format(
+                    kernel, " ".join(words), (out + err).strip().splitlines()[-1]
+                )
+            )
+
+
+def is_judged(row, running):
+    """Whether a kernel can start this host; a rescue image of the RHEL family has no modules."""
+    return (row["image"] and "rescue" not in row["version"]) or row["version"] == running
+
+
+def carry_out(modules, kernels, act):
+    """Do something for several kernels, each of them; raises with all that went wrong."""
+    wrong = []
+    for kernel, _ in kernels:
+        try:
+            act(kernel)
+        except StateError as error:
+            wrong.append(str(error))
+    modules.look()
+    if wrong:
+        raise StateError("\n".join(wrong))
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "version": {"type": "str", "required": True},
+            "flavour": {"type": "str", "choices": ["open", "proprietary"], "required": True},
+            "headers": {"type": "str", "default": "linux-headers-{kernel}"},
+            "initramfs": {
+                "type": "list",
+                "elements": "str",
+                "default": ["update-initramfs", "-u", "-k", "{kernel}"],
+            },
+        },
+        supports_check_mode=True,
+    )
+    try:
+        modules = Modules(module)
+        lacking = modules.told_by(modules.wrong)
+        if lacking and not module.check_mode:
+            with host_lock():
+                carry_out(modules, lacking, modules.build)
+        still = modules.told_by(modules.wrong)
+        if still and not module.check_mode:
+            raise StateError(
+                "\n".join(
+                    "kernel {} {} still, though DKMS says that it installed {}. See what stands in "
+                    "/lib/modules/{} beside updates/dkms, and take it away.".format(
+                        kernel, why, module.params["version"], kernel
+                    )
+                    for kernel, why in still
+                )
+            )
+        outdated = modules.told_by(modules.stale)
+        if outdated and not module.check_mode:
+            with host_lock():
+                carry_out(modules, outdated, modules.rebuild)
+            left = modules.told_by(modules.stale)
+            if left:
+                raise StateError(
+                    "\n".join(
+                        "initramfs of kernel {} {} still, though it was rebuilt. See which file in "
+                        "/etc/initramfs-tools or /etc/dracut.conf.d brings it in.".format(*each)
+                        for each in left
+                    )
+                )
+        told = ["kernel {} {}".format(*each) for each in lacking]
+        told += ["the initramfs of {} {}".format(*each) for each in outdated]
+        module.exit_json(
+            changed=bool(told),
+            kernels=list(modules.kernels),
+            built=[kernel for kernel, _ in lacking],
+            initramfs=[kernel for kernel, _ in outdated],
+            cards=len(section_gpus(modules.host)["pci"]),
+            diff={"before": "".join(each + "\n" for each in told), "after": ""},
+        )
+    except (StateError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

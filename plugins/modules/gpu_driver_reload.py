@@ -1,0 +1,198 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Exchange the NVIDIA kernel modules for those on disk while the host runs."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_driver_reload
+short_description: Reload the NVIDIA kernel modules
+description:
+  - Unloads the NVIDIA kernel modules, those that depend on others first, loads those on disk, and
+    looks whether they are of the wanted version. Does nothing where that version is loaded.
+  - The driver's own daemons (O(services)) are stopped for it and started again. Whatever else holds
+    a GPU is left alone, and named with its pid and user; nothing was changed then.
+  - Where the modules themselves cannot be exchanged, what was said is kept in the marker of a
+    pending restart.
+options:
+  version:
+    description: The version of the modules on disk.
+    type: str
+    required: true
+  services:
+    description: Units of the driver's own that may be stopped, in the order in which they start.
+    type: list
+    elements: str
+    default: [nvidia-fabricmanager, nvidia-persistenced, nvidia-dcgm, dcgm]
+  state_dir:
+    description: Where the marker is kept.
+    type: path
+    default: /var/lib/gpufleet
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Load the modules that were installed
+  gpufleet.gpu.gpu_driver_reload:
+    version: 550.163.01
+"""
+
+RETURN = r"""
+loaded:
+  description: The version that was loaded before; null where none was.
+  type: str
+  returned: always
+"""
+
+import re
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
+    Host,
+    first_match,
+    holders_of,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError, host_lock
+
+HOST = Host({})
+VERSION = r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s"
+
+
+class HeldError(StateError):
+    """Somebody holds a GPU: no fault of the modules, and over when it ends."""
+
+
+def loaded():
+    """The version of the loaded module; None where none is."""
+    return first_match(VERSION, HOST.text_or_none("/proc/driver/nvidia/version"))
+
+
+def modules():
+    """The loaded NVIDIA modules in the order in which they can go, those that use others first.
+
+    Raises ``StateError`` for a module of somebody else's that uses them.
+    """
+    users = {}
+    for line in (HOST.text_or_none("/proc/modules") or "").splitlines():
+        name, _, _, used_by = line.split()[:4]
+        users[name] = {each for each in used_by.split(",") if each not in ("", "-")}
+    ours = {name for name in users if name == "nvidia" or name.startswith("nvidia_")}
+    foreign = sorted({user for name in ours for user in users[name]} - ours)
+    if foreign:
+        raise StateError("other kernel modules use them: {}".format(", ".join(foreign)))
+    order = []
+    while len(order) < len(ours):
+        order += [name for name in sorted(ours - set(order)) if users[name] <= set(order)]
+    return order
+
+
+def refuse_holders(services):
+    """Raise ``HeldError`` that names who holds a GPU, the units that may be stopped left out."""
+    named = []
+    for row in holders_of(HOST):
+        groups = HOST.text_or_none("/proc/{pid}/cgroup".format(**row)) or ""
+        if not set(re.findall(r"/([^/\n]+)\.service", groups)) & set(services):
+            named.append("{command} (pid {pid} of {user})".format(**row))
+    if named:
+        raise HeldError("the GPU is held by {}".format(", ".join(named)))
+
+
+class Reload:
+    """One exchange of the modules."""
+
+    def __init__(self, module):
+        self.module, self.version = module, module.params["version"]
+
+    def run(self, *words):
+        """Run a command; raises ``StateError`` with what it said."""
+        status, out, err = self.module.run_command(list(words))
+        if status:
+            raise StateError("{}: {}".format(" ".join(words), (err or out).strip() or status))
+
+    def are(self, state):
+        """Those of the units that systemd says this of."""
+        return [
+            unit
+            for unit in self.module.params["services"]
+            if not self.module.run_command(["systemctl", "--quiet", state, unit])[0]
+        ]
+
+    def carry_out(self):
+        """Exchange the modules; whatever comes of it, the daemons are started afterwards."""
+        # Those that are enabled and do not run may have been stopped by a run that was killed.
+        active, enabled, before = self.are("is-active"), self.are("is-enabled"), modules()
+        try:
+            for unit in reversed(active):
+                self.run("systemctl", "stop", unit)
+            # Somebody may have come meanwhile.
+            refuse_holders([])
+            for name in before:
+                self.run("rmmod", name)
+            for name in ["nvidia", "nvidia_uvm", *reversed(before)]:
+                self.run("modprobe", name)
+            if loaded() != self.version:
+                raise StateError(
+                    "modprobe loaded {}, wanted is {}: another module of that name comes first in "
+                    "/lib/modules".format(loaded() or "nothing", self.version)
+                )
+        finally:
+            dead = [
+                unit
+                for unit in self.module.params["services"]
+                if unit in active + enabled
+                and self.module.run_command(["systemctl", "start", unit])[0]
+            ]
+        lost = sorted(set(dead) & set(active))
+        if lost:
+            raise StateError(
+                "{} ran before and cannot be started now: see systemctl status".format(
+                    ", ".join(lost)
+                )
+            )
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "version": {"type": "str", "required": True},
+            "services": {
+                "type": "list",
+                "elements": "str",
+                "default": ["nvidia-fabricmanager", "nvidia-persistenced", "nvidia-dcgm", "dcgm"],
+            },
+            "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
+        },
+        supports_check_mode=True,
+    )
+    version, before = module.params["version"], loaded()
+    told = "kernel module nvidia {}\n"
+    answer = {
+        "loaded": before,
+        "changed": before != version,
+        "diff": {"before": told.format(before or "not loaded"), "after": told.format(version)},
+    }
+    if before == version:
+        module.exit_json(**answer)
+    folder = module.params["state_dir"]
+    try:
+        refuse_holders(module.params["services"])
+        modules()
+        if not module.check_mode:
+            with host_lock(folder):
+                Reload(module).carry_out()
+    except StateError as error:
+        if not module.check_mode and not isinstance(error, HeldError):
+            because = "driver {} is installed".format(version)
+            pending.write(pending.failed(pending.read(folder), because, str(error)), folder)
+        module.fail_json(
+            msg="The kernel modules were not reloaded: {}".format(error), loaded=before
+        )
+    module.exit_json(**answer)
+
+
+if __name__ == "__main__":
+    main()

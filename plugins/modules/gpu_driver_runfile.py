@@ -1,0 +1,240 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Install a driver from NVIDIA's runfile, and remove it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_driver_runfile
+short_description: Install a driver from NVIDIA's runfile
+description:
+  - Runs NVIDIA's installer silently, with DKMS, without what only a desktop needs. The runfile must
+    be on the host and have the declared checksum.
+  - Refuses beside packages of a driver, since each would overwrite the other's files.
+  - A run that was killed is finished by the next one. The installer removes the driver of another
+    runfile by itself.
+options:
+  state:
+    description: V(absent) runs the uninstaller that the runfile left.
+    type: str
+    choices: [present, absent]
+    default: present
+  version:
+    description: The driver's exact version.
+    type: str
+  flavour:
+    description: Which kernel modules are built.
+    type: str
+    choices: [open, proprietary]
+  runfile:
+    description: The runfile on the host.
+    type: path
+  checksum:
+    description: What it must have, as C(sha256:...).
+    type: str
+  tmpdir:
+    description: Where it is unpacked; not mounted noexec.
+    type: path
+    default: /tmp
+  state_dir:
+    description: Where receipts and journal are kept.
+    type: path
+    default: /var/lib/gpufleet
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Install 580.65.06
+  gpufleet.gpu.gpu_driver_runfile:
+    version: 580.65.06
+    flavour: open
+    runfile: /var/cache/gpufleet/artifacts/NVIDIA-Linux-x86_64-580.65.06.run
+    checksum: sha256:0123...
+"""
+
+RETURN = r"""
+version:
+  description: The version that is installed then; null where none is.
+  type: str
+  returned: success
+flavour:
+  description: The kind of its kernel modules.
+  type: str
+  returned: success
+"""
+
+import glob
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
+from ansible_collections.gpufleet.gpu.plugins.module_utils.module import check_artifact
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
+    DRIVER_PACKAGE,
+    Host,
+    dpkg_packages,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    Installation,
+    StateError,
+    host_lock,
+)
+
+LOG = "/var/log/gpufleet-nvidia-installer.log"
+LIBRARIES = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib")
+
+
+def options(flavour, version):
+    """The installer's option for the kind of kernel modules, which changed with branch 560."""
+    if int(version.partition(".")[0]) >= 560:
+        return ["--kernel-module-type=" + flavour]
+    return ["-m=kernel-open"] if flavour == "open" else []
+
+
+def stands(version):
+    """Whether the driver's library of a version is there."""
+    return any(glob.glob("{}/libcuda.so.{}".format(place, version)) for place in LIBRARIES)
+
+
+class Runfile:
+    """The driver that a runfile brings."""
+
+    def __init__(self, module):
+        self.module, self.params = module, module.params
+        self.installation = Installation(
+            "driver", "driver", "/", self.params["version"], self.params["state_dir"]
+        )
+
+    def lacking(self):
+        """What is not as declared, in words; None where nothing is."""
+        receipt = self.installation.receipt
+        if self.installation.half_done:
+            return "an earlier run was stopped half-way"
+        if receipt is None:
+            return "no driver was installed by gpufleet"
+        found = (receipt["source"], receipt["version"], receipt["module"])
+        wanted = ("runfile", self.params["version"], self.params["flavour"])
+        if found != wanted:
+            return "{} {} {} is installed".format(*found)
+        return None if stands(self.params["version"]) else "libcuda.so is gone"
+
+    def run(self, *words):
+        """Run the installer or the uninstaller; raises with the end of its log."""
+        status, out, err = self.module.run_command([*words, "--silent"])
+        if status:
+            raise StateError(
+                "{} ended with status {}: {}. {} has the rest.".format(
+                    words[0], status, told(out + err), LOG
+                )
+            )
+
+    def present(self):
+        """Install."""
+        packages = [row["name"] for row in installed() if DRIVER_PACKAGE.match(row["name"])]
+        if packages:
+            raise StateError(
+                "Packages of a driver are installed ({}), and a runfile would overwrite their "
+                "files. Remove them first: ./gpufleet remove --driver.".format(packages[0])
+            )
+        version, path = self.params["version"], self.params["runfile"]
+        check_artifact(path, self.params["checksum"])
+        self.installation.begin(fresh=not stands(version), source="runfile")
+        pending.require(
+            "driver {} is being installed".format(version), self.installation.state_dir
+        )
+        self.run(
+            "sh",
+            path,
+            "--dkms",
+            "--no-questions",
+            "--ui=none",
+            "--no-opengl-files",
+            "--no-rebuild-initramfs",
+            "--log-file-name=" + LOG,
+            "--tmpdir=" + self.params["tmpdir"],
+            *options(self.params["flavour"], version),
+        )
+        if not stands(version):
+            raise StateError(
+                "the installer said nothing, and left no libcuda.so.{}.".format(version)
+            )
+        self.installation.finish(
+            "runfile",
+            [],
+            branch=version.partition(".")[0],
+            module=self.params["flavour"],
+            packages={},
+            requested=[],
+            repository=None,
+            previous=None,
+            checksum=self.params["checksum"],
+        )
+
+    def absent(self):
+        """Remove, with the uninstaller that stands beside it."""
+        self.installation.begin_removal()
+        self.run(self.module.get_bin_path("nvidia-uninstall", True))
+        self.installation.finish_removal()
+
+
+def installed():
+    """The packages that dpkg knows; none on other systems."""
+    try:
+        return dpkg_packages(Host({}))
+    except OSError:
+        return []
+
+
+def told(text):
+    """The installer's own words: its errors in the log, or what it printed last."""
+    try:
+        with open(LOG, errors="replace") as stream:
+            errors = [line.strip() for line in stream if line.startswith("ERROR:")]
+    except OSError:
+        errors = []
+    return " ".join(errors[:3] or text.strip().splitlines()[-3:]).rstrip(".")
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "version": {"type": "str"},
+            "flavour": {"type": "str", "choices": ["open", "proprietary"]},
+            "runfile": {"type": "path"},
+            "checksum": {"type": "str"},
+            "tmpdir": {"type": "path", "default": "/tmp"},
+            "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
+        },
+        required_if=[("state", "present", ["version", "flavour", "runfile", "checksum"])],
+        supports_check_mode=True,
+    )
+    present = module.params["state"] == "present"
+    try:
+        driver = Runfile(module)
+        receipt = driver.installation.receipt
+        if present:
+            because = driver.lacking()
+        else:
+            known = receipt or driver.installation.journal or {}
+            because = "it is installed" if known.get("source") == "runfile" else None
+        before = "driver {version} from {source}\n".format(**receipt) if receipt else ""
+        after = "driver {} from runfile\n".format(module.params["version"]) if present else ""
+        answer = {
+            "changed": bool(because),
+            "version": module.params["version"],
+            "flavour": module.params["flavour"],
+            "diff": {"before": before, "after": after if because else before},
+        }
+        if because and not module.check_mode:
+            with host_lock(module.params["state_dir"]):
+                getattr(Runfile(module), module.params["state"])()
+        module.exit_json(**answer)
+    except (StateError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

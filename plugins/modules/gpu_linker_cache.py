@@ -1,0 +1,157 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Register library directories with the dynamic linker, and keep its cache true to them."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_linker_cache
+short_description: Register directories with the dynamic linker
+description:
+  - Keeps one file of C(/etc/ld.so.conf.d) to exactly the given directories, and runs C(ldconfig)
+    when the linker's cache does not know a library that stands in one of them, or knows one that
+    no longer stands there.
+options:
+  file:
+    description: The file of ours.
+    type: path
+    required: true
+  directories:
+    description: Directories in the order in which the linker is to prefer them; none removes the
+      file.
+    type: list
+    elements: path
+  without:
+    description: Instead of O(directories), those to take out of the file.
+    type: list
+    elements: path
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Register CUDA 11.8
+  gpufleet.gpu.gpu_linker_cache:
+    file: /etc/ld.so.conf.d/gpufleet-cuda.conf
+    directories: [/usr/local/cuda-11.8/lib64]
+"""
+
+RETURN = r"""
+because:
+  description: What was not as it should be.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
+    elf_dynamic,
+    parse_linker_cache,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    StateError,
+    write_atomically,
+)
+
+CACHE = "/etc/ld.so.cache"
+HEADING = "# Written by gpufleet; one directory a line, the preferred first.\n"
+
+
+def sonames(folder):
+    """The SONAMEs of the libraries that stand in a directory."""
+    names = set()
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        path = os.path.join(folder, name)
+        # ldconfig takes no other names.
+        if not name.startswith(("lib", "ld-")) or ".so" not in name or os.path.islink(path):
+            continue
+        try:
+            names.add(elf_dynamic(path)["soname"])
+        except ValueError:
+            continue  # a linker script, or a damaged library: the receipt's manifest tells
+    return names - {None}
+
+
+def out_of_date(directories):
+    """What the cache does not know of the directories, or knows wrongly, in words."""
+    ours = {os.path.realpath(folder): folder for folder in directories}
+    known = {folder: set() for folder in ours}
+    stale = []
+    for soname, path in cache_entries():
+        folder = os.path.realpath(os.path.dirname(path))
+        if folder not in ours:
+            continue
+        known[folder].add(soname)
+        if not os.path.exists(path):
+            stale.append("{} is in the cache but no longer there".format(path))
+    unknown = [
+        "{}/{} is not in the cache".format(ours[folder], soname)
+        for folder in sorted(ours)
+        for soname in sorted(sonames(folder) - known[folder])
+    ]
+    return stale + unknown
+
+
+def cache_entries():
+    """(SONAME, path) of everything in the linker's cache; nothing where there is none."""
+    if not os.path.exists(CACHE):
+        return []
+    with open(CACHE, "rb") as stream:
+        return parse_linker_cache(stream.read())
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "file": {"type": "path", "required": True},
+            "directories": {"type": "list", "elements": "path"},
+            "without": {"type": "list", "elements": "path"},
+        },
+        mutually_exclusive=[("directories", "without")],
+        required_one_of=[("directories", "without")],
+        supports_check_mode=True,
+    )
+    path, directories = module.params["file"], module.params["directories"]
+    before = ""
+    if os.path.isfile(path):
+        with open(path) as stream:
+            before = stream.read()
+    if directories is None:
+        listed = [line for line in before.splitlines() if line and not line.startswith("#")]
+        directories = [folder for folder in listed if folder not in module.params["without"]]
+    after = HEADING + "".join(folder + "\n" for folder in directories) if directories else ""
+    try:
+        because = ["{} differs".format(path)] if before != after else []
+        because += out_of_date(directories)
+        answer = {
+            "changed": bool(because),
+            "because": because,
+            "diff": {"before": before, "after": after, "before_header": path, "after_header": path},
+        }
+        if not because or module.check_mode:
+            module.exit_json(**answer)
+        if before != after:
+            if after:
+                write_atomically(path, after)
+            else:
+                os.unlink(path)
+        status, out, err = module.run_command([module.get_bin_path("ldconfig", True, ["/sbin"])])
+        left = out_of_date(directories)
+        if status or left:
+            raise StateError(
+                "ldconfig ended with status {} and left: {} {}".format(
+                    status, "; ".join(left) or "nothing", (out + err).strip()
+                )
+            )
+        module.exit_json(**answer)
+    except (StateError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Split GPUs into the declared MIG instances."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_mig_layout
+short_description: Split GPUs into the declared MIG instances
+description:
+  - Switches MIG on or off, and makes exactly the declared instances, each with one compute
+    instance. A GPU that has them is left alone, and so is one of which the layout says nothing.
+  - Instances that something uses cannot be removed. Nothing is killed for it; the message names the
+    GPU, and the next run goes on from there.
+options:
+  layout:
+    description: Profiles such as V(3g.40gb) by the GPU's number, or of C(all); none switches MIG
+      off.
+    type: dict
+    required: true
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Split each GPU into two
+  gpufleet.gpu.gpu_mig_layout:
+    layout: {all: [3g.40gb, 3g.40gb]}
+"""
+
+RETURN = r"""
+gpus:
+  description: Numbers of the GPUs that were split anew, or would be in check mode.
+  type: list
+  elements: int
+  returned: always
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import parse_mig
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
+
+
+class Gpus:
+    """The GPUs, as nvidia-smi tells and splits them."""
+
+    def __init__(self, module):
+        self.module = module
+        self.program = module.get_bin_path("nvidia-smi", True)
+
+    def smi(self, *words):
+        """What nvidia-smi says; raises where it fails."""
+        status, out, err = self.module.run_command([self.program, *words])
+        if status:
+            said = (out + err).strip().splitlines() or ["nothing"]
+            raise StateError(
+                "nvidia-smi {} failed: {}. If the GPU is in use, see by what with nvidia-smi, stop "
+                "that, and run again.".format(" ".join(words), said[-1])
+            )
+        return out
+
+    def look(self):
+        """[{"gpu", "mode", "instances"}] of each."""
+        modes = self.smi("--query-gpu=index,mig.mode.current", "--format=csv,noheader")
+        return parse_mig(modes, self.smi("-L"))
+
+    def split(self, row, wanted):
+        """Give one GPU the wanted instances, by way of none."""
+        gpu = str(row["gpu"])
+        if row["instances"] or (row["mode"] == "on" and wanted):
+            # A run that was stopped may have left instances without a device.
+            for kind, present in (("-dci", "-lci"), ("-dgi", "-lgi")):
+                if "No " not in self.listed(gpu, present):
+                    self.smi("mig", "-i", gpu, kind)
+        if (row["mode"] == "on") != bool(wanted):
+            self.smi("-i", gpu, "-mig", "1" if wanted else "0")
+        if wanted:
+            self.smi("mig", "-i", gpu, "-cgi", ",".join(wanted), "-C")
+
+    def listed(self, gpu, what):
+        """A list of instances; nvidia-smi's word for none is a failure."""
+        _, out, _ = self.module.run_command([self.program, "mig", "-i", gpu, what])
+        return out
+
+
+def differing(rows, layout):
+    """[(row, wanted)] of the GPUs that are not as the layout says."""
+    found = []
+    for row in rows:
+        wanted = layout.get(str(row["gpu"]), layout.get("all"))
+        if wanted is None:
+            continue
+        if wanted and row["mode"] is None:
+            raise StateError(
+                "GPU {} does not know MIG, declared for it is {}. Take it out of gpu_mig.".format(
+                    row["gpu"], ", ".join(wanted)
+                )
+            )
+        same = sorted(row["instances"]) == sorted(wanted) and (row["mode"] == "on") == bool(wanted)
+        if not same:
+            found.append((row, wanted))
+    return found
+
+
+def told(rows):
+    """The instances, for the module's difference."""
+    return "".join(
+        "GPU {}: {}\n".format(row["gpu"], ", ".join(instances) or "no MIG")
+        for row, instances in rows
+    )
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={"layout": {"type": "dict", "required": True}}, supports_check_mode=True
+    )
+    layout = module.params["layout"]
+    try:
+        gpus = Gpus(module)
+        todo = differing(gpus.look(), layout)
+        if not module.check_mode:
+            for row, wanted in todo:
+                gpus.split(row, wanted)
+            left = differing(gpus.look(), layout) if todo else []
+            if left:
+                raise StateError(
+                    "GPU {} was told its instances and has others still. MIG is switched only when "
+                    "the GPU is reset: reboot the host, and run again.".format(left[0][0]["gpu"])
+                )
+        module.exit_json(
+            changed=bool(todo),
+            gpus=[row["gpu"] for row, _ in todo],
+            diff={
+                "before": told([(row, row["instances"]) for row, _ in todo]),
+                "after": told(todo),
+            },
+        )
+    except StateError as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

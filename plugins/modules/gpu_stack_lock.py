@@ -1,0 +1,141 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Resolve a stack's requirements once, with hashes, for the whole fleet."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_stack_lock
+short_description: Resolve a stack's requirements into a lock
+description:
+  - Runs on the control machine. Writes, beside the inventory, a requirements file with the exact
+    version and hashes of every package of a stack, unless it is there already, so that the
+    thousandth host gets the very same set as the first. Keep it in version control; remove it to
+    resolve anew.
+options:
+  path:
+    description: The lock.
+    type: path
+    required: true
+  requirements:
+    description: What to resolve.
+    type: list
+    elements: str
+    required: true
+  python:
+    description: The Python version to resolve for, such as V(3.11).
+    type: str
+    required: true
+  uv:
+    description: The uv program.
+    type: path
+    required: true
+  index_url:
+    description: The Python package index; uv's own setting where this is empty.
+    type: str
+    default: ""
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Resolve TensorFlow 2.13.1
+  gpufleet.gpu.gpu_stack_lock:
+    path: "{{ inventory_dir }}/stacks/tensorflow-2.13.1-py3.11.lock"
+    requirements: [tensorflow==2.13.1]
+    python: "3.11"
+    uv: "{{ ansible_playbook_python | dirname }}/uv"
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+sha256:
+  description: The lock's checksum; empty where check mode did not write it.
+  type: str
+  returned: always
+"""
+
+import fcntl
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    digest_of,
+    write_atomically,
+)
+
+
+def resolve(module):
+    """The lock's text."""
+    params = module.params
+    command = [params["uv"], "pip", "compile", "--generate-hashes", "--no-header"]
+    command += ["--no-emit-index-url", "--no-annotate", "--python-version", params["python"]]
+    command += ["--python-platform", "linux"]
+    # An index's address may carry a password, which others could read in a command.
+    index = {"UV_DEFAULT_INDEX": params["index_url"]} if params["index_url"] else {}
+    text = "\n".join(params["requirements"]) + "\n"
+    status, out, err = module.run_command(
+        [*command, "-"], data=text, binary_data=True, environ_update=index
+    )
+    if status:
+        module.fail_json(
+            msg="The requirements {} cannot be resolved for Python {}: {}".format(
+                ", ".join(params["requirements"]), params["python"], err.strip()
+            )
+        )
+    return heading(params) + out
+
+
+MARK = "Made once by gpufleet; remove to resolve anew."
+
+
+def heading(params):
+    """The first line of a lock: what it was resolved for."""
+    asked = ", ".join(params["requirements"])
+    return "# {} for Python {}. {}\n".format(asked, params["python"], MARK)
+
+
+def check_purpose(module, path):
+    """Refuse a lock of ours that was resolved for something else than is asked now."""
+    with open(path) as stream:
+        first = stream.readline()
+    if MARK in first and first != heading(module.params):
+        module.fail_json(
+            msg="{} was made for '{}', and '{}' is asked now. Remove it to have it resolved anew, "
+            "or give the stack another name.".format(
+                path, first.strip("# \n"), heading(module.params).strip("# \n")
+            )
+        )
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "requirements": {"type": "list", "elements": "str", "required": True},
+            "python": {"type": "str", "required": True},
+            "uv": {"type": "path", "required": True},
+            "index_url": {"type": "str", "default": "", "no_log": True},
+        },
+        supports_check_mode=True,
+    )
+    path = module.params["path"]
+    if not os.path.exists(path) and module.check_mode:
+        module.exit_json(changed=True, sha256="")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    # Hosts ask at the same time: the first resolves, the others wait. The directory itself is
+    # locked, so that no lock file is left beside the inventory.
+    folder = os.open(os.path.dirname(path), os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    changed = not os.path.exists(path)
+    if changed:
+        write_atomically(path, resolve(module))
+    os.close(folder)
+    check_purpose(module, path)
+    module.exit_json(changed=changed, sha256=digest_of(path))
+
+
+if __name__ == "__main__":
+    main()

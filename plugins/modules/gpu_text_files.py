@@ -1,0 +1,263 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Make a host hold exactly the small text files of its plan."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_text_files
+short_description: Hold exactly the declared small text files
+description:
+  - Writes the given files, and removes those that an earlier run wrote and that are no longer among
+    them, with the directories that it had made and that are empty then. Writes a receipt.
+  - A file that somebody else wrote is never overwritten, unless it says the very same.
+  - A run that was killed is finished by the next one.
+options:
+  files:
+    description: Everything that the host is to hold.
+    type: list
+    elements: dict
+    suboptions:
+      path:
+        description: Where it goes.
+        type: path
+        required: true
+      text:
+        description: What it says.
+        type: str
+        required: true
+      mode:
+        description: Its mode.
+        type: str
+        default: "0644"
+      for:
+        description: What it is there for, such as V(toolkit 11.8); none for what all others need.
+        type: str
+  without:
+    description: Instead of O(files), what is gone, such as V(toolkit 11.8); its files go too, and
+      with the last of them those that are for none.
+    type: list
+    elements: str
+  state_dir:
+    description: Where receipts and journal are kept.
+    type: path
+    default: /var/lib/gpufleet
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Hold the files of the plan
+  gpufleet.gpu.gpu_text_files:
+    files: "{{ gpu_plan.environment }}"
+
+- name: Remove those of a toolkit
+  gpufleet.gpu.gpu_text_files:
+    without: [toolkit 11.8]
+"""
+
+RETURN = r"""
+written:
+  description: Files that were written.
+  type: list
+  elements: str
+  returned: always
+removed:
+  description: Files that were removed.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import hashlib
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
+    compare_manifest,
+    manifest_of,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    Installation,
+    StateError,
+    host_lock,
+    make_folder,
+    write_atomically,
+)
+
+
+class Work:
+    """What is there, what is to be written, and what is to go."""
+
+    def __init__(self, params):
+        self.installation = Installation("environment", "files", "/", "1", params["state_dir"])
+        receipt, journal = self.installation.receipt, self.installation.journal
+        known = [document for document in (receipt, journal) if document]
+        # {path: {"sha256", "for"}} of what an earlier run wrote, or was about to.
+        self.ours = {path: row for document in known for path, row in document["texts"].items()}
+        # Directories that we made. What already stands there is nobody's to remove.
+        self.folders = {folder for document in known for folder in document["folders"]}
+        if params["files"] is None:
+            self.planned = {}
+            self.texts = remaining(receipt["texts"] if receipt else {}, params["without"])
+        else:
+            self.planned = {row["path"]: row for row in params["files"]}
+            self.texts = {path: entry(row) for path, row in self.planned.items()}
+        self.changed = {
+            os.path.join("/", row["path"])
+            for row in compare_manifest("/", receipt["manifest"] if receipt else [])
+        }
+        self.write = [path for path in sorted(self.planned) if self.differs(path)]
+        self.remove = sorted(path for path in set(self.ours) - set(self.texts))
+
+    @property
+    def needed(self):
+        """Whether anything is to be done, be it the receipt alone."""
+        receipt = self.installation.receipt
+        recorded = receipt["texts"] if receipt else {}
+        return bool(self.write) or self.installation.half_done or recorded != self.texts
+
+    def differs(self, path):
+        """Whether a file is to be written; raises where somebody else's stands in its place."""
+        row = self.planned[path]
+        there = read(path)
+        if path not in self.ours and os.path.lexists(path) and there != row["text"]:
+            raise StateError(
+                "{0} stands here already and was not written by gpufleet, so it is left alone. "
+                "Move it away (mv {0} {0}.old) and run again.".format(path)
+            )
+        return there != row["text"] or place(path) in self.changed or not has_mode(path, row)
+
+    def diff(self):
+        """Each file that changes, before and after."""
+        after = {path: self.planned[path]["text"] for path in self.write}
+        after.update(dict.fromkeys(self.remove, ""))
+        return [
+            {
+                "before": read(path) or "",
+                "after": after[path],
+                "before_header": path,
+                "after_header": path,
+            }
+            for path in sorted(after)
+        ]
+
+    def do(self):
+        """Write, remove, and tell it in the receipt; none is left of nothing."""
+        for path in self.write:
+            self.folders |= missing_folders(path)
+        entered = {"texts": dict(self.ours, **self.texts), "folders": sorted(self.folders)}
+        if self.installation.half_done:
+            # What a killed run was about to write is still ours, and now this.
+            self.installation.journal.update(entered)
+        self.installation.begin(fresh=False, **entered)
+        for path in self.write:
+            make_folder(os.path.dirname(path))
+            write_atomically(path, self.planned[path]["text"], int(self.planned[path]["mode"], 8))
+        for path in self.remove:
+            if os.path.lexists(path):
+                os.unlink(path)
+        left = []
+        # The deepest first.
+        for folder in sorted(self.folders, reverse=True):
+            if os.path.isdir(folder) and not os.listdir(folder):
+                os.rmdir(folder)
+            elif os.path.isdir(folder):
+                left.append(folder)
+        if not self.texts:
+            self.installation.finish_removal()
+            return
+        self.installation.finish(
+            {"file": "plan"}, self.manifest(), texts=self.texts, folders=sorted(left)
+        )
+
+    def manifest(self):
+        """The files as they stand; of those that were not looked at, what the receipt said."""
+        if self.planned:
+            paths = [os.path.relpath(path, "/") for path in self.texts]
+            entries = manifest_of("/", paths)
+            digests = {place(path): row["sha256"] for path, row in self.texts.items()}
+            return [
+                dict(row, sha256=digests[os.path.join("/", row["path"])]) for row in entries
+            ]
+        kept = {place(path) for path in self.texts}
+        rows = self.installation.receipt["manifest"]
+        return [row for row in rows if os.path.join("/", row["path"]) in kept]
+
+
+def entry(row):
+    """What the receipt says of a file beyond its manifest."""
+    return {"sha256": hashlib.sha256(row["text"].encode()).hexdigest(), "for": row["for"]}
+
+
+def remaining(texts, without):
+    """What stays when something is gone: nothing, if only what is for none would be left."""
+    kept = {path: row for path, row in texts.items() if row["for"] not in without}
+    return kept if any(row["for"] for row in kept.values()) else {}
+
+
+def read(path):
+    """A plain file's text; None where there is none."""
+    if os.path.islink(path) or not os.path.isfile(path):
+        return None
+    with open(path, errors="replace") as stream:
+        return stream.read()
+
+
+def has_mode(path, row):
+    """Whether a file has the declared mode."""
+    return os.stat(path).st_mode & 0o7777 == int(row["mode"], 8)
+
+
+def place(path):
+    """Where a file really stands, as the manifest names it."""
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+
+
+def missing_folders(path):
+    """The directories that have to be made for a file."""
+    folder, found = os.path.dirname(path), set()
+    while not os.path.isdir(folder):
+        found.add(folder)
+        folder = os.path.dirname(folder)
+    return found
+
+
+def main():
+    file = {
+        "path": {"type": "path", "required": True},
+        "text": {"type": "str", "required": True},
+        "mode": {"type": "str", "default": "0644"},
+        "for": {"type": "str"},
+    }
+    module = AnsibleModule(
+        argument_spec={
+            "files": {"type": "list", "elements": "dict", "options": file},
+            "without": {"type": "list", "elements": "str"},
+            "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
+        },
+        mutually_exclusive=[("files", "without")],
+        required_one_of=[("files", "without")],
+        supports_check_mode=True,
+    )
+    try:
+        work = Work(module.params)
+        answer = {
+            "changed": work.needed,
+            "written": work.write,
+            "removed": work.remove,
+            "diff": work.diff(),
+        }
+        if work.needed and not module.check_mode:
+            with host_lock(module.params["state_dir"]):
+                # Another run may have been at it while this one waited for the lock.
+                Work(module.params).do()
+        module.exit_json(**answer)
+    except (StateError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

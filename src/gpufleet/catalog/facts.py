@@ -1,0 +1,168 @@
+"""What goes with what: the fact base in `catalog/data/`, loaded as far as it is asked for.
+
+Every figure there has its source beside it; `None` means that no source read gave it. The data is
+our own and checked by tests, so a file that does not fit is an error of ours and raises as it is
+(KeyError, OSError): nothing here depends on what a user wrote.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from . import versions
+from .records import Architecture, Archive, Branch, Build, Row, Toolkit
+
+DATA = Path(__file__).parent / "data"
+PLATFORM = "linux_x86_64"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def document(name: str) -> Row:
+    """One file of the fact base, such as `toolkits/11.yml`, as it stands there."""
+    # By its package: so it is found in an archive too.
+    text = files(__package__).joinpath("data", name).read_text(encoding="utf-8")
+    loaded: Row = yaml.load(text, Loader=LOADER)
+    return loaded
+
+
+@cache
+def listed(folder: str) -> dict[str, str]:
+    """Every version of `toolkits`, `cudnn` or `tensorflow`, oldest first, with its file's stem."""
+    parts = document(f"{folder}/meta.yml")["parts"]
+    return {version: str(part) for part, members in parts.items() for version in members}
+
+
+def _rows(folder: str, key: str, part: str) -> list[Row]:
+    rows: list[Row] = document(f"{folder}/{part}.yml")[key]
+    return rows
+
+
+def build_versions() -> list[str]:
+    """Every TensorFlow release that has a GPU build, oldest first."""
+    return list(listed("tensorflow"))
+
+
+@cache
+def build(version: str) -> Build | None:
+    """One TensorFlow GPU build, or None when there is no such release."""
+    part = listed("tensorflow").get(version)
+    if part is None:
+        return None
+    rows = _rows("tensorflow", "builds", part)
+    row = next(row for row in rows if row["version"] == version)
+    return Build(_measured(row), _compiled_with(version))
+
+
+def _measured(row: Row) -> Row:
+    """A build with the figures of its own wheel, where a rule has them."""
+    for rule in rules("builds_measured_otherwise"):
+        if row["version"] in rule["versions"]:
+            explained = document("rules.yml")["sources"]
+            told = [explained[key] for key in rule["source"]]
+            return {**row, **rule["figures"], "source": [*row["source"], *told]}
+    return row
+
+
+def _compiled_with(version: str) -> str | None:
+    """The cuDNN that a build was compiled with, where a rule knows it better than the docs."""
+    for rule in rules("cudnn_compiled_with"):
+        if versions.within(version, rule):
+            return str(rule["cudnn"])
+    return None
+
+
+@cache
+def builds() -> tuple[Build, ...]:
+    """Every TensorFlow GPU build, oldest first: reads all of their files."""
+    return tuple(found for version in build_versions() if (found := build(version)) is not None)
+
+
+@cache
+def wheel_bytes(version: str) -> int | None:
+    """The size of a release's wheel, or of the wheel that its facts were inferred from."""
+    found = build(version)
+    if found is None:
+        return None
+    if "wheel" in found.row:
+        return int(found.row["wheel"]["size_bytes"])
+    for row in _rows("tensorflow", "builds", listed("tensorflow")[version]):
+        if row.get("wheel", {}).get("file") == found.row.get("inferred_from"):
+            return int(row["wheel"]["size_bytes"])
+    return None
+
+
+def toolkit_versions() -> list[str]:
+    """Every CUDA toolkit release, oldest first."""
+    return list(listed("toolkits"))
+
+
+@cache
+def toolkit(version: str) -> Toolkit | None:
+    """One CUDA toolkit release, or None."""
+    part = listed("toolkits").get(version)
+    if part is None:
+        return None
+    rows = _rows("toolkits", "toolkits", part)
+    return next(Toolkit(row, PLATFORM) for row in rows if row["version"] == version)
+
+
+def toolkits() -> list[Toolkit]:
+    """Every CUDA toolkit release, oldest first: reads all of their files."""
+    return [found for version in listed("toolkits") if (found := toolkit(version)) is not None]
+
+
+def toolkits_of(prefix: str) -> list[Toolkit]:
+    """The toolkits whose version begins so (`11.8`, `11.8.0`), oldest first."""
+    beginning = [version for version in listed("toolkits") if versions.begins(version, prefix)]
+    return [found for version in beginning if (found := toolkit(version)) is not None]
+
+
+@cache
+def archives(major: int) -> tuple[Archive, ...]:
+    """The cuDNN archives of one major version for this platform, oldest first."""
+    if str(major) not in listed("cudnn").values():
+        return ()
+    rows = _rows("cudnn", "archives", str(major))
+    return tuple(Archive(row) for row in rows if row["platform"] == PLATFORM)
+
+
+@cache
+def branches() -> dict[str, Branch]:
+    """The driver branches by number, oldest first."""
+    return {row["branch"]: Branch(row) for row in document("drivers.yml")["branches"]}
+
+
+@cache
+def architectures() -> tuple[Architecture, ...]:
+    """The GPU architectures, oldest first."""
+    return tuple(Architecture(**row) for row in document("drivers.yml")["architectures"])
+
+
+def rules(name: str) -> Any:
+    """One section of the hand-written rules."""
+    return document("rules.yml")[name]
+
+
+def linked_to_driver(release: str) -> bool:
+    """Whether a TensorFlow build cannot be imported where there is no driver's library."""
+    return any(versions.within(release, rule) for rule in rules("driver_library_linked"))
+
+
+def toolkit_sonames(cuda: str) -> tuple[str, ...]:
+    """What the libraries of toolkit X.Y call themselves; empty where no rule covers it."""
+    for rule in rules("toolkit_sonames"):
+        if versions.within(cuda, rule):
+            return tuple(name.format(short=cuda) for name in rule["names"])
+    return ()
+
+
+def sources(folder: str, keys: list[str]) -> list[str]:
+    """Source keys with their explanation, each `key: what it is`; unexplained ones as they are."""
+    explained = document(f"{folder}/meta.yml")["meta"].get("sources", {})
+    return [f"{each}: {explained[each]}" if each in explained else each for each in keys]

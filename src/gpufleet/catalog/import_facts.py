@@ -1,0 +1,260 @@
+"""Reshape the gathered fact files into `catalog/data/`: a developer's tool, run by hand.
+
+    python gpufleet/catalog/import_facts.py FACTS_DIR [DATA_DIR]
+
+FACTS_DIR holds `cuda_toolkits.yml`, `cudnn_archives.yml`, `tensorflow_builds.yml` and
+`driver_branches.yml`. The same input always gives the same bytes. What it does, and all it does:
+
+- `unknown` becomes null; an explanation in its brackets moves to `<key>_note`;
+- `>=450.80.02` becomes `450.80.02` in fields that are minima already;
+- `not applicable` (minor-version compatibility before CUDA 11) becomes null;
+- rows are sorted by version, then CUDA, then platform, and split by major version (toolkits,
+  cuDNN) or series (TensorFlow), so that a reader loads only what it asks for;
+- libcurand.so.10 moves to `sonames_optional` from TensorFlow 2.14 on (see CURAND_NOTE).
+
+`catalog/data/rules.yml` and `gpus.yml` are written by hand and are not touched.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.version import Version
+
+Row = dict[str, Any]
+
+CURAND_NOTE = (
+    "the wheel's version macros name libcurand.so.10, but TensorFlow's own loader does not look "
+    "for it from 2.14 on: optional (python -m gpufleet measure: its function to open it is gone)"
+)
+INDEX_FILES_NOTE = (
+    "'index file N' in a source: a public file read through a code search index, "
+    "by its number there"
+)
+HEADER = """\
+# {title}
+# Written by gpufleet/catalog/import_facts.py from the gathered facts: do not edit by hand.
+# null: no source read gave the figure. `source` keys are explained in {meta}.
+---
+"""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Block mappings for rows, one line for lists of scalars and for small leaf mappings."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _is_leaf(value: Any) -> bool:
+    if isinstance(value, dict):
+        parts: Iterable[Any] = value.values()
+    elif isinstance(value, list):
+        parts = value
+    else:
+        return True
+    return all(not isinstance(part, dict | list) for part in parts)
+
+
+def _fits_a_line(value: Any) -> bool:
+    return _is_leaf(value) and len(str(value)) < 400
+
+
+def _represent_list(dumper: _Dumper, data: list[Any]) -> yaml.Node:
+    flow = all(not isinstance(part, dict | list) and len(str(part)) < 60 for part in data)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
+
+
+def _represent_dict(dumper: _Dumper, data: Row) -> yaml.Node:
+    flow = len(data) <= 4 and _fits_a_line(data) and len(str(data)) < 200
+    return dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=flow)
+
+
+_Dumper.add_representer(list, _represent_list)
+_Dumper.add_representer(dict, _represent_dict)
+
+
+def clean(value: Any) -> Any:
+    """The value with `unknown` as null, at any depth, and private file numbers made readable."""
+    if isinstance(value, dict):
+        result: Row = {}
+        for key, part in value.items():
+            result[str(key)] = clean(part)
+            if isinstance(part, str) and (match := re.fullmatch(r"unknown \((.*)\)", part)):
+                result[f"{key}_note"] = match.group(1)
+        return result
+    if isinstance(value, list):
+        return [clean(part) for part in value]
+    if isinstance(value, str):
+        if value == "unknown" or value.startswith("unknown ("):
+            return None
+        return re.sub(r"\bstored (public )?(file|id)s?( ids?)?(?= \d)", "index file", value)
+    return value
+
+
+def floor(value: Any) -> str | None:
+    """`>=450.80.02` as `450.80.02`; a figure with words after it keeps the figure; else null."""
+    if not isinstance(value, str) or value.startswith("not applicable"):
+        return None
+    match = re.match(r"(?:>=)?(\d[\d.]*)", value)
+    return match.group(1) if match else None
+
+
+def toolkit(row: Row) -> Row:
+    """One toolkit: installers by platform, the driver's minima as plain versions."""
+    row = clean(row)
+    driver = row["driver"]
+    row["driver"] = {
+        "bundled": driver.pop("bundled_in_runfile"),
+        "minimum": floor(driver.pop("corresponding_min_linux")),
+        "minimum_minor_compat": floor(driver.pop("minor_version_compat_min_linux")),
+        **driver,
+    }
+    platforms = [key for key in row if key.startswith("linux_")]
+    row["installers"] = {key: row.pop(key) for key in platforms}
+    return row
+
+
+def archive(row: Row) -> Row:
+    """One cuDNN archive, with `file` for its name as everywhere else."""
+    row = clean(row)
+    return {"version": row.pop("version"), "file": row.pop("archive"), **row}
+
+
+def build(row: Row) -> Row:
+    """One TensorFlow release: minimum driver as plain versions, optional sonames set apart."""
+    row = clean(row)
+    driver = row["min_driver"]
+    compat = driver.pop("minor_version_compat")
+    row["min_driver"] = {
+        "exact": floor(driver.pop("exact_for_toolkit")),
+        "minor_compat": floor(compat),
+        **driver,
+    }
+    if " in " in compat:
+        row["min_driver"]["minor_compat_note"] = compat
+    row["sonames_optional"] = []
+    if Version(row["version"]) >= Version("2.14.0"):
+        optional = [name for name in row["sonames_required"] if name.startswith("libcurand.")]
+        row["sonames_required"] = [n for n in row["sonames_required"] if n not in optional]
+        row["sonames_optional"] = optional
+        row["sonames_optional_note"] = CURAND_NOTE
+    return row
+
+
+def branch(row: Row) -> Row:
+    """One driver branch, named by its number alone."""
+    row = clean(row)
+    row["branch"] = row["branch"].removeprefix("R")
+    return row
+
+
+def architecture(row: Row) -> list[Row]:
+    """One row of the architectures' life as one row for each figure that differs.
+
+    `8.0/8.6` first known to `11.0/11.1` are two rows; `5.x` stays, for every 5.something.
+    """
+    row = clean(row)
+    capabilities = row["cc"].split("/")
+    first = row.get("first_cuda")
+    words = re.fullmatch(r"([\d.]+) (.*)", first or "")
+    firsts = [words.group(1)] if words else first.split("/") if first else [None]
+    return [
+        {
+            "name": row["arch"],
+            "compute_capability": capability,
+            "first_cuda": firsts[min(position, len(firsts) - 1)],
+            "last_cuda": row.get("last_cuda"),
+            "first_branch": (row.get("first_branch") or "").removeprefix("R") or None,
+            "last_branch": re.sub(r"^R|^ongoing$", "", row.get("last_branch", "")) or None,
+            **({"note": f"first CUDA: {first}"} if words else {}),
+        }
+        for position, capability in enumerate(capabilities)
+    ]
+
+
+def _version_key(row: Row) -> tuple[Version, Version, str]:
+    return (
+        Version(row.get("version") or row["branch"]),
+        Version(row.get("cuda") or "0"),
+        str(row.get("platform")),
+    )
+
+
+def _major(row: Row) -> str:
+    return str(row["version"].split(".")[0])
+
+
+def _series(row: Row) -> str:
+    return ".".join(row["version"].split(".")[:2])
+
+
+def _write(path: Path, title: str, meta: str, document: Any) -> None:
+    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=98, allow_unicode=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(HEADER.format(title=title, meta=meta) + text, encoding="utf-8")
+
+
+def _split(
+    folder: Path, title: str, key: str, rows: list[Row], part_of: Callable[[Row], str]
+) -> dict[str, list[str]]:
+    """Write the rows in files of one part each; return the versions of each part, in order."""
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(part_of(row), []).append(row)
+    for part, members in parts.items():
+        _write(folder / f"{part}.yml", f"{title} {part}", f"{folder.name}/meta.yml", {key: members})
+    return {
+        part: list(dict.fromkeys(row["version"] for row in members))
+        for part, members in parts.items()
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Reshape all four fact files; 2 when called wrongly."""
+    if len(arguments) not in {1, 2}:
+        print(__doc__, file=sys.stderr)
+        return 2
+    source = Path(arguments[0])
+    target = Path(arguments[1]) if len(arguments) == 2 else Path(__file__).parent / "data"
+
+    def read(name: str) -> Row:
+        text = (source / name).read_text(encoding="utf-8")
+        document: Row = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return document
+
+    families: list[tuple[str, str, str, str, Callable[[Row], Row], Callable[[Row], str]]] = [
+        ("toolkits", "cuda_toolkits.yml", "toolkits", "CUDA toolkits", toolkit, _major),
+        ("cudnn", "cudnn_archives.yml", "archives", "cuDNN archives", archive, _major),
+        ("tensorflow", "tensorflow_builds.yml", "builds", "TensorFlow builds", build, _series),
+    ]
+    for folder, name, key, title, reshape, part_of in families:
+        facts = read(name)
+        rows = sorted((reshape(row) for row in facts.pop(key)), key=_version_key)
+        parts = _split(target / folder, title, key, rows, part_of)
+        meta = {**facts.pop("meta"), **facts, "index_files": INDEX_FILES_NOTE}
+        document = {"parts": parts, "meta": clean(meta)}
+        _write(target / folder / "meta.yml", f"{title}: contents, sources", "meta", document)
+    facts = read("driver_branches.yml")
+    rows = sorted((branch(row) for row in facts["branches"]), key=_version_key)
+    lives = facts["meta"].pop("arch_end_of_support")
+    meta = clean({**facts["meta"], "index_files": INDEX_FILES_NOTE})
+    document = {
+        "meta": meta,
+        "architectures": [row for life in lives for row in architecture(life)],
+        "branches": rows,
+    }
+    _write(target / "drivers.yml", "Driver branches and GPU architectures", "meta", document)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""A measurement held against the plan: what differs, in plain words. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from gpufleet import resolver
+from gpufleet.catalog import facts, versions
+
+Row = dict[str, Any]
+
+
+def expected(version: str) -> Row:
+    """What the plan and its facts say of a release, in the fields of a measurement."""
+    answer, build = resolver.release(version), facts.build(version)
+    assert build is not None, version
+    return {
+        "distribution": answer["distribution"],
+        "cuda": answer["cuda"],
+        "cudnn": answer["cudnn"],
+        "sonames": answer["sonames"],
+        "optional": build.sonames_optional,
+        "python": answer["python"],
+        "platform": build.row["wheel_platform_tag"],
+        "sass": build.row["sass_archs"],
+        "ptx": build.row["ptx_archs"],
+        "and_cuda": build.row.get("and_cuda_pins", []),
+        "sha256": {build.row["wheel"]["file"]: build.row["wheel"]["sha256"]}
+        if "wheel" in build.row
+        else {},
+    }
+
+
+def differences(plan: Row, found: Row) -> list[str]:
+    """Each difference between what the plan says and what the wheel says; empty when none."""
+    return [*_versions(plan, found), *_sonames(plan, found), *_lists(plan, found)]
+
+
+def unsaid(found: Row) -> list[str]:
+    """What the wheel does not say, or was not read for: the plan's word for it is not checked."""
+    bare = [name for name in found["opened"] if name.endswith(".so")]
+    return [
+        *(what for key, what in (("cuda", "CUDA"), ("cudnn", "cuDNN")) if found[key] is None),
+        *(["GPU architectures"] if found["sass"] is None else []),
+        *([f"the versions of {', '.join(bare)}"] if bare else []),
+        *(f"what {name} is linked to (not read)" for name in found["unread"]),
+    ]
+
+
+def _versions(plan: Row, found: Row) -> Iterator[str]:
+    cuda, cudnn = found["cuda"], found["cudnn"]
+    if cuda and versions.short(cuda) != versions.short(plan["cuda"]):
+        yield f"CUDA: the plan says {plan['cuda']}, the wheel was built with {cuda}"
+    if cudnn and versions.major(cudnn) != versions.major(plan["cudnn"]):
+        yield f"cuDNN: the plan says {plan['cudnn']}, the wheel was built with {cudnn}"
+    known = plan["sha256"].get(found["wheel"])
+    if known and found["sha256"] and known != found["sha256"]:
+        yield f"{found['wheel']}: the facts know sha256 {known}, the index says {found['sha256']}"
+
+
+def _sonames(plan: Row, found: Row) -> Iterator[str]:
+    told = {*found["linked"], *found["opened"]}
+    # Names without a version stand for whichever the plan says.
+    bare = {name for name in told if name.endswith(".so")}
+    for name in plan["sonames"]:
+        if name not in told and _stem(name) not in bare:
+            yield f"sonames: the plan looks for {name}, the wheel does not"
+    for name in sorted(told - {*plan["sonames"], *plan["optional"]}):
+        if name not in map(_stem, plan["sonames"]):
+            yield f"sonames: the wheel looks for {name}, the plan does not"
+
+
+def _lists(plan: Row, found: Row) -> Iterator[str]:
+    for key, what in (
+        ("python", "Python"),
+        ("platform", "platform tags"),
+        ("sass", "GPU architectures with machine code"),
+        ("ptx", "GPU architectures with PTX"),
+        ("and_cuda", "what the and-cuda extra asks for"),
+    ):
+        if found[key] is None:
+            continue
+        ours, theirs = ({_plain(each) for each in side[key]} for side in (plan, found))
+        if ours - theirs:
+            yield f"{what}: the plan says {', '.join(sorted(ours - theirs))}, the wheel does not"
+        if theirs - ours:
+            yield f"{what}: the wheel says {', '.join(sorted(theirs - ours))}, the plan does not"
+
+
+def _stem(name: str) -> str:
+    """`libcublas.so` of `libcublas.so.11`."""
+    return re.sub(r"\.so\..*", ".so", name)
+
+
+def _plain(text: str) -> str:
+    """A requirement in one form: without brackets and blanks, its bounds in one order."""
+    match = re.match(r"([\w.-]+?)\s*\(?([<>=!~].*?)\)?$", text)
+    return match[1] + ",".join(sorted(match[2].split(","))) if match else text

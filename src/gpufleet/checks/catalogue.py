@@ -1,0 +1,22 @@
+"""The catalogue of checks for the documentation, from the registry itself."""
+
+from __future__ import annotations
+
+from gpufleet.verification.judge import REACHABLE, REACHABLE_STATEMENT
+
+from . import CHECKS, PAIR_CHECKS
+
+
+def markdown() -> str:
+    """A table: id, what must hold, what is read, what repairs it."""
+    rows = [
+        "| check | what must hold | severity | reads | repaired by |",
+        "|-|-|-|-|-|",
+        f"| `{REACHABLE}` | {REACHABLE_STATEMENT} | critical | - | look at the host |",
+    ]
+    rows += [
+        f"| `{check.id}` | {check.statement} | {check.severity} |"
+        f" {', '.join(check.reads) or 'the whole snapshot'} | {check.repair} |"
+        for check in (*CHECKS.values(), *PAIR_CHECKS.values())
+    ]
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,209 @@
+"""GPUs in containers: engine and toolkit as declared, and what a container really sees.
+
+What the engine lacks is said in the sentences of `compat.containers`, by which the next run mends
+it; what a container saw comes from one that the probe started and removed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpufleet.host_state import containers as wanted
+from gpufleet.host_state.host import Host
+from gpufleet.model.verdict import Verdict
+from gpufleet.spec import expectation
+
+from .holders import held
+from .registry import (
+    INVENTORY,
+    REBOOT,
+    Document,
+    Finding,
+    Sections,
+    Seen,
+    check,
+    layout,
+    miscounted,
+    provision,
+    shortened,
+)
+from .stack import products
+
+
+def not_declared(plan: Document) -> str | None:
+    """The excuse where containers are not managed."""
+    return None if plan.get("containers") else "gpu_containers: not set"
+
+
+def no_cards(plan: Document) -> str | None:
+    """The excuse where a container cannot be given a card, or nobody has said how many."""
+    excuse = not_declared(plan)
+    if excuse:
+        return excuse
+    count = plan["containers"]["gpus"]
+    if count is None:
+        return "gpu_expect: not set"
+    return "gpu_expect: {count: 0}" if count == 0 else None
+
+
+@check("containers.runtime", reads=("containers", "receipts"), excuse=not_declared)
+def runtime(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The engine runs, knows NVIDIA's runtime and keeps containers alive; the toolkit is held."""
+    there = seen["containers"]
+    damaged = there["daemon"]["error"] if plan["containers"]["engine"] == "docker" else None
+    if damaged:
+        yield Finding(f"{there['daemon']['path']} cannot be read: {damaged}",
+                      f"on the host: correct {there['daemon']['path']}; then {provision(plan)}")
+    else:
+        for cause in wanted.lacking(plan["containers"], Host(seen.snapshot)):
+            yield Finding(cause[0].upper() + cause[1:], provision(plan))
+    if there["run"] and there["run"]["state"] != "ok":
+        yield _stopped(plan, there["run"])
+    engine, toolkit = there["engine"] or {}, there["toolkit"] or {}
+    yield Seen(f"{engine.get('name')} {engine.get('version')}, storage {engine.get('storage')},"
+               f" cgroups by {engine.get('cgroup_driver')}; runtimes"
+               f" {', '.join(engine.get('runtimes') or []) or 'none'}; toolkit"
+               f" {toolkit.get('version')}")
+
+
+@check("containers.cdi", reads=("containers", "driver"), excuse=no_cards)
+def cdi(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The CDI specification is of the loaded driver, and systemd can find each card's node."""
+    if seen["driver"]["loaded"] is None:
+        yield Finding("No driver is loaded that a specification could be compared with",
+                      "see driver.loaded", verdict=Verdict.INCONCLUSIVE)
+    for cause in wanted.stale(plan["containers"], Host(seen.snapshot)):
+        yield Finding(cause[0].upper() + cause[1:], provision(plan))
+    for spec in seen["containers"]["cdi"]:
+        yield Seen(f"{spec['path']}: driver {spec['driver_version']}, devices"
+                   f" {shortened(spec['devices'])}")
+
+
+def ran(plan: Document, seen: Sections) -> tuple[dict[str, Any], Finding | None]:
+    """What a container saw, and why there is nothing to judge."""
+    run = seen["containers"]["run"]
+    if run is None and seen.snapshot["mode"] != "full":
+        return {}, Finding(
+            f"No container was started: the snapshot is of mode '{seen.snapshot['mode']}'",
+            "./gpufleet verify (it takes snapshots of mode 'full')", verdict=Verdict.INCONCLUSIVE)
+    if run is None:
+        return {}, Finding("No container was started: the engine does not answer",
+                           "see containers.runtime", verdict=Verdict.INCONCLUSIVE)
+    return run, None
+
+
+def _stopped(plan: Document, run: dict[str, Any]) -> Finding:
+    """Why a container did not come to the end of its trial."""
+    hung = run["state"] == "hung"
+    return Finding(
+        f"A container {'hung' if hung else 'could not be run'}: {run['error']}",
+        "on the host: try nvidia-docker run by hand, and read journalctl -u docker;"
+        f" then {provision(plan)}", verdict=Verdict.HUNG if hung else Verdict.FAIL)
+
+
+def _cards(plan: Document, gpus: list[dict[str, Any]], when: str) -> Iterator[Finding | Seen]:
+    count = plan["containers"]["gpus"]
+    shut = [f"{card['node']} ({card['error']})" for card in gpus if card["error"]]
+    if shut:
+        yield Finding(
+            f"{when} a container may not open {shortened(shut)}",
+            f"{provision(plan)} (it makes the links in /dev/char); then start the containers anew",
+            "\n".join(shut))
+    if len(gpus) != count:
+        yield Finding(
+            f"{when} a container sees {len(gpus)} GPUs, declared are {count}",
+            "see gpu.count and driver.loaded; if the host has that many: correct gpu_expect in"
+            " the inventory")
+    yield Seen(f"{when} a container opens {len(gpus) - len(shut)} of {count} GPUs")
+
+
+@check("containers.gpus", reads=("containers",), excuse=no_cards)
+def gpus(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """A container that is given all GPUs opens exactly as many as are declared."""
+    run, problem = ran(plan, seen)
+    if problem:
+        yield problem
+    elif run["state"] != "ok" and not run["gpus"]:
+        yield _stopped(plan, run)
+    else:
+        yield from _cards(plan, run["gpus"], "Freshly started,")
+
+
+@check("containers.reload", reads=("containers",), repair=REBOOT, excuse=no_cards)
+def reload(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """A running container keeps its GPUs when systemd reloads its units."""
+    run, problem = ran(plan, seen)
+    missing = seen["containers"]["dev_char"]["missing"]
+    if problem:
+        yield problem
+    elif missing:
+        # Not tried, since it would take the cards from other people's containers.
+        yield Finding(
+            f"Without {shortened(missing)} running containers lose their GPUs at the next"
+            " systemctl daemon-reload", f"{provision(plan)} (it makes the links)")
+    elif run["reload"] is None:
+        yield Finding("The reload was not tried: the container did not come that far",
+                      "see containers.gpus", verdict=Verdict.INCONCLUSIVE)
+    elif run["reload"]["error"]:
+        yield Finding(f"systemctl daemon-reload failed: {run['reload']['error']}",
+                      "on the host: systemctl daemon-reload", verdict=Verdict.INCONCLUSIVE)
+    else:
+        yield from _cards(plan, run["reload"]["gpus"], "After a daemon-reload")
+
+
+def no_framework(plan: Document) -> str | None:
+    """The excuse where there is no TensorFlow to be run in a container."""
+    excuse = not_declared(plan)
+    if excuse or plan["stacks"] or plan["containers"]["image"]:
+        return excuse
+    return "gpu_stacks: [], and gpu_containers has no image"
+
+
+@check("containers.matmul", reads=("containers",), repair=INVENTORY, excuse=no_framework)
+def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """TensorFlow multiplies matrices in a container, on each declared GPU, with exact results."""
+    run, problem = ran(plan, seen)
+    if problem:
+        yield problem
+        return
+    if run["state"] != "ok":
+        yield _stopped(plan, run)
+        return
+    if plan["stacks"]:
+        yield from _computed(plan, seen, run["stack"] or "a stack", run["framework"])
+    image = plan["containers"]["image"]
+    tried = run["image"] or {}
+    if image and not tried.get("present"):
+        yield Finding(f"The image {image} is not on the host: it was not tried",
+                      f"on the host: {plan['containers']['engine']} pull {image}",
+                      verdict=Verdict.INCONCLUSIVE)
+    elif image:
+        yield from _computed(plan, seen, image, tried["framework"])
+
+
+def _computed(
+    plan: Document, seen: Sections, name: str, told: dict[str, Any] | None
+) -> Iterator[Finding | Seen]:
+    """The products that TensorFlow made in a container, one for each device."""
+    if told is None:
+        yield Finding("There is no stack on the host to be run in a container",
+                      f"see stack.release; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
+        return
+    if told["state"] != "ok":
+        hung = told["state"] == "hung"
+        busy = held(f"{name} in a container", {"error": told["error"]}, seen)
+        yield (None if hung else busy) or Finding(
+            f"TensorFlow of {name} {'hangs' if hung else 'does not run'} in a container:"
+            f" {told['error']}", f"see stack.matmul, and containers.gpus; {provision(plan)}",
+            verdict=Verdict.HUNG if hung else Verdict.FAIL)
+        return
+    if not told["matmul"]:
+        yield Finding(f"TensorFlow of {name} multiplied nothing in a container",
+                      "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
+    yield from products(plan, seen, {"name": f"{name} in a container"}, told["matmul"])
+    cards = [entry for entry in told["matmul"] if "gpu" in entry["requested"].lower()]
+    count = expectation.shown(plan["containers"]["gpus"], layout(plan))
+    if count is not None and miscounted(plan, len(cards), count):
+        yield Finding(f"In a container {name} computed on {len(cards)} GPUs, declared are {count}",
+                      "see containers.gpus, and gpu.count")

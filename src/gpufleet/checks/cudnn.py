@@ -1,0 +1,163 @@
+"""cuDNN: the planned version, its links, its files, readable by every user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from gpufleet.catalog import versions
+from gpufleet.model.verdict import Verdict
+
+from .registry import (
+    Document,
+    Finding,
+    Sections,
+    Seen,
+    check,
+    closed,
+    found_here,
+    no_cudnn,
+    provision,
+    silent,
+    unchanged,
+)
+
+
+def planned_trees(plan: Document, seen: Sections) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Each tree that should hold cuDNN, with the planned cuDNNs of it."""
+    trees = {tree["toolkit"]: tree for tree in seen["cudnn"]["trees"]}
+    nothing: dict[str, list[Any]] = {"headers": [], "libraries": [], "links": [], "loaded": [],
+                                     "closed": []}
+    for path in dict.fromkeys(entry["toolkit_path"] for entry in plan["cudnn"]):
+        wanted = [entry for entry in plan["cudnn"] if entry["toolkit_path"] == path]
+        yield wanted, trees.get(path, {"toolkit": path, **nothing})
+
+
+@check("cudnn.present", reads=("cudnn",), excuse=no_cudnn)
+def present(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Declared version, header and the library's own word about its version are the same."""
+    for wanted, tree in planned_trees(plan, seen):
+        for entry in wanted:
+            yield from _library(plan, entry, tree)
+            if entry["default"]:
+                yield from _header(plan, entry, tree)
+        for library in tree["libraries"]:
+            if library["error"] or not library["soname"]:
+                reason = library["error"] or "it has no SONAME, by which programs ask for it"
+                yield Finding(f"{library['path']} is no whole library: {reason}", provision(plan))
+
+
+def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Finding | Seen]:
+    opened = [found for found in tree["loaded"] if found["soname"] == entry["soname"]]
+    if not opened:
+        yield Finding(
+            f"cuDNN {entry['short']} is not in {tree['toolkit']}: no library is named"
+            f" {entry['soname']}",
+            provision(plan),
+        )
+    # The library that is asked opens the others by their soname alone, whatever version they are.
+    for library in tree["libraries"]:
+        told = library["path"].rpartition(".so.")[2]
+        if (library["soname"] or "").endswith(f".so.{entry['major']}") and "." in told and (
+                not versions.begins(told, entry["short"])):
+            yield Finding(f"{library['path']} is of another version than cuDNN {entry['short']}",
+                          f"on the host: move it away; then {provision(plan)}")
+    for found in opened:
+        if found["error"]:
+            yield silent(found["path"], found["error"]) or Finding(
+                f"{found['path']} cannot be opened: {found['error']}", provision(plan))
+        # The names of old archives say no more than 6.0, their libraries 6.0.21.
+        elif not versions.begins(str(found["version"]), entry["short"]):
+            yield Finding(
+                f"{found['path']} says it is cuDNN {found['version']}, declared is"
+                f" {entry['short']}",
+                provision(plan),
+            )
+        yield Seen(f"{found['path']}: cudnnGetVersion {found['version']}")
+
+
+def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding | Seen]:
+    if not tree["headers"]:
+        yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan))
+    for header in tree["headers"]:
+        if not versions.begins(str(header["version"]), entry["short"]):
+            says = f"says {header['version']}" if header["version"] else "names no version"
+            yield Finding(
+                f"{header['path']} {says}, declared is {entry['short']}: programs compiled here"
+                " would expect another cuDNN than they find",
+                provision(plan),
+            )
+        yield Seen(f"{header['path']}: {header['version']}")
+
+
+@check("cudnn.files", reads=("receipts",),
+       excuse=lambda plan: no_cudnn(plan) or found_here(plan, "cudnn"))
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Every file of each cuDNN is as it was installed."""
+    for entry in plan["cudnn"]:
+        yield from unchanged(
+            plan, seen["receipts"], "cudnn", f"{entry['toolkit']}-{entry['major']}",
+            entry["toolkit_path"],
+        )
+
+
+@check("cudnn.links", reads=("cudnn",), excuse=no_cudnn)
+def links(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Each cuDNN library is reached by a link of the name that it bears inside, its SONAME."""
+    for wanted, tree in planned_trees(plan, seen):
+        for cause in _bad_links(wanted, tree):
+            yield Finding(cause, f"{provision(plan)} (it recreates the links)")
+        yield Seen(f"{tree['toolkit']}: {len(tree['libraries'])} libraries,"
+                   f" {len(tree['links'])} links")
+
+
+def _bad_links(wanted: list[Any], tree: Document) -> Iterator[str]:
+    targets = {link["path"]: link["target"] for link in tree["links"]}
+    files = {library["path"]: library for library in tree["libraries"]}
+    for link in tree["links"]:
+        if not link["exists"]:
+            yield f"{link['path']} leads to {link['target']}, which is not there"
+    for path, library in files.items():
+        soname = library["soname"]
+        name = str(PurePosixPath(path).with_name(soname)) if soname else path
+        if name == path:
+            continue
+        if name in files:
+            yield (f"{name} is a copy, no link to {PurePosixPath(path).name}: the two can come to"
+                   " differ")
+        elif name not in targets:
+            yield f"{name} is missing: no link of that name leads to {PurePosixPath(path).name}"
+        elif _end(name, targets) not in files and any(
+            link["path"] == name and link["exists"] for link in tree["links"]
+        ):
+            yield f"{name} leads out of its directory, to {targets[name]}"
+    for entry in wanted:
+        if not files:
+            yield f"{entry['soname']} is missing: {tree['toolkit']} holds no cuDNN library"
+        # What the compiler's -lcudnn takes: it belongs to the default of this toolkit.
+        places = {str(PurePosixPath(path).parent) for path in files}
+        for place in sorted(places if entry["default"] else ()):
+            end = files.get(_end(f"{place}/libcudnn.so", targets))
+            if end is None or end["soname"] != entry["soname"]:
+                yield f"{place}/libcudnn.so is no link to {entry['soname']}"
+
+
+def _end(path: str, targets: dict[str, str]) -> str:
+    """Where a chain of links ends."""
+    for _ in range(len(targets)):
+        if path not in targets:
+            break
+        target = targets[path]
+        path = target if target.startswith("/") else str(PurePosixPath(path).with_name(target))
+    return path
+
+
+@check("cudnn.readable", reads=("cudnn",), severity="major", excuse=no_cudnn)
+def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Every user of the host can read cuDNN's libraries and header."""
+    for _, tree in planned_trees(plan, seen):
+        if not tree["libraries"]:
+            yield Finding(f"{tree['toolkit']} holds no cuDNN library to look at", provision(plan),
+                          verdict=Verdict.INCONCLUSIVE)
+        yield from closed([(f"cuDNN in {tree['toolkit']}", tree)])

@@ -1,0 +1,176 @@
+"""The driver: installed, held, built for every kernel, loaded, and served by its daemons.
+
+What is wrong is told by `compat.driver_packages` and the like, which also tell a run what to do
+about it. What needs a card is excused by `gpu_expect: {count: 0}`, what is only demanded of a
+driver that gpufleet installs by the declaration that it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpufleet.host_state import driver_kernels, driver_packages, driver_running, driver_state
+from gpufleet.host_state.host import Host
+from gpufleet.model.verdict import Verdict
+
+from .registry import (
+    LOOK,
+    REBOOT,
+    Document,
+    Finding,
+    Sections,
+    Seen,
+    check,
+    declared_none,
+    findings,
+    shortened,
+    unchanged,
+)
+
+# -- excuses --------------------------------------------------------------------------------------
+
+
+def _not_managed(plan: Document) -> str | None:
+    if driver_state.managed(plan):
+        return None
+    return _source(plan) if _preinstalled(plan) else "gpu_driver: not set"
+
+
+def _not_installed_by_packages(plan: Document) -> str | None:
+    excuse = _not_managed(plan)
+    packaged = excuse or plan["driver"]["source"] in driver_state.PACKAGED
+    return excuse if packaged else _source(plan)
+
+
+def _not_declared(plan: Document) -> str | None:
+    return None if _preinstalled(plan) else _not_managed(plan)
+
+
+def _preinstalled(plan: Document) -> bool:
+    return bool(plan["driver"]) and plan["driver"].get("source") == "preinstalled"
+
+
+def _source(plan: Document) -> str:
+    return f"gpu_driver: {{source: {plan['driver']['source']}}}"
+
+
+def _without_card(plan: Document) -> str | None:
+    excuse = declared_none(plan)
+    return excuse if excuse and "count: 0" in excuse else None
+
+
+def not_asked(plan: Document) -> str | None:
+    """What needs a card is judged where one is declared, or a driver."""
+    if excuse := _without_card(plan):
+        return excuse
+    return "gpu_driver: not set" if not plan["driver"] and declared_none(plan) else None
+
+
+def _managed_without_card(plan: Document) -> str | None:
+    return _not_managed(plan) or _without_card(plan)
+
+
+def _no_persistence(plan: Document) -> str | None:
+    if excuse := _managed_without_card(plan):
+        return excuse
+    return None if plan["driver"]["persistence"] else "gpu_driver: {persistence: false}"
+
+
+# -- as it is installed ---------------------------------------------------------------------------
+
+
+@check("driver.packages", reads=("packages", "driver", "receipts"), excuse=_not_managed)
+def packages(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The driver is the planned one, whole, of one version, and from one repository."""
+    yield from findings(driver_packages.packages, plan, seen)
+    there = driver_state.core(Host(seen.snapshot))
+    versions = shortened(sorted(set(there.values()))) or "none"
+    yield Seen(f"{len(there)} packages of version {versions},"
+               f" libraries {seen['driver']['library']}")
+
+
+@check("driver.files", reads=("receipts",), severity="major",
+       excuse=_not_installed_by_packages)
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Every file that gpufleet wrote for the driver is as it was written."""
+    yield from unchanged(plan, seen["receipts"], *driver_state.RECEIPT, "/")
+
+
+@check("driver.held", reads=("packages", "receipts"), severity="major",
+       excuse=_not_installed_by_packages)
+def held(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The driver's packages are held and pinned, and upgrades at night leave them out."""
+    yield from findings(driver_packages.holds, plan, seen)
+    rows = seen["packages"]["driver"]
+    yield Seen(f"{sum(row['held'] for row in rows)} of {len(rows)} packages are held, pinned by"
+               f" {shortened([row['path'] for row in seen['packages']['pins']]) or 'nothing'}")
+
+
+@check("driver.modules", reads=("kernel", "driver", "packages"), excuse=_not_declared)
+def modules(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Every kernel that can boot has the driver's module, and what the next one is built with."""
+    kernels = driver_kernels.judged_kernels(Host(seen.snapshot))
+    found = [row["path"] for kernel in kernels for row in kernel["modules"]]
+    if not driver_state.managed(plan) and not found:
+        yield Finding(
+            "Whether each kernel has the preinstalled driver's module is not known: none is in any"
+            " of the usual places", "look on the host: modinfo -F filename nvidia",
+            verdict=Verdict.INCONCLUSIVE)
+        return
+    yield from findings(driver_kernels.modules, plan, seen)
+    names = [kernel["version"] for kernel in kernels]
+    yield Seen(f"{shortened(names) or 'no kernel of its own'}; next boot:"
+               f" {seen['kernel']['next_boot']} ({seen['kernel']['next_boot_source']})")
+
+
+@check("driver.nouveau", reads=("driver", "kernel", "gpus"), excuse=_not_managed)
+def nouveau(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """nouveau is not loaded, is forbidden, and no initramfs loads it before that is read."""
+    yield from findings(driver_kernels.nouveau, plan, seen)
+    yield Seen(str(seen["driver"]["nouveau"]))
+
+
+@check("driver.secure-boot", reads=("kernel", "driver"), repair=LOOK,
+       excuse=_managed_without_card)
+def secure_boot(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Where Secure Boot is on, the key that signs the driver's modules is enrolled."""
+    yield from findings(driver_kernels.secure_boot, plan, seen)
+    yield Seen(str(seen["kernel"]["secure_boot"]))
+
+
+# -- as it runs -----------------------------------------------------------------------------------
+
+
+@check("driver.loaded", reads=("driver", "gpus"), repair=REBOOT, excuse=not_asked)
+def loaded(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """A driver is loaded, and of the very version of its user-space libraries."""
+    there = seen["driver"]
+    version, library = there["loaded"], there["library"]
+    cards = [card["address"] for card in seen["gpus"]["pci"] if card["driver"] == "nouveau"]
+    if cards:
+        yield Finding(f"nouveau holds {', '.join(cards)}: CUDA cannot use a card that it holds",
+                      "blacklist nouveau, rebuild the initramfs, reboot")
+    yield from findings(driver_running.mismatch, plan, seen)
+    yield Seen(f"loaded {version}, on disk {there['on_disk']}, libraries {library}, modules:"
+               f" {', '.join(there['modules']) or 'none'}")
+
+
+@check("driver.nodes", reads=("gpus", "driver"), repair=LOOK, excuse=not_asked)
+def nodes(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Each GPU of the loaded driver has its device file."""
+    yield from findings(driver_running.nodes, plan, seen)
+    yield Seen(shortened(seen["gpus"]["nodes"], 12) or "no device file")
+
+
+@check("driver.persistence", reads=("driver", "gpus"), severity="major", excuse=_no_persistence)
+def persistence(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The persistence daemon runs, and starts at boot."""
+    yield from findings(driver_running.persistence, plan, seen)
+    yield Seen(str(seen["driver"]["persistence"]))
+
+
+@check("driver.fabric", reads=("driver", "gpus", "packages"), excuse=not_asked)
+def fabric(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The fabric manager runs where an NVSwitch is, of the driver's version, and nowhere else."""
+    yield from findings(driver_running.fabric, plan, seen)
+    yield Seen(f"{len(seen['gpus']['nvswitches'])} NVSwitches, {seen['driver']['fabric']}")

@@ -1,0 +1,112 @@
+"""The driver as programs use it: CUDA starts, is new enough, and its device files may be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpufleet.host_state.driver_state import without_card
+from gpufleet.host_state.host import Host
+from gpufleet.model.verdict import Verdict
+
+from .driver import not_asked
+from .registry import LOOK, REBOOT, Document, Finding, Sections, Seen, check, numbers
+
+# What CUDA's driver library answers when it is asked to start, and what to do.
+REFUSALS = {
+    3: "it is not initialised", 34: "a stub of the toolkit stands in the place of libcuda.so.1",
+    35: "the driver is older than CUDA needs", 46: "every card is in use by one program alone",
+    100: "it finds no card", 802: "the system is not ready: the fabric manager does not run",
+    803: "driver and libraries are of different versions", 999: "unknown error",
+    804: "its compatibility library (cuda-compat) does not go with this card",
+}
+MENDS = {
+    34: "take the toolkit's stubs directory out of the linker's path",
+    100: "see gpu.visible, driver.nodes, and environment.login for CUDA_VISIBLE_DEVICES",
+    802: "on the host: systemctl restart nvidia-fabricmanager, and see driver.fabric",
+    803: "see driver.loaded: reboot {host}",
+    804: "remove cuda-compat, which is for data centre cards alone",
+    999: "see driver.nodes: nvidia-modprobe -u -c 0 makes /dev/nvidia-uvm; else reboot {host}",
+}
+
+
+@check("driver.cuda", reads=("driver", "gpus"), repair=REBOOT, excuse=not_asked)
+def cuda(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """CUDA starts, and the driver is new enough for every toolkit and stack."""
+    if without_card(plan, Host(seen.snapshot)):
+        yield Seen("no card is declared, and none is there")
+        return
+    there = seen["driver"]
+    status, known = there["cuinit"], there["cuda_version"]
+    if status:
+        yield Finding(
+            f"CUDA does not start: cuInit returned {status}"
+            f" ({REFUSALS.get(status, 'see the CUDA documentation, CUresult')})",
+            MENDS.get(status, "reboot {host}; if it stays so, install the driver again").format(
+                host=plan["host"]))
+    elif status is None or known is None:
+        yield Finding(
+            "Whether CUDA starts is not known: libcuda.so.1 could not be asked",
+            "see driver.loaded; on the host: ldconfig -p | grep libcuda",
+            verdict=Verdict.INCONCLUSIVE)
+    minimum = plan["driver"]["minimum"] if plan["driver"] else None
+    if there["loaded"] and minimum and numbers(there["loaded"]) < numbers(minimum):
+        yield Finding(
+            f"The driver is {there['loaded']}; {plan['driver']['because']} needs {minimum} or"
+            " newer", "install a newer driver branch, or declare an older TensorFlow")
+    elif known:
+        for what, needed in _wanted(plan):
+            if numbers(known) < _enough(needed):
+                yield Finding(
+                    f"libcuda.so.1 is of CUDA {known}, too old for {what} (CUDA {needed})",
+                    "install a newer driver branch, or declare an older TensorFlow; on the host:"
+                    " ldconfig -p | grep libcuda shows whose it is")
+    yield Seen(f"cuInit {status}, CUDA {known}, driver {there['loaded']}")
+
+
+def _wanted(plan: Document) -> Iterator[tuple[str, str]]:
+    for toolkit in plan["toolkits"]:
+        yield f"toolkit {toolkit['short']}", toolkit["short"]
+    for stack in plan["stacks"]:
+        if stack["cuda_source"] == "pip":
+            yield f"stack {stack['name']}", stack["cuda"]
+
+
+def _enough(version: str) -> tuple[int, ...]:
+    """From CUDA 11 on a driver of the same major version will do (minor-version compatibility)."""
+    short = numbers(version)[:2]
+    return (short[0], 0) if short[0] >= 11 else short
+
+
+@check("driver.access", reads=("gpus",), repair=LOOK, excuse=not_asked)
+def access(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The account that uses the GPUs may open their device files."""
+    if without_card(plan, Host(seen.snapshot)):
+        yield Seen("no card is declared, and none is there")
+        return
+    user, rows = plan.get("service_user"), seen["gpus"]["node_access"]
+    closed = [row for row in rows if row["error"]]
+    listing = ", ".join(f"{row['path']} (mode {row['mode']}, {row['uid']}:{row['gid']})"
+                        for row in closed)
+    if closed and not user and all(row["gid"] and int(row["mode"], 8) & 0o060 == 0o060
+                                   for row in closed):
+        yield Finding(
+            f"Only a group may open {listing}, and who is to use the GPUs is not declared",
+            "declare gpu_service_user: the account of jobs or services",
+            verdict=Verdict.INCONCLUSIVE)
+    elif closed:
+        yield Finding(
+            f"{'Account ' + user if user else 'An ordinary account'} cannot open {listing}:"
+            f" {closed[0]['error']}",
+            "put the account into the group of the device files, or set NVreg_DeviceFileMode=0666"
+            " (options nvidia, in /etc/modprobe.d) and reboot"
+            if not str(closed[0]["error"]).startswith("there is no")
+            else "correct gpu_service_user, or create the account")
+    if rows and not all(row["tried"] for row in rows):
+        yield Finding(
+            "Whether the account that uses the GPUs may open their device files was not tried",
+            "let the probe become root: ansible_become and ansible_become_password",
+            verdict=Verdict.INCONCLUSIVE)
+    elif not rows:
+        yield Finding("There is no device file to try", "see driver.nodes and driver.loaded",
+                      verdict=Verdict.INCONCLUSIVE)
+    yield Seen(f"{len(rows)} device files, as {user or 'an account without groups'}")

@@ -1,0 +1,146 @@
+"""A real login's environment: nothing in it turns a framework away from its own CUDA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpufleet.resolver import environment
+
+from .registry import (
+    LOOK,
+    Document,
+    Finding,
+    Sections,
+    Seen,
+    check,
+    found_here,
+    provision,
+    shortened,
+    unchanged,
+)
+
+PLACES = (
+    "/etc/environment, /etc/profile, /etc/profile.d, the user's profile, /etc/systemd,"
+    " /etc/security/pam_env.conf"
+)
+
+
+def no_cuda(plan: Document) -> str | None:
+    """The excuse of a host that is to have no CUDA."""
+    if plan["toolkits"] or plan["stacks"]:
+        return None
+    return "gpu_toolkits: [], gpu_stacks: []"
+
+
+@check("environment.login", reads=("environment",), repair=LOOK, severity="major", excuse=no_cuda)
+def login(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Nothing that logins, services and cron get leads to other libraries or hides GPUs."""
+    found = seen["environment"]
+    told = found.get("mentions", {})
+    for where, variables, job in [
+        ("A login", found["login"], False),
+        *((other["where"], other["variables"], other.get("job", False))
+          for other in found["others"]),
+    ]:
+        values = {key: value for key, value in variables.items() if value is not None}
+        # What one job sets is its author's affair, unless it can be right for none.
+        reasons = _never_right(plan, values) if job else _disturbing(plan, values, found["offers"])
+        for name, reason in reasons:
+            if where.startswith("/"):
+                remedy = (f"on the host: take {name} out of {where} (a unit: then systemctl"
+                          " daemon-reload, and restart it)")
+            elif name in told:
+                remedy = f"on the host: take it out of {shortened(told[name])}"
+            else:
+                remedy = f"on the host: find where {name} is set ({PLACES}) and take it out"
+            yield Finding(f"{where} sets {name}={values[name]}: {reason}", remedy)
+        sets = ", ".join(f"{key}={value}" for key, value in values.items())
+        yield Seen(f"{where} sets {sets or 'none'}")
+    if found.get("unread"):
+        yield Seen(f"not to be read by the probe's user: {shortened(found['unread'])}")
+
+
+def _disturbing(
+    plan: Document, values: dict[str, str], offers: dict[str, list[str]]
+) -> Iterator[tuple[str, str]]:
+    """(variable, reason); `offers` says which libraries of CUDA stand in the places named."""
+    count = plan["expect"]["count"] if plan["expect"] else None
+    visible = values.get("CUDA_VISIBLE_DEVICES")
+    if count and visible is not None:
+        shown, _ = _shown(visible, count)
+        if len(shown) != count:
+            yield "CUDA_VISIBLE_DEVICES", f"it shows {len(shown)} of the {count} declared GPUs"
+    if found_here(plan, "toolkits"):
+        return  # which of them is meant, and in what stacks, nobody has declared
+    toolkits = [toolkit["path"] for toolkit in plan["toolkits"]]
+    default = plan["default_link"]["path"] if plan["default_link"] else None
+    harmless = [*toolkits, default] if len(toolkits) == 1 and default else toolkits[:1] * (
+        len(toolkits) == 1)
+    for directory in values.get("LD_LIBRARY_PATH", "").split(":"):
+        below = any(directory == own or directory.startswith(f"{own}/") for own in harmless)
+        if "/stubs" in directory:
+            yield "LD_LIBRARY_PATH", "the stub libraries there stand for a driver that is not one"
+        elif not below and (
+            offers.get(directory)
+            or any(word in directory.lower() for word in ("cuda", "cudnn", "nvidia"))
+        ):
+            yield "LD_LIBRARY_PATH", f"libraries of {directory} win over a stack's own toolkit"
+    preloaded = re.split(r"[:\s]+", values.get("LD_PRELOAD", ""))
+    if any(offers.get(library) for library in preloaded):
+        yield "LD_PRELOAD", "it puts its libraries before those of every stack"
+    for name in ("PYTHONPATH", "PYTHONHOME"):
+        if values.get(name):
+            yield name, "modules from there win over those of every stack"
+
+
+def _never_right(plan: Document, values: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """(variable, reason) of what no job of this host can mean."""
+    if "/stubs" in values.get("LD_LIBRARY_PATH", ""):
+        yield "LD_LIBRARY_PATH", "the stub libraries there stand for a driver that is not one"
+    count = plan["expect"]["count"] if plan["expect"] else None
+    _, wrong = _shown(values.get("CUDA_VISIBLE_DEVICES", ""), count or 0)
+    if count and wrong:
+        yield "CUDA_VISIBLE_DEVICES", (
+            f"there is no GPU {wrong} among the {count} declared, and CUDA reads no further")
+
+
+def _shown(visible: str, count: int) -> tuple[list[str], str | None]:
+    """The GPUs that CUDA shows for this value, and the number that is none of them, if one is.
+
+    CUDA reads up to the first entry that names no GPU; GPU-... and MIG-... are taken for right.
+    """
+    shown: list[str] = []
+    for item in (part.strip() for part in visible.split(",")):
+        if item.isdigit() and int(item) >= count:
+            return shown, item
+        if item in shown or not (item.isdigit() or item.startswith(("GPU-", "MIG-"))):
+            break
+        shown.append(item)
+    return shown, None
+
+
+@check(
+    "environment.files",
+    reads=("receipts",),
+    severity="major",
+    excuse=lambda plan: (
+        None if plan["environment"] else found_here(plan, "toolkits") or no_cuda(plan)),
+)
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Modulefiles, profile, variables and kernels say what is planned, each as it was written."""
+    kind, identity = environment.RECEIPT
+    yield from unchanged(plan, seen["receipts"], kind, identity, "/")
+    wanted = environment.digests(plan["environment"])
+    for receipt in seen["receipts"]["receipts"]:
+        if (receipt["kind"], receipt["id"]) == (kind, identity):
+            written = {path: row["sha256"] for path, row in (receipt.get("texts") or {}).items()}
+            other = [path for path in sorted({*wanted, *written})
+                     if wanted.get(path) != written.get(path)]
+            if other:
+                yield Finding(
+                    f"Not as planned, but as an earlier plan was: {shortened(other)}",
+                    provision(plan),
+                    "\n".join(other),
+                )
+    yield Seen(f"{len(wanted)} files")

@@ -1,0 +1,182 @@
+"""The small checks that people know by heart, each asserting what people only look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpufleet.catalog.gpus import Gpu, runs_code_for
+from gpufleet.catalog.versions import key
+from gpufleet.model.verdict import Verdict
+
+from .holders import held
+from .registry import (
+    INVENTORY,
+    Document,
+    Finding,
+    Sections,
+    Seen,
+    check,
+    declared_none,
+    miscounted,
+    no_stacks,
+    provision,
+    shown,
+)
+from .stack import ran
+
+GREETING = "Hello, TensorFlow!"
+# A first product that took longer than this was compiled for the GPU on the way.
+SLOW_S = 60
+
+
+def small(
+    plan: Document, seen: Sections, part: str
+) -> Iterator[tuple[Document, Any, Finding | None]]:
+    """Each stack, what one of its small checks told, and why that cannot be judged."""
+    for stack, framework, problem in ran(plan, seen, "small"):
+        if problem:
+            yield stack, None, problem
+        elif part in framework["small"]["errors"]:
+            error = framework["small"]["errors"][part]
+            busy = held(f"{stack['name']}: {part}", {"error": error}, seen)
+            yield stack, None, busy or Finding(
+                f"{stack['name']}: {part} fails: {error}",
+                f"see stack.libraries; {provision(plan)}")
+        else:
+            yield stack, framework["small"][part], None
+
+
+@check("stack.hello", reads=("stacks",), excuse=no_stacks)
+def hello(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """TensorFlow evaluates a greeting and gives back the very same words."""
+    for stack, told, problem in small(plan, seen, "hello"):
+        if problem:
+            yield problem
+        elif not told or told["value"] != GREETING:
+            yield Finding(f"{stack['name']} was told {GREETING!r} and said"
+                          f" {told['value'] if told else None!r}", provision(plan), str(told))
+        else:
+            yield Seen(f"{stack['name']}: {told['value']} on {told['device']}")
+
+
+@check("stack.local-devices", reads=("stacks",), excuse=no_stacks)
+def local_devices(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """device_lib.list_local_devices() lists a CPU and each declared GPU as a GPU, with memory."""
+    for stack, told, problem in small(plan, seen, "local_devices"):
+        if problem:
+            yield problem
+            continue
+        kinds = [device["type"] for device in told]
+        gpus = [device for device in told if device["type"] == "GPU"]
+        if "CPU" not in kinds:
+            yield Finding(f"{stack['name']} lists no CPU", provision(plan), str(told))
+        count = shown(plan)
+        if count is not None and miscounted(plan, len(gpus), count):
+            only = " (XLA_GPU is no substitute: ops do not run there)" if "XLA_GPU" in kinds else ""
+            yield Finding(
+                f"{stack['name']} lists {len(gpus)} GPUs, declared is gpu_expect: {{count:"
+                f" {count}}}{only}",
+                "see gpu.count, driver.loaded, stack.libraries and stack.capability", str(told))
+        yield from (
+            Finding(f"{stack['name']} has {device['memory_mib']} MiB to use on {device['name']}",
+                    "see who holds the GPU's memory: nvidia-smi", str(device),
+                    Verdict.INCONCLUSIVE)
+            for device in gpus if device["memory_mib"] <= 0)
+        yield Seen(f"{stack['name']}: " + ", ".join(
+            f"{device['name']} {device['type']}" for device in told))
+
+
+@check("stack.gpu-device-name", reads=("stacks",), excuse=no_stacks)
+def gpu_device_name(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """tf.test.gpu_device_name() names GPU 0 where one is declared, and nothing where none is."""
+    for stack, told, problem in small(plan, seen, "gpu_device_name"):
+        if problem:
+            yield problem
+            continue
+        count = shown(plan)
+        right = told.lower().endswith("gpu:0") if count else told == ""
+        if count is not None and not right:
+            yield Finding(
+                f"tf.test.gpu_device_name() of {stack['name']} is {told!r}, declared is"
+                f" gpu_expect: {{count: {count}}}",
+                "see gpu.count, driver.loaded and stack.libraries")
+        yield Seen(f"{stack['name']}: {told!r}")
+
+
+@check("stack.device-placement", reads=("stacks",), excuse=no_stacks)
+def device_placement(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The log of placements names the GPU for a product where one is declared, else the CPU."""
+    for stack, told, problem in small(plan, seen, "placement"):
+        if problem:
+            yield problem
+            continue
+        count = shown(plan)
+        kind = "gpu" if count else "cpu"
+        if not told:
+            yield Finding(f"{stack['name']} logs no placement of its product",
+                          f"see stack.matmul; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
+        elsewhere = [place for place in told if f"{kind}:" not in place.lower()]
+        if elsewhere and count is not None:
+            yield Finding(
+                f"{stack['name']} places its product on {elsewhere[0]} instead of a"
+                f" {kind.upper()}", "see gpu.count, driver.loaded and stack.libraries",
+                "\n".join(told))
+        yield Seen(f"{stack['name']}: {', '.join(told)}")
+
+
+@check("stack.capability", reads=("stacks", "compute"), repair=INVENTORY,
+       excuse=lambda plan: no_stacks(plan) or declared_none(plan))
+def capability(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Each build has code for each GPU: machine code of its kind, or PTX to make it from."""
+    met = {device["compute_capability"] for run in seen["compute"]["runs"]
+           for device in run["devices"]}
+    for stack, framework, problem in ran(plan, seen, "version"):
+        if problem:
+            yield problem
+            continue
+        said = framework.get("said") or []
+        there = sorted(met | set(framework["capabilities"]), key=key)
+        if not there:
+            yield Finding(
+                f"Which GPUs {stack['name']} would meet is not known: none was shown",
+                "see gpu.count and driver.loaded", verdict=Verdict.INCONCLUSIVE)
+        ignored = [line for line in said if "minimum required" in line]
+        if ignored:
+            yield Finding(f"TensorFlow of {stack['name']} ignores a GPU: {ignored[0]}",
+                          _declare(stack), "\n".join(ignored))
+        for each in there:
+            yield from _fits(stack, framework, Gpu(each, each, ""), ignored)
+        # It is slow and right: told, and no fault.
+        for line in said:
+            if "jit-compiled" in line:
+                yield Seen(f"{stack['name']} said: {line}")
+
+
+def _declare(stack: Document) -> str:
+    return (f"declare a TensorFlow release with code for this GPU instead of {stack['version']}:"
+            " ./gpufleet resolve --tensorflow VERSION --gpu COMPUTE_CAPABILITY shows what fits")
+
+
+def _fits(
+    stack: Document, framework: Document, gpu: Gpu, ignored: list[str]
+) -> Iterator[Finding | Seen]:
+    known, name = stack["compute_capability"], stack["name"]
+    if known["min"] and key(gpu.capability) < key(known["min"]):
+        if not ignored:
+            yield Finding(
+                f"A GPU of compute capability {gpu.capability} is below the least that"
+                f" {name} was built for, {known['min']}: TensorFlow ignores it", _declare(stack))
+        return
+    if any(runs_code_for(gpu.capability, target) for target in known["native"]):
+        yield Seen(f"{name}: machine code for compute capability {gpu.capability}")
+    elif any(key(target) <= key(gpu.capability) for target in known["ptx"]):
+        first = max((entry["first_s"] or 0 for entry in framework["matmul"]), default=0)
+        yield Seen(
+            f"{name} has no machine code for compute capability {gpu.capability}: the driver makes"
+            f" it from PTX at the first use, which took {first} s here and is kept in ~/.nv"
+            + (" (other users will wait as long)" if first > SLOW_S else ""))
+    else:
+        yield Finding(
+            f"{name} has neither machine code nor PTX for compute capability {gpu.capability}",
+            _declare(stack))

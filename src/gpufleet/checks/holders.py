@@ -1,0 +1,98 @@
+"""Who else holds a GPU: a host on which others compute is not thereby a broken one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gpufleet.model.verdict import Verdict
+
+from .registry import Document, Finding, Sections, shortened
+
+# What libraries say when there was no memory left for them; the last, when anything else is amiss
+# as well.
+NO_ROOM = re.compile(
+    r"out of memory|OUT_OF_MEMORY|cudaErrorMemoryAllocation|ALLOC_FAILED"
+    r"|Blas (?:x?GEMM|SGEMM) launch failed|OOM when allocating|Resource ?[Ee]xhausted"
+    r"|failed to create cublas handle|(?P<vague>NOT_INITIALIZED)", re.IGNORECASE)
+# And when a GPU lets only one process in, and another one was there before.
+TAKEN = re.compile(
+    r"cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE|\breturned 46\b"
+    r"|all CUDA-capable devices are busy", re.IGNORECASE)
+# With so much free on every GPU, nobody's job is why there was no room.
+ROOMY_MIB = 4096
+# With less than that on the GPU itself, a library may fail to start for want of it.
+FULL_MIB = 1024
+# Daemons and desktops that have the device files open and compute nothing.
+DAEMONS = re.compile(
+    r"^(nvidia-persiste|nv-fabricmanage|nvidia-fabric|nv-hostengine|dcgm|nvidia-imex|Xorg)")
+
+
+def _data(seen: Sections, name: str) -> Any:
+    """They never make a verdict of their own, and so a section need not have been read."""
+    return (seen.snapshot["sections"].get(name) or {}).get("data") or {}
+
+
+def holders(seen: Sections) -> list[str] | None:
+    """`pid 4711 (ann, python3)` of each process that computes on a GPU; None if nobody saw them.
+
+    Who is not root sees only what nvidia-smi tells, and a container sees nobody outside it: that
+    none was seen there says nothing.
+    """
+    listed = _data(seen, "driver").get("holders")
+    known = {row["pid"]: (str(row["user"]), str(row["command"])) for row in listed or []
+             if not DAEMONS.match(str(row["command"]))}
+    if listed is None:
+        rows = [row for device in _data(seen, "smi").get("devices") or []
+                for row in device.get("processes") or []]
+        named = {row["pid"]: str(row["name"]).rpartition("/")[2] for row in rows}
+        known = {pid: ("unknown user", name) for pid, name in named.items()
+                 if not DAEMONS.match(name)}
+    if not known and (listed is None or _data(seen, "kernel").get("container")):
+        return None
+    return [f"pid {pid} ({user}, {command})" for pid, (user, command) in sorted(known.items())]
+
+
+def _cards(seen: Sections, entry: Document) -> tuple[list[Document], list[Document]]:
+    """What nvidia-smi saw of all GPUs, and of that of an entry (of all, where it is not known)."""
+    cards = _data(seen, "smi").get("devices") or []
+    told = re.search(r"\d+$", str(entry.get("gpu", entry.get("requested"))))
+    places = {device["address"] for run in _data(seen, "compute").get("runs") or []
+              for device in run["devices"] if told and device["index"] == int(told[0])}
+    return cards, [card for card in cards if card.get("address") in places] or cards
+
+
+def _by_others(error: str, entry: Document, seen: Sections) -> str | None:
+    """What others may have done to a GPU by what an error says, unless nvidia-smi rules it out."""
+    cards, own = _cards(seen, entry)
+    if TAKEN.search(error):
+        modes = {card.get("compute_mode") for card in own} - {None}
+        only = not modes or "exclusive_process" in modes
+        return f"another process has it for itself ({error})" if only else None
+    found = NO_ROOM.search(error)
+    if not found:
+        return None
+    free = [card.get("memory_free_mib") for card in (own if found["vague"] else cards)]
+    enough = [mib is not None and mib >= (FULL_MIB if found["vague"] else ROOMY_MIB)
+              for mib in free]
+    return None if free and all(enough) else f"it has no memory left ({error})"
+
+
+def held(where: str, entry: Document, seen: Sections) -> Finding | None:
+    """That a GPU is busy with others' work, if that is why an entry proves nothing.
+
+    Without memory and without anybody who has it, it is a fault like any other.
+    """
+    busy: dict[str, Any] | None = entry.get("busy")
+    others = holders(seen)
+    why = f"only {busy['free_mib']} MiB of its memory are free, {busy['wanted_mib']} are wanted" \
+        if busy else _by_others(entry["error"] or "", entry, seen)
+    if not why or (not busy and others == []):
+        return None
+    who = f"held by {shortened(others)}" if others else (
+        "by whom was not seen" if others is None else "and no process of this host is seen to hold"
+        " the rest")
+    return Finding(
+        f"{where} was not tried: {why}; {who}",
+        "wait until they have ended, or have them ended; then ./gpufleet verify",
+        "\n".join(others or []), Verdict.INCONCLUSIVE)

@@ -1,0 +1,213 @@
+"""The host itself: was it read, is its plan sound, was anything left half-installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpufleet.host_state import driver_state
+from gpufleet.model.shape import DAMAGED
+from gpufleet.model.verdict import Verdict
+
+from .registry import (
+    INVENTORY,
+    LOOK,
+    Document,
+    Finding,
+    Sections,
+    Seen,
+    check,
+    provision,
+    shortened,
+)
+
+# The snapshots that these checks read.
+SCHEMA = 1
+
+SECTIONS = (
+    "os",
+    "kernel",
+    "disks",
+    "gpus",
+    "driver",
+    "packages",
+    "receipts",
+    "toolkits",
+    "cudnn",
+    "linker",
+    "environment",
+    "stacks",
+    "containers",
+    "smi",
+    "kernel_log",
+    "compute",
+)
+
+
+def unread(snapshot: Document, name: str) -> Finding | None:
+    """Why a section cannot be judged, if it cannot."""
+    section = snapshot["sections"].get(name)
+    if section is None:
+        return Finding(
+            f"The probe did not look at '{name}'",
+            "take a new snapshot with this release's probe",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+    if section["state"] == "ok" and section["data"] is not None:
+        return None
+    error = section["error"] or "no data"
+    if section["state"] == DAMAGED:
+        return Finding(f"Section '{name}' is damaged, or of another release: {error}",
+                       "take a new snapshot with this release's probe", error, Verdict.INCONCLUSIVE)
+    if name == "environment" and section["state"] in {"hung", "error"}:
+        return Finding(
+            f"A login's environment cannot be read: {error}",
+            "on the host: find what in the profile files waits, or ends the shell (bash -lxc true)",
+            error, Verdict.HUNG if section["state"] == "hung" else Verdict.INCONCLUSIVE)
+    if section["state"] == "hung":
+        return Finding(
+            f"Looking at '{name}' hung: {error}",
+            "on the host: look for processes in state D (ps -eo pid,stat,wchan:32,cmd), dead"
+            " network mounts and the kernel log; a hung driver needs a reboot",
+            f"section {name}: {error} after {section['seconds']} s",
+            Verdict.HUNG,
+        )
+    remedy = f"on the host, as root: read what '{name}' needs; then ./gpufleet verify"
+    if section["state"] == "denied":
+        remedy = "let the probe become root: ansible_become and ansible_become_password"
+    return Finding(
+        f"Looking at '{name}' failed: {error}", remedy, error, verdict=Verdict.INCONCLUSIVE
+    )
+
+
+@check("host.probe", reads=(), repair=LOOK)
+def probed(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The probe read every section, on the host that the plan is for."""
+    snapshot = seen.snapshot
+    if snapshot["schema"] != SCHEMA:
+        yield Finding(
+            f"The snapshot is of schema {snapshot['schema']}, this release reads {SCHEMA}: its"
+            " values may mean something else",
+            "take a new snapshot with this release's probe", verdict=Verdict.INCONCLUSIVE)
+    if snapshot["host"] != plan["host"]:
+        yield Finding(
+            f"The snapshot is of {snapshot['host']}, the plan is for {plan['host']}",
+            "judge a snapshot with the plan of the same host",
+        )
+    yield from filter(None, (unread(snapshot, name) for name in SECTIONS))
+    unseen = [f"{row['what']} ({row['because']})" for row in snapshot.get("unseen", [])]
+    needed = [row["what"] for row in snapshot.get("unseen", []) if _needed(plan, row["what"])]
+    if needed:
+        yield Finding(
+            f"What is planned cannot be judged without {shortened(needed)}, which the probe may"
+            " not see", "let the probe become root: ansible_become and ansible_become_password",
+            "\n".join(unseen), Verdict.INCONCLUSIVE)
+    if unseen:
+        yield Seen(f"not seen: {shortened(unseen)}")
+    yield Seen(f"{len(snapshot['sections'])} sections, mode {snapshot['mode']}, as"
+               f" {'root' if snapshot['euid'] == 0 else 'user ' + str(snapshot['euid'])}")
+
+
+def _needed(plan: Document, what: str) -> bool:
+    """Whether a place is one that the plan speaks about, leads to one, or lies in one."""
+    places = ["/var/lib/gpufleet", *(row["path"] for row in plan["toolkits"]),
+              *(row["venv"] for row in plan["stacks"])]
+    places += ["/boot", "/lib/modules"] if driver_state.managed(plan) else []
+    return any(f"{what}/".startswith(f"{place}/") or f"{place}/".startswith(f"{what}/")
+               for place in places)
+
+
+# What a host can be judged by, besides what is expected of its GPUs.
+DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "environment")
+
+
+@check("host.plan", reads=(), repair=INVENTORY)
+def planned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The inventory asks something of this host, and it can be done."""
+    for problem in plan["problems"]:
+        yield Finding(
+            f"{problem['where']}: {problem['message']}", problem["remedy"], problem["code"]
+        )
+    # A count of 0 is a word as well.
+    expected = any(value is not None for value in plan["expect"].values())
+    if not expected and not any(plan.get(name) for name in DECLARED):
+        yield Finding(
+            "Nothing is declared of this host: that it was reached says nothing of its GPUs",
+            "see whether the host is in the right groups of the inventory, and their variables"
+            " beside it; of one without GPUs say gpu_expect: {count: 0}",
+            verdict=Verdict.INCONCLUSIVE)
+
+
+# Below this an installation, a log or a login's temporary files fail on the next day.
+LEAST_MIB, LEAST_FILES = 100, 1000
+
+
+@check("host.disk", reads=("disks",), repair=LOOK, severity="major")
+def disk(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """The file systems of the host, its temporary files and gpufleet's records have room."""
+    disks = seen["disks"]
+    places = ("/", "/tmp", "/var/lib/gpufleet")
+    rooms = {place: (disks["free_mib"][place], disks["free_files"][place]) for place in places}
+    full = [f"{place} ({mib} MiB, {'any number of' if files is None else files} files)"
+            for place, (mib, files) in rooms.items()
+            if mib < LEAST_MIB or (files is not None and files < LEAST_FILES)]
+    if full:
+        yield Finding(
+            f"There is no room left in {', '.join(full)}",
+            "on the host: find what fills it (df -h; df -i; du -xh --max-depth=2 / | sort -h |"
+            " tail), and make room")
+    shut = [place for place in places[1:] if place in disks["readonly"]]
+    if shut:
+        yield Finding(
+            f"{', '.join(shut)} cannot be written: the file system is read-only",
+            "on the host: read the kernel log for errors of the disk (dmesg -T), repair the file"
+            " system and mount it again")
+    yield Seen(", ".join(f"{place}: {disks['free_mib'][place]} MiB free" for place in places))
+
+
+@check("install.complete", reads=("receipts",))
+def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """No installation or removal was left unfinished, and each record of one can be read."""
+    planned = {("toolkit", row["short"]) for row in plan["toolkits"]}
+    planned |= {("stack", row["name"]) for row in plan["stacks"]}
+    planned |= {("cudnn", f"{row['toolkit']}-{row['major']}") for row in plan["cudnn"]}
+    planned.add(("environment", "files"))
+    planned |= {driver_state.RECEIPT} if driver_state.managed(plan) else set()
+    if plan.get("containers"):
+        planned.add(("containers", "engine"))
+    for entry in seen["receipts"]["journal"]:
+        removing = entry["state"] == "removing"
+        what = "removal" if removing else "installation"
+        yield Finding(
+            f"The {what} of {entry['kind']} {entry['id']} in {entry['path']} was begun at"
+            f" {entry.get('started')} and not finished",
+            f"{provision(plan)} (it tears down what is half there and does it again)"
+            if (entry["kind"], entry["id"]) in planned
+            else f"{provision(plan)} (nothing declares it any more)"
+            if removing or plan.get("prune")
+            else f"gpu_prune: true, then {provision(plan)} (nothing declares it any more)"
+            if entry["kind"] in {"cudnn", "containers"}
+            else f"gpu_driver as it was, then {provision(plan)} (nothing declares it any more)"
+            if entry["kind"] == "driver"
+            else f"./gpufleet remove --{entry['kind']} {entry['id']} --limit {plan['host']}"
+            " (nothing declares it any more)",
+        )
+    for entry in seen["receipts"]["unreadable"]:
+        yield Finding(
+            f"{entry['path']} cannot be read: {entry['error']}",
+            "on the host: put that file back from a backup; else move it away together with what"
+            f" it describes, then {provision(plan)}")
+
+
+@check("install.owned", reads=("receipts",), repair=LOOK, severity="major")
+def owned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """What was installed is root's alone to write, and nothing is mounted over it."""
+    receipts = seen["receipts"]["receipts"]
+    found = {entry["path"]: entry["what"] for row in receipts for entry in row["exposed"]}
+    told = [f"{path} ({what})" for path, what in found.items()]
+    if told:
+        yield Finding(
+            f"Somebody else than root can exchange what was installed: {shortened(told)}",
+            "on the host: umount what is mounted there; chown root:root, and chmod go-w, the rest",
+            "\n".join(told),
+        )
+    yield Seen(f"{sum(row['files'] for row in receipts)} files of {len(receipts)} receipts")

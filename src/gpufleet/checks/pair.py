@@ -1,0 +1,271 @@
+"""Two hosts together: what each side of a distributed TensorFlow said, of hosts that took part.
+
+A plan's `pairs` say whom a host was to meet and in what, a snapshot's `pairs` what came of it. A
+fault is that of the host whose side shows it; the other host's check is INCONCLUSIVE then and names
+it, so that one broken host does not make two. What lies between them is a fault of both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpufleet.model.verdict import Verdict
+
+from .registry import (
+    LOOK,
+    PAIR_CHECKS,
+    Document,
+    Excuse,
+    Finding,
+    Sections,
+    Seen,
+    check,
+    declared_none,
+    provision,
+    shortened,
+)
+
+PORTS = "20000 to 32767"
+PLACE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)/(?:device:)?(\w+:\d+)$")
+WRONG = ("look at the device with ./gpufleet verify --deep; wrong numbers from exact operands are a"
+         " fault of hardware, library or network")
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """One record, seen from one host: its own side is `own`, at place `me`."""
+
+    plan: Document
+    record: Document
+    me: int
+
+    @property
+    def own(self) -> dict[str, Any]:
+        side: dict[str, Any] = self.record["sides"][self.me]
+        return side
+
+    @property
+    def other(self) -> dict[str, Any]:
+        side: dict[str, Any] = self.record["sides"][1 - self.me]
+        return side
+
+    @property
+    def peer(self) -> str:
+        return str(self.record["hosts"][1 - self.me])
+
+    @property
+    def gpus(self) -> int | None:
+        count: int | None = self.record["gpus"][self.me]
+        return count
+
+    @property
+    def what(self) -> str:
+        return f"{self.record['stacks'][self.me]} with {self.peer}"
+
+
+Judge = Callable[[Meeting], Iterator[Finding | Seen]]
+
+
+def needless(kind: str, plan: Document, pair: Document, stack: Document) -> str | None:
+    """The declaration by which a kind of run between two hosts is not asked for."""
+    if kind == "nccl" and declared_none(plan):
+        return declared_none(plan)
+    if kind == "nccl" and not pair["gpus"]:
+        said = "not set" if pair["gpus"] is None else "{count: 0}"
+        return f"gpu_expect of {pair['with']}: {said}"
+    if kind != "parameter-server" and stack["release"].startswith("1."):
+        return f"gpu_stacks: TensorFlow {stack['release']} has no multi-worker all-reduce"
+    return None
+
+
+def unless_needed(kind: str) -> Excuse:
+    """The excuse where no pair and no stack asks for it."""
+
+    def excuse(plan: Document) -> str | None:
+        reasons = [needless(kind, plan, pair, stack)
+                   for pair in plan["pairs"] for stack in pair["stacks"]]
+        return "; ".join(dict.fromkeys(filter(None, reasons))) if all(reasons) else None
+
+    return excuse
+
+
+def met(
+    kind: str, plan: Document, seen: Sections, judge: Judge
+) -> Iterator[Finding | Seen]:
+    """Each pair and stack that asks for it, judged as far as the two sides came."""
+    for pair in plan["pairs"]:
+        for stack in pair["stacks"]:
+            what = f"{stack['name']} with {pair['with']}"
+            reason = needless(kind, plan, pair, stack)
+            if reason:
+                yield Seen(f"{what}: not asked for ({reason})")
+                continue
+            found = [
+                record for record in seen.snapshot.get("pairs") or []
+                if (record["kind"], record["release"]) == (kind, stack["release"])
+                and set(record["hosts"]) == {plan["host"], pair["with"]}
+            ]
+            if not found:
+                yield Finding(
+                    f"{what}: nothing ran between the two",
+                    f"see host.reachable of both; then ./gpufleet verify --pair"
+                    f" {plan['host']},{pair['with']}",
+                    verdict=Verdict.INCONCLUSIVE)
+            for record in found:
+                meeting = Meeting(plan, record, record["hosts"].index(plan["host"]))
+                problem = list(blocked(meeting)) or list(ended(meeting, kind))
+                yield from problem or judge(meeting)
+
+
+def blocked(meeting: Meeting) -> Iterator[Finding]:
+    """Connections that did not come about, in either direction."""
+    hosts = meeting.record["hosts"]
+    for number, side in enumerate(meeting.record["sides"]):
+        for target, name in enumerate(hosts):
+            failed = [row for row in side["reach"] if row["to"] == target and row["error"]]
+            if failed:
+                ports = " and ".join(str(row["port"]) for row in failed)
+                yield Finding(
+                    f"{meeting.what}: {hosts[number]} cannot reach {name} ({failed[0]['address']})"
+                    f" port {ports}: {failed[0]['error']}",
+                    f"allow TCP ports {PORTS} from {hosts[number]} to {name} in every firewall"
+                    f" between; if {name} has a better address for that, set its gpu_pair_address",
+                    str(failed))
+
+
+def ended(meeting: Meeting, kind: str) -> Iterator[Finding]:
+    """Why a side did not come to its end, if it did not."""
+    own, other = meeting.own, meeting.other
+    state, stage = own["state"], f"{meeting.what}: while {own['stage']}"
+    waited = state == "hung" and own["stage"].startswith("waiting")
+    blames = other["state"] not in {"ok", "stopped", "unconnected", "lost"}
+    if state == "absent":
+        yield Finding(f"{meeting.what}: {own['error']}: nothing ran", provision(meeting.plan),
+                      verdict=Verdict.INCONCLUSIVE)
+    elif state == "silent":
+        yield Finding(f"{meeting.what}: {own['error']}", own["remedy"],
+                      verdict=Verdict.INCONCLUSIVE)
+    elif state == "failed":
+        yield Finding(f"{stage}: {own['error']}",
+                      f"see stack.matmul of this host; {provision(meeting.plan)}", str(own))
+    elif state == "hung" and not (waited and blames and not _waits(other)):
+        yield Finding(
+            f"{stage}: {own['error']}",
+            f"look at the load of both hosts (ps -eo pid,stat,wchan:32,cmd) and at the network"
+            f" between them; then ./gpufleet verify --pair {','.join(meeting.record['hosts'])}",
+            str(own), Verdict.HUNG)
+    elif state == "lost" and not blames:
+        yield Finding(f"{stage}, the connection to {meeting.peer} broke: {own['error']}",
+                      "look at the network between the two, and at firewalls that cut connections",
+                      str(own))
+    elif state != "ok" or other["state"] != "ok":
+        yield Finding(
+            f"{meeting.what}: the side of {meeting.peer} did not come to its end"
+            f" ({other['error'] or own['error']})", f"see pair.{kind} of {meeting.peer}",
+            verdict=Verdict.INCONCLUSIVE)
+    elif own["version"] != meeting.record["release"]:
+        yield Finding(f"{meeting.what}: what ran is TensorFlow {own['version']}, planned is"
+                      f" {meeting.record['release']}", provision(meeting.plan))
+
+
+def _waits(side: Document) -> bool:
+    return bool(side["stage"].startswith("waiting"))
+
+
+# -- what ran --------------------------------------------------------------------------------------
+
+
+def graph(meeting: Meeting) -> Iterator[Finding | Seen]:
+    """The parts of both sides' graphs that are this host's, and the sum by its own master."""
+    me, own = meeting.me, meeting.own
+    wanted = own["device"] if meeting.gpus is None else "GPU:0" if meeting.gpus else "CPU:0"
+    if sorted(row["task"] for row in own["products"]) != [0, 1] or len(own["variables"]) != 3:
+        raise ValueError("a side tells not of every part of its graph")
+    good = True
+    for side in meeting.record["sides"]:
+        parts = [("worker", wanted, row, row["wrong"]) for row in side["products"]]
+        parts += [("ps", "CPU:0", row, 0) for row in side["variables"]]
+        for job, device, row, wrong in parts:
+            if row["task"] != me:
+                continue
+            if place(row["device"]) != (job, me, device):
+                good = False
+                yield Finding(
+                    f"{meeting.what}: what was for /job:{job}/task:{me}/device:{device} was on"
+                    f" {row['device'] or 'an unknown device'} instead",
+                    f"see stack.gpu and stack.libraries; {provision(meeting.plan)}", str(row))
+            elif wrong != 0:
+                good = False
+                yield Finding(f"{meeting.what}: the product on {row['device']} has {wrong} wrong"
+                              " rows", WRONG, str(row))
+    if own["sum"]["wrong"] != 0:
+        yield Finding(f"{meeting.what}: the sum of both hosts' products has"
+                      f" {own['sum']['wrong']} wrong rows", WRONG, str(own["sum"]))
+    elif good:
+        yield Seen(f"{meeting.what}: exact, on"
+                   f" {shortened([row['device'] for row in own['products']])}, variables on"
+                   f" {shortened([row['device'] for row in own['variables'][:2]])}")
+
+
+def place(device: str | None) -> tuple[str, int, str] | None:
+    """`/job:ps/replica:0/task:1/device:CPU:0` and 1.0's `.../cpu:0` as ("ps", 1, "CPU:0")."""
+    found = PLACE.search(device or "")
+    return (found.group(1), int(found.group(2)), found.group(3).upper()) if found else None
+
+
+def reduced(communication: str) -> Judge:
+    """Every replica of this host got the exact sum of all, over this way of communication."""
+
+    def judge(meeting: Meeting) -> Iterator[Finding | Seen]:
+        own, declared = meeting.own, meeting.record["gpus"]
+        # As many on each host.
+        gpus = None if None in declared else min(declared)
+        replicas = own["replicas"]
+        kinds = [str(row["device"]).upper().split(":")[-2] for row in replicas]
+        wanted = (["GPU"] * gpus if gpus else ["CPU"]) if gpus is not None else kinds
+        total = len(replicas) + len(meeting.other["replicas"])
+        wrong = [row for row in replicas if row["wrong"] != 0]
+        if not replicas or own["communication"] != communication:
+            raise ValueError("a side tells not of its replicas")
+        if kinds != wanted:
+            yield Finding(f"{meeting.what}: it ran on {shortened(kinds)}, declared is"
+                          f" {shortened(wanted)}", "see gpu.count and stack.gpu", str(replicas))
+        elif own["in_sync"] != total:
+            yield Finding(f"{meeting.what}: {own['in_sync']} replicas took part, not {total}",
+                          "see stack.matmul of both hosts", str(replicas))
+        elif wrong:
+            yield Finding(f"{meeting.what}: the sum of all {total} replicas has"
+                          f" {wrong[0]['wrong']} wrong rows", WRONG, str(wrong))
+        elif communication == "NCCL" and not own["nccl"]:
+            yield Finding(f"{meeting.what}: NCCL did not say that it ran",
+                          "run it by hand with NCCL_DEBUG=INFO", verdict=Verdict.INCONCLUSIVE)
+        else:
+            yield Seen("\n".join([f"{meeting.what}: {communication}, {total} replicas, exact",
+                                  *own["nccl"]]))
+
+    return judge
+
+
+# -- the checks ------------------------------------------------------------------------------------
+
+
+@check("pair.parameter-server", reads=(), repair=LOOK, among=PAIR_CHECKS)
+def parameter_server(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """Workers of two hosts multiply what parameter servers of both hold, and the sum is exact."""
+    yield from met("parameter-server", plan, seen, graph)
+
+
+@check("pair.all-reduce", reads=(), repair=LOOK, among=PAIR_CHECKS,
+       excuse=unless_needed("all-reduce"))
+def all_reduce(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """A MultiWorkerMirrored strategy over two hosts gives every replica the exact sum of all."""
+    yield from met("all-reduce", plan, seen, reduced("RING"))
+
+
+@check("pair.nccl", reads=(), repair=LOOK, among=PAIR_CHECKS, excuse=unless_needed("nccl"))
+def nccl(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """NCCL gives every GPU of two hosts the exact sum of all."""
+    yield from met("nccl", plan, seen, reduced("NCCL"))

@@ -1,0 +1,44 @@
+"""Restart: whether what is installed of the driver is also what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpufleet.diff import restart
+from gpufleet.host_state.host import Host
+
+from .registry import REBOOT, Document, Finding, Sections, Seen, check
+
+PENDING = {
+    "reload": "The driver's kernel modules have to be loaded anew",
+    "reboot": "A reboot for the driver is pending",
+    "wait": "A reboot for the driver is pending, and not done by provisioning",
+    "stuck": "No restart makes the installed driver run, and none is tried again",
+}
+
+
+def _not_managed(plan: Document) -> str | None:
+    driver = plan["driver"] or {}
+    if driver.get("managed"):
+        return None
+    source = driver.get("source")
+    return f"gpu_driver: {{source: {source}}}" if source else "gpu_driver: not set"
+
+
+@check("driver.pending", reads=("kernel", "gpus", "driver"), repair=REBOOT, excuse=_not_managed)
+def pending(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+    """No restart of the driver is pending: what is installed is what runs."""
+    decision = restart.decide(plan, Host(seen.snapshot))
+    marker = seen["driver"].get("reboot_pending")
+    since = f", since {marker.get('since')}: {marker.get('because')}" if marker else ""
+    # What no restart mends, and none was tried for, is for the checks of packages and modules.
+    if decision["action"] in PENDING and (marker or decision["action"] != "stuck"):
+        yield Finding(
+            f"{PENDING[decision['action']]}{since}. {_sentence(decision['because'])}",
+            decision["remedy"],
+        )
+    yield Seen(f"{decision['action']}: {decision['because']}{since}")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"

@@ -1,0 +1,279 @@
+"""`./gpufleet history`: what the nights said of a host, of a check, of a measure; or of them all.
+
+Only reads, but for --record, which takes a report into the history that was not recorded when it
+was made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.model.verdict import HEALTHY, USAGE
+from gpufleet.nightly import drift
+from gpufleet.nightly.drift import NOT_THERE
+from gpufleet.nightly.history import NIGHTLY, SCHEMA, WINDOW, History, parts
+from gpufleet.nightly.speeds import LEAST_SPREAD
+from gpufleet.paths import REPORTS
+
+from .parser import Parser
+
+# That of the nightly, else one beside the reports.
+NIGHTLYS = Path("/var/lib/gpufleet-nightly/history.sqlite")
+OWN = REPORTS / "history.sqlite"
+KINDS = (NIGHTLY, "verify", "rollout")
+
+GOOD = {"P", "-", NOT_THERE}
+_STYLE = {"P": "green", "F": "bold red", "H": "bold red", "U": "bold red", "?": "yellow",
+          "-": "dim", NOT_THERE: "dim"}
+# So many nights stand in a row where there is room.
+MOST_WIDE = 60
+_BARS = "▁▂▃▄▅▆▇█"
+
+Document = dict[str, Any]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    top = Parser(
+        remedy="./gpufleet history --help names the options.",
+        prog="gpufleet history",
+        description="What the nights said: of a host, a check, a measure, or of all hosts.",
+        epilog="A letter per night: P pass, F fail, H hung, U unreachable, ? could not be judged,"
+        " - not declared, . not there. Exit status: 0, or 4 for a mistake in the call.")
+    top.add_argument("--host", metavar="NAME")
+    top.add_argument("--check", metavar="ID")
+    top.add_argument("--measure", metavar="NAME", help="* stands for anything: '*.tflops'")
+    top.add_argument("--last", type=int, default=WINDOW, metavar="N", help="how many nights (30)")
+    top.add_argument("--kind", choices=KINDS, default=NIGHTLY, help="of which runs")
+    top.add_argument("--json", action="store_true", help="one document on standard output")
+    top.add_argument("--database", type=Path, metavar="FILE",
+                     help=f"the history ({NIGHTLYS} where it is there, else one in reports/)")
+    top.add_argument("--record", type=Path, action="append", default=[], metavar="DIR",
+                     help="first take this report into the history, as a run of --kind")
+    return top
+
+
+def main(words: list[str]) -> int:
+    """Show it; the exit status."""
+    console, told_as_json = Console(stderr=True), "--json" in words
+    try:
+        options = parser().parse_args(words)
+        path = options.database or (NIGHTLYS if NIGHTLYS.exists() else OWN)
+        with History(path) as history:
+            for directory in options.record:
+                _record(history, directory, options.kind)
+            found = document(history, options)
+        if options.json:
+            sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        else:
+            show(Console(), found, path)
+        return HEALTHY
+    except ConfigurationError as error:
+        if told_as_json:
+            sys.stdout.write(json.dumps({"schema": SCHEMA, "problems": [
+                {"code": "configuration", "message": error.message, "where": error.where,
+                 "remedy": error.remedy}]}, indent=1) + "\n")
+        console.print(str(error), style="bold red", markup=False, soft_wrap=True)
+        return USAGE
+
+
+def document(history: History, options: argparse.Namespace) -> Document:
+    """The PAST document of what was asked for, each host with its checks as well."""
+    if options.last < 1:
+        raise ConfigurationError("--last is more than 0.")
+    if not options.record and not history.path.exists():
+        raise ConfigurationError("There is no history yet.", str(history.path), "The nightly"
+                                 " writes it; --database FILE names another one.")
+    nights = history.nights(options.last, options.kind)
+    for given, table in ((options.host, "hosts"), (options.check, "checks")):
+        if given and given not in (known := history.names(table)):
+            near = difflib.get_close_matches(given, known, 3)
+            raise ConfigurationError(
+                f"No night knew of the {table.removesuffix('s')} {given}.", str(history.path),
+                f"Did you mean {' or '.join(near)}?" if near else "Look at ./gpufleet history.")
+    letters = history.letters(nights)
+    hosts: dict[str, Document] = {
+        name: {"verdicts": line, "checks": {}, "measures": {}} for name, line in letters.items()
+        if options.host in {None, name}}
+    if options.check or (options.host and not options.measure):
+        for (host, check), said in sorted(history.lines(
+                nights, host=options.host, check=options.check).items()):
+            hosts[host]["checks"][check] = _check(said)
+    if options.measure or (options.host and not options.check):
+        for (host, name), numbers in sorted(history.numbers(
+                nights, options.measure or "*", options.host).items()):
+            hosts[host]["measures"][name] = numbers
+    if options.measure or options.check:
+        hosts = {name: host for name, host in hosts.items() if host["checks"] or host["measures"]}
+    return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
+
+
+def _check(line: Sequence[drift.Said | None]) -> Document:
+    letters = "".join(said.letter if said else NOT_THERE for said in line)
+    # What was said last that was not "it holds".
+    last = next((said for said in reversed(line) if said and said.letter not in GOOD), None)
+    return {"verdicts": letters, "strikes": drift.strikes(letters),
+            "flapping": drift.flaps(drift.judged(letters)),
+            "cause": last.cause if last else None, "remedy": last.remedy if last else None}
+
+
+# -- what a person sees ----------------------------------------------------------------------------
+
+
+def show(console: Console, found: Document, path: Path) -> None:
+    """Tables: nights and hosts, or checks, or measures; what always held in one line."""
+    nights = found["nights"]
+    if not nights:
+        console.print(f"No such run was recorded yet ({path}).", markup=False, soft_wrap=True)
+        return
+    span = nights[0] if len(nights) == 1 else f"{nights[0]} to {nights[-1]}"
+    console.print(Text(f"{_count(len(nights), 'night')}, {span}", style="bold"), soft_wrap=True)
+    hosts = found["hosts"]
+    checks = {(host, name): check for host, it in hosts.items()
+              for name, check in it["checks"].items()}
+    measures = {(host, name): line for host, it in hosts.items()
+                for name, line in it["measures"].items()}
+    if checks:
+        _lines(console, checks, "held")
+    if measures:
+        _charts(console, measures)
+    if not checks and not measures:
+        _lines(console, {(host, ""): _host(it["verdicts"]) for host, it in hosts.items()},
+               "healthy")
+
+
+def _host(letters: str) -> Document:
+    return {"verdicts": letters, "strikes": drift.strikes(letters), "cause": None, "remedy": None,
+            "flapping": drift.flaps(drift.judged(letters))}
+
+
+def _lines(console: Console, rows: Mapping[tuple[str, str], Document], good: str) -> None:
+    hosts, checks = ({key[place] for key in rows} for place in (0, 1))
+    titles = [title for title, shown in (
+        ("host", len(hosts) > 1 or len(checks) == 1), ("check", len(checks) > 1)) if shown]
+    odd = {key: row for key, row in rows.items() if set(row["verdicts"]) - GOOD}
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in titles:
+        table.add_column(title, no_wrap=True)
+    table.add_column("nights, oldest first", min_width=min(MOST_WIDE, max(
+        len(row["verdicts"]) for row in rows.values())), overflow="fold")
+    table.add_column("now", overflow="fold")
+    # The worst first: what is bad now, the longest.
+    for key, row in sorted(odd.items(), key=lambda it: (
+            -it[1]["strikes"], "?" not in it[1]["verdicts"][-1:], it[0])):
+        names = [name for name, title in zip(key, ("host", "check"), strict=True)
+                 if title in titles]
+        table.add_row(*names, _strip(row["verdicts"]), _now(row))
+    if odd:
+        console.print(table)
+    if held := len(rows) - len(odd):
+        console.print(Text(f"✓ {_count(held, titles[-1])} {good} in every night",
+                           style=_STYLE["P"]))
+
+
+def _strip(letters: str) -> Text:
+    return Text.assemble(*((letter, _STYLE[letter]) for letter in letters))
+
+
+def _now(row: Document) -> Text:
+    """In a word how it stands, and the cause that was last said."""
+    letter = row["verdicts"][-1]
+    said = Text()
+    if row["flapping"]:
+        said.append("flapping", style="bold red")
+    elif row["strikes"]:
+        said.append(f"bad for {_count(row['strikes'], 'night')}", style="bold red")
+    elif letter == "?":
+        said.append("not judged", style="yellow")
+    else:
+        said.append("not there" if letter == NOT_THERE else "healthy",
+                    style="dim" if letter == NOT_THERE else "green")
+    if row["cause"]:
+        over = not row["strikes"] and letter in GOOD
+        said.append(f"{'; had been' if over else ''}: {row['cause']}", style="dim" if over else "")
+    return said
+
+
+def _charts(console: Console, rows: Mapping[tuple[str, str], Sequence[float | None]]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("measure", overflow="fold")
+    table.add_column("nights, oldest first", overflow="fold",
+                     min_width=min(MOST_WIDE, max(map(len, rows.values()))))
+    for title in ("last", "usual", "least"):
+        table.add_column(title, justify="right", no_wrap=True)
+    above: tuple[str, str] | None = None
+    for (host, name), line in rows.items():
+        device, measure = parts(name)
+        known = [value for value in line if value is not None]
+        if not any(known):
+            # No wrong result, no memory error in any night: there is nothing to look at.
+            continue
+        if above != (host, device):
+            above = (host, device)
+            table.add_row(Text(f"{host} {device.removeprefix('gpu.')}", style="bold"))
+        table.add_row(f"  {measure}", spark(line), *map(
+            _number, (line[-1], statistics.median(known), min(known))))
+    console.print(table)
+
+
+def spark(line: Sequence[float | None]) -> str:
+    """Numbers as bars between the least and the most; what was not measured is a space."""
+    known = [value for value in line if value is not None]
+    least, span = min(known), max(known) - min(known)
+    # What hardly changes is a line, not mountains.
+    flat = span <= LEAST_SPREAD * abs(max(known, key=abs))
+    top = len(_BARS) - 1
+    return "".join(
+        " " if value is None else _BARS[top // 2 if flat else round((value - least) / span * top)]
+        for value in line)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+# -- a report that was not recorded ----------------------------------------------------------------
+
+
+def _record(history: History, directory: Path, kind: str) -> None:
+    """Take in what a report's directory holds: its verdicts, snapshots and plans."""
+    from gpufleet.report.directory import file_name  # noqa: PLC0415 (what reads needs none of it)
+    from gpufleet.verification.session import HostRun, Session  # noqa: PLC0415
+
+    def read(name: str) -> Any:
+        path = directory / name
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"It cannot be read: {error}", str(path), "Name the directory"
+                                     " of a report, such as reports/latest.") from error
+
+    said = read("report.json")
+    if any(night.started == said["started"] for night in history.nights(kind=kind)):
+        raise ConfigurationError(f"This run ({said['started']}) is in the history already.",
+                                 str(directory))
+    hosts = []
+    for name, result in said["hosts"].items():
+        file = f"{file_name(name)}.json"
+        there = (directory / "snapshots" / file).exists()
+        hosts.append(HostRun(name, read(f"snapshots/{file}") if there else None,
+                             read(f"plans/{file}"), result))
+    history.record(Session(hosts, said["started"], said["finished"]), kind=kind)
+
+

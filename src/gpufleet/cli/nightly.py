@@ -1,0 +1,112 @@
+"""`./gpufleet nightly`: a whole night, one at a time; or only whether one would work or did."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+from pathlib import Path
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
+from gpufleet.nightly import config, notifications, state
+from gpufleet.nightly.config import Settings
+from gpufleet.nightly.run import Night, hosts_of, tell_all
+from gpufleet.nightly.state import ERROR, HEARTBEAT, say
+from gpufleet.verification.session import utc_now
+
+from .parser import Parser
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = Parser(
+        remedy="./gpufleet nightly --help has the options.",
+        prog="gpufleet nightly", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Exit status: 0 all healthy, 1 something failed, 3 something could not be judged,"
+        " 4 usage or configuration, 5 the nightly did not do all of its work.")
+    top.add_argument("--config", type=Path, default=config.USUAL, metavar="FILE",
+                     help=f"the configuration (usually {config.USUAL})")
+    other = top.add_mutually_exclusive_group()
+    other.add_argument("--check", action="store_true",
+                       help="read configuration, secrets and inventory; run nothing")
+    other.add_argument("--test-message", action="store_true",
+                       help="tell everyone that this is a test")
+    other.add_argument("--status", action="store_true",
+                       help="how the last run went; 1 where it is too old or did not do its work")
+    return top
+
+
+def main(words: list[str]) -> int:
+    """The verb; its exit status."""
+    try:
+        options = parser().parse_args(words)
+    except ConfigurationError as error:
+        return _refused(error)
+    try:
+        settings = config.read(options.config)
+        if options.check:
+            print(f"{options.config}: {_checked(settings)}")
+            return HEALTHY
+    except ConfigurationError as error:
+        status = _refused(error)
+        known = config.salvaged(options.config)
+        if known and not (options.check or options.status or options.test_message):
+            tell_all(known, notifications.of_failure([str(error)], utc_now(), None))
+        return status
+    if options.status:
+        return _status(settings)
+    if options.test_message:
+        return FAILED if tell_all(settings, notifications.of_test(utc_now())) else HEALTHY
+    try:
+        with state.alone(settings.state_dir):
+            return Night(settings).run()
+    except ConfigurationError as error:
+        return _refused(error)
+
+
+def _checked(settings: Settings) -> str:
+    """What a night would do, or a `ConfigurationError` where it could not."""
+    _places(settings)
+    hosts, channels = len(hosts_of(settings)), len(notifications.channels(settings))
+    worst_h = math.ceil(hosts / settings.fanout) * settings.deadline_s / 3600
+    way = (f"What they found themselves is read from {settings.pulled}." if settings.pulled
+           else f"A night in which every host hangs takes {worst_h:.1f} h.")
+    return f"{hosts} hosts, {channels} channels. {way}"
+
+
+def _places(settings: Settings) -> None:
+    """Refuse places that are there and cannot be written to, and a `pulled` that is not there."""
+    if settings.pulled and not os.access(settings.pulled, os.R_OK | os.X_OK):
+        raise ConfigurationError(
+            "It is not there, or cannot be read.", f"pulled: {settings.pulled}",
+            "Bring the hosts' results there, readable by the user of the nightly.")
+    for name in ("state_dir", "reports_dir", "textfile_dir"):
+        place = getattr(settings, name)
+        if place and place.exists() and not os.access(place, os.W_OK | os.X_OK):
+            raise ConfigurationError("It cannot be written to.", f"{name}: {place}",
+                                     "Have it belong to the user of the nightly.")
+
+
+def _refused(error: ConfigurationError) -> int:
+    say(str(error), ERROR)
+    return USAGE
+
+
+def _status(settings: Settings) -> int:
+    """Say how the last run went, and whether it is recent enough."""
+    last = state.read(settings.state_dir / HEARTBEAT)
+    if not last:
+        say(f"The nightly has never run: there is no {settings.state_dir / HEARTBEAT}.", ERROR)
+        return FAILED
+    age_h = (time.time() - last["last_run"]) / 3600
+    print(f"Last run: {last['finished']}, {age_h:.1f} h ago, exit status {last['status']}.")
+    for step, text in last["troubles"].items():
+        print(f"  {step}: {text}")
+    late = age_h > settings.expected_every_h
+    if late:
+        print(f"That is too long ago: one is expected every {settings.expected_every_h:g} h. See"
+              " systemctl list-timers gpufleet-nightly.timer; journalctl -u gpufleet-nightly")
+    return FAILED if late or last["troubles"] else HEALTHY

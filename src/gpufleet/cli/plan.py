@@ -1,0 +1,101 @@
+"""`plan`: what each host is to become, and what would change there. Nothing is changed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gpufleet.checks.registry import shortened
+from gpufleet.diff import changes
+from gpufleet.inventory import Declared, Question, declared
+from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
+from gpufleet.report import terminal
+from gpufleet.transport.fanout import Outcome
+from gpufleet.verification import judge
+from gpufleet.verification.session import Manner, plan_of, snapshots
+
+
+def show(
+    options: argparse.Namespace, question: Question, manner: Manner, console: Console
+) -> int:
+    """Print the plans: 4 if one is refused, 1 if a host was not reached, else 0."""
+    hosts = declared(question)
+    outcomes: dict[str, Outcome] = {}
+    if not options.offline:
+        with terminal.progress(console, "Looking", len(hosts)) as heard:
+            outcomes = snapshots(hosts, manner, heard)
+    plans = {host.name: planned(host, outcomes.get(host.name)) for host in hosts}
+    if options.json:
+        document = {"schema": judge.SCHEMA, "hosts": plans}
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    else:
+        for name, plan in plans.items():
+            _host(Console(), name, plan)
+    if any(plan["problems"] for plan in plans.values()):
+        return USAGE
+    return FAILED if any(not outcome.snapshot for outcome in outcomes.values()) else HEALTHY
+
+
+def planned(host: Declared, outcome: Outcome | None) -> dict[str, Any]:
+    """The plan with its changes; `changes` is null where the host was not seen."""
+    snapshot = outcome.snapshot if outcome else None
+    plan = plan_of(host, snapshot)
+    if outcome and not snapshot:
+        plan["notes"] = [*plan["notes"], f"The host was not reached: {outcome.cause}"]
+    known = snapshot is not None and not plan["problems"]
+    return {**plan, "changes": changes(plan, snapshot) if known else None}
+
+
+def _driver(row: dict[str, Any]) -> str:
+    """The driver in words: the planned one, or the least that will do."""
+    least = f"{row['minimum']} or newer ({row['because']})" if row["minimum"] else "any"
+    if not row["managed"]:
+        return f"{least}, {row['source'] or 'not managed'}"
+    module = f", {row['module']} modules ({row['module_because']})" if row["module"] else ""
+    chosen = row["version"] or row["branch"] or "chosen later"
+    return f"{chosen} from {row['source']}{module}; {least}"
+
+
+def _host(console: Console, name: str, plan: dict[str, Any]) -> None:
+    console.print()
+    console.print(Text(name, style="bold"))
+    table = Table.grid(padding=(0, 2))
+    for stack in plan["stacks"]:
+        bound = stack["cuda_source"] == "toolkit"
+        cuda = (f"CUDA {stack['cuda']} from {stack['toolkit_path']}, cuDNN {stack['cudnn']}"
+                if bound else "CUDA and cuDNN from pip's wheels")
+        python = stack["interpreter"] or stack["python"]
+        table.add_row("  stack", Text(f"{stack['name']}: Python {python}, {cuda}"))
+    for toolkit in plan["toolkits"]:
+        default = ", the default" if toolkit["default"] else ""
+        patches = "".join(f", patch {patch['version']}" for patch in toolkit["patches"])
+        table.add_row("  toolkit", Text(f"CUDA {toolkit['version']}{patches} in"
+                                        f" {toolkit['path']}{default}"))
+    for cudnn in plan["cudnn"]:
+        table.add_row("  cuDNN", Text(f"{cudnn['version']} in CUDA {cudnn['toolkit']}"))
+    for clash in plan["linker"]["clashes"]:
+        table.add_row("  linker", Text(
+            f"CUDA {clash['loser']} is left out of the linker's cache: {clash['winner']} offers"
+            f" {shortened(clash['sonames'])} as well. Stacks have their own toolkit all the same"))
+    if plan["driver"]:
+        table.add_row("  driver", Text(_driver(plan["driver"])))
+    for note in plan["notes"]:
+        table.add_row("  note", Text(note, style="dim"))
+    for problem in plan["problems"]:
+        table.add_row(Text("  refused", style="bold red"),
+                      Text(f"{problem['where']}: {problem['message']}"))
+        table.add_row("  remedy", Text(problem["remedy"], style="cyan"))
+    if plan["changes"] is not None:
+        for change in plan["changes"]:
+            table.add_row(Text("  change", style="yellow"),
+                          Text(f"{change['action']} {change['what']} {change['id']}:"
+                               f" {change['because']}"))
+        if not plan["changes"] and not plan["problems"]:
+            table.add_row(Text("  change", style="green"), "nothing: it is as planned")
+    console.print(table)

@@ -1,0 +1,210 @@
+"""What a host needs before its installed driver is also the one that runs: nothing, its kernel
+modules reloaded, a reboot.
+
+Decided from what the probe saw, never from what a run remembers doing: so a run that was killed
+is taken up by the next. The marker of a pending restart (docs/documents.md) adds only what cannot
+be seen: that a reboot was tried, and what loading the modules said. A reboot that was tried and
+did not help is never repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gpufleet.host_state.host import Host, Row, mapping, mappings
+
+# Daemons that hold the GPU for the driver itself, by the start of their names: a reload stops
+# them and starts them again.
+SERVICES = ("nvidia-persiste", "nv-fabricmanage", "nv-hostengine")
+
+# The modules beside the driver's own, which is nvidia, or nvidia-current on Debian.
+BESIDE = ("uvm", "drm", "modeset", "peermem")
+
+
+def decide(plan: Mapping[str, Any], host: Host, control_node: bool = False) -> dict[str, str]:
+    """`action`, `because` and `remedy`.
+
+    `none`: nothing to do, and a marker that stands can go; `reload`: the modules can be exchanged
+    as the host runs; `reboot`; `wait`: a reboot is needed, and not ours to do; `stuck`: neither
+    helps, or a reboot did not. `control_node` says that Ansible itself runs on this host.
+    """
+    driver, name = mapping(plan["driver"]), plan["host"]
+    if not driver.get("managed"):
+        return _told("none", "the driver is not managed")
+    if unseen := host.unseen(("kernel", "gpus", "driver")):
+        because = f"the host's {' and '.join(unseen)} could not be looked at"
+        return _told("wait", because, f"see why: ./gpufleet verify --limit {name}")
+    state = _State(plan, host)
+    off = state.off
+    if off is None:
+        changed = state.marker.get("boot_id") == state.boot_id
+        if not (changed and driver["reboot"] == "always"):
+            return _told("none", state.idle or f"driver {state.loaded} runs as it is installed")
+        off = str(state.marker.get("because"))
+    elif state.reload_mends and not state.holders and not state.refused:
+        return _told("reload", off, f"./gpufleet provision --limit {name}")
+    elif state.rebooted:
+        because = f"{off}, after the reboot that was to mend it{state.also}"
+        return _told("stuck", because, _by_hand(name))
+    elif not state.reboot_mends:
+        because = f"{off}, and no restart mends that: {state.next}"
+        return _told("stuck", because, f"./gpufleet provision --limit {name}, or dkms status there")
+    because = f"{off}{state.also}"
+    if control_node:
+        because += "; Ansible itself runs on this host, so it is not rebooted"
+        return _told("wait", because, f"reboot {name} yourself")
+    if driver["reboot"] == "never":
+        because += "; gpu_driver_reboot: never"
+        return _told("wait", because, f"reboot {name} when it suits")
+    return _told("reboot", because, f"./gpufleet provision --limit {name} (it reboots)")
+
+
+def _told(action: str, because: str, remedy: str = "") -> dict[str, str]:
+    return {"action": action, "because": because, "remedy": remedy}
+
+
+def _by_hand(name: str) -> str:
+    return (
+        f"on {name}: modprobe nvidia; journalctl -k | grep -iE 'nvrm|nvidia' tells why; mend that,"
+        f" and reboot {name} yourself"
+    )
+
+
+@dataclass(frozen=True)
+class _State:
+    """What decides, read from the documents; all sections are known to be there."""
+
+    plan: Mapping[str, Any]
+    host: Host
+
+    @cached_property
+    def driver(self) -> Row:
+        return mapping(self.host.section("driver"))
+
+    @cached_property
+    def kernel(self) -> Row:
+        return mapping(self.host.section("kernel"))
+
+    @cached_property
+    def cards(self) -> list[Row]:
+        return mappings(mapping(self.host.section("gpus")).get("pci"))
+
+    @property
+    def boot_id(self) -> Any:
+        return self.kernel.get("boot_id")
+
+    @property
+    def loaded(self) -> Any:
+        return self.driver.get("loaded")
+
+    @property
+    def marker(self) -> Row:
+        return self.host.reboot_pending
+
+    @property
+    def idle(self) -> str | None:
+        """Why the host needs no running driver; None where it does."""
+        count = mapping(self.plan["expect"]).get("count")
+        if count == 0:
+            return "gpu_expect: {count: 0}"
+        if count is None and not self.cards:
+            return "no NVIDIA GPU is on the PCI bus, and none is declared"
+        return None
+
+    @cached_property
+    def nouveau(self) -> list[str]:
+        """The addresses of the cards that nouveau holds."""
+        return [str(row["address"]) for row in self.cards if row.get("driver") == "nouveau"]
+
+    @property
+    def nouveau_stays(self) -> bool:
+        """Whether it would take them again after a reboot."""
+        forbidden = mapping(self.driver.get("nouveau")).get("blacklisted")
+        return bool(self.nouveau) and forbidden is False
+
+    @property
+    def off(self) -> str | None:
+        """How the running driver is not the installed one, in words."""
+        if self.idle:
+            return None
+        if self.nouveau:
+            return f"nouveau holds {', '.join(self.nouveau)}"
+        on_disk, library = self.driver.get("on_disk"), self.driver.get("library")
+        if self.loaded is None:
+            return "the kernel module is not loaded"
+        if self.loaded != library or on_disk not in {None, self.loaded}:
+            return (
+                f"the loaded kernel module is {self.loaded}, on disk is {on_disk or 'none'},"
+                f" the libraries are {library or 'missing'}"
+            )
+        return None
+
+    @property
+    def reload_mends(self) -> bool:
+        on_disk = self.driver.get("on_disk")
+        return not self.nouveau and on_disk not in {None, self.loaded} and self._fits(on_disk)
+
+    @property
+    def reboot_mends(self) -> bool:
+        return self._fits(self.after_reboot) and not self.nouveau_stays
+
+    def _fits(self, module: Any) -> bool:
+        return module is not None and module == self.driver.get("library")
+
+    @property
+    def next_boot(self) -> Any:
+        return self.kernel.get("next_boot") or self.kernel.get("running")
+
+    @property
+    def after_reboot(self) -> Any:
+        """The version of the module that the kernel of the next boot has."""
+        if self.next_boot == self.kernel.get("running"):
+            return self.driver.get("on_disk")
+        for kernel in mappings(self.kernel.get("installed")):
+            if kernel.get("version") == self.next_boot:
+                rows = [(str(row["name"]), row["version"]) for row in mappings(kernel["modules"])]
+                return next((own for each, own in rows if not each.endswith(BESIDE)), None)
+        return None
+
+    @property
+    def next(self) -> str:
+        """Why a reboot would not help, in words."""
+        if self.nouveau_stays:
+            return "nouveau is not blacklisted"
+        return (
+            f"the next boot's kernel {self.next_boot} has module {self.after_reboot or 'none'},"
+            f" the libraries are {self.driver.get('library') or 'missing'}"
+        )
+
+    @property
+    def rebooted(self) -> bool:
+        """Whether the host was rebooted for this before."""
+        return bool(self.marker.get("tried")) and self.marker.get("boot_id") != self.boot_id
+
+    @property
+    def refused(self) -> str | None:
+        """What loading the modules said, if it was tried in this boot and failed."""
+        failed = mapping(self.marker.get("failed"))
+        return str(failed.get("said")) if failed.get("boot_id") == self.boot_id else None
+
+    @property
+    def holders(self) -> list[str]:
+        """Who holds a GPU, but for the driver's own daemons."""
+        found = []
+        for row in mappings(self.driver.get("holders")):
+            command = str(row.get("command"))
+            if not command.startswith(SERVICES):
+                found.append(f"{command} (pid {row.get('pid')} of {row.get('user')})")
+        return found
+
+    @property
+    def also(self) -> str:
+        """Why no reload would do, where one was thought of."""
+        if self.refused:
+            return f"; loading it says: {self.refused}"
+        if self.holders and self.reload_mends:
+            return f"; the GPU is held by {', '.join(self.holders)}"
+        return ""

@@ -1,0 +1,140 @@
+"""GPUs in containers: what is asked for, and what a host lacks of it, in plain sentences.
+
+One reading of plan and snapshot, for `changes` and for the checks alike. What needs a card is asked
+of no host that is declared to have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from gpufleet.catalog import versions
+from gpufleet.model.spec import ContainersWish, Wishes
+
+from .host import Host, mapping, mappings
+
+Row = dict[str, Any]
+
+RECEIPT = ("containers", "engine")
+RUNTIME = "nvidia"
+# The first Docker Engine that reads CDI specifications, if its feature is on.
+CDI_SINCE = "25.0"
+
+
+def asked(wish: ContainersWish) -> Row:
+    """What the probe is told: which engine to ask, and which image to try."""
+    return {"engine": wish.engine, "image": wish.image}
+
+
+def describe(wishes: Wishes) -> Row | None:
+    """The plan's `containers`; None where they are not managed."""
+    wish = wishes.containers
+    return None if wish is None else {**asdict(wish), "gpus": wishes.expect.get("count")}
+
+
+def change(plan: Mapping[str, Any], host: Host) -> Row | None:
+    """The row of `changes`: what the next run does, and the first reason for it."""
+    kind, identity = RECEIPT
+    wanted, entry = plan.get("containers"), host.journal(kind, identity)
+
+    def row(action: str, because: str) -> Row:
+        return {"what": kind, "id": identity, "action": action, "because": because}
+
+    begun = f"the journal says {(entry or {}).get('state')} since {(entry or {}).get('started')}"
+    if wanted is None:
+        if entry and entry.get("state") == "removing":
+            return row("remove", begun)
+        if (host.receipt(kind, identity) or entry) and plan.get("prune"):
+            return row("remove", "nothing declares it any more (gpu_prune)")
+        return None
+    if names := host.unseen(("receipts", "containers")):
+        return row("install", f"the host's {' and '.join(names)} could not be looked at")
+    written = mapping(host.containers.get("daemon"))
+    if written.get("error") and wanted["engine"] == "docker":
+        return row("refuse", f"{written.get('path')} cannot be read: {written['error']}")
+    if entry:
+        return row("finish", begun)
+    off = [*lacking(wanted, host), *stale(wanted, host)]
+    if host.receipt(kind, identity) is None:
+        return row("install", off[0] if off else "gpufleet has not set it up")
+    return row("repair", off[0]) if off else None
+
+
+def lacking(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
+    """What of the engine and the toolkit is not as planned, with a card or without one."""
+    seen = host.containers
+    engine, toolkit = mapping(seen.get("engine")), mapping(seen.get("toolkit"))
+    name = wanted["engine"]
+    if not engine:
+        yield f"{name} is not installed"
+    elif engine.get("error"):
+        yield f"{name} does not answer: {engine['error']}"
+    if not toolkit:
+        yield "NVIDIA's container toolkit is not installed"
+    else:
+        version = str(toolkit.get("version"))
+        if wanted["toolkit"] and version.partition("-")[0] != wanted["toolkit"]:
+            yield f"the container toolkit is {version}, planned is {wanted['toolkit']}"
+        if not toolkit.get("held"):
+            yield f"the container toolkit {version} is not held: an upgrade would change it"
+    if name == "docker" and engine and not engine.get("error"):
+        yield from _daemon(wanted, seen, engine)
+    if not seen.get("wrapper"):
+        yield "there is no nvidia-docker command"
+    receipt = host.receipt(*RECEIPT) or {}
+    if receipt and receipt.get("engine") != name:
+        yield f"{receipt.get('engine')} was set up, planned is {name}"
+    for changed in mappings(receipt.get("changed"))[:1]:
+        yield f"changed since it was installed: {changed.get('path')} ({changed.get('what')})"
+
+
+def _daemon(wanted: Mapping[str, Any], seen: Row, engine: Row) -> Iterator[str]:
+    """What Docker's configuration file says, and what the running daemon has read of it."""
+    written = mapping(seen.get("daemon"))
+    path = written.get("path")
+    if RUNTIME not in mapping(written.get("runtimes")):
+        yield f"{path} does not register the runtime {RUNTIME}"
+    elif RUNTIME not in _texts(engine.get("runtimes")):
+        yield f"the running Docker does not know the runtime {RUNTIME}, which {path} registers"
+    if written.get("live_restore") is not True:
+        yield f"{path} does not say live-restore: a restart of Docker would end all containers"
+    elif engine.get("live_restore") is not True:
+        yield f"the running Docker has no live-restore, though {path} says so"
+    if wanted["data_root"] and written.get("data_root") != wanted["data_root"]:
+        yield f"{path} has the data-root {written.get('data_root')}, not {wanted['data_root']}"
+    if knows_cdi(engine.get("version")) and written.get("cdi") is not True:
+        yield f"{path} does not turn on features.cdi"
+
+
+def knows_cdi(version: Any) -> bool:
+    """Whether a Docker Engine of this version reads CDI specifications."""
+    number = str(version or "").partition("+")[0]
+    return versions.is_dotted(number) and versions.key(number) >= versions.key(CDI_SINCE)
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else []
+
+
+def stale(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
+    """What of specification and links is not of the loaded driver; nothing where none is."""
+    loaded = host.driver
+    if wanted["gpus"] == 0 or loaded is None:
+        return
+    specs = mappings(host.containers.get("cdi"))
+    if not specs:
+        yield f"there is no CDI specification, and the driver {loaded} is loaded"
+    for spec in specs:
+        if spec.get("error"):
+            yield f"{spec.get('path')} cannot be read: {spec['error']}"
+        elif spec.get("driver_version") != loaded:
+            have = spec.get("driver_version") or "an unknown driver"
+            yield f"{spec.get('path')} is of {have}, loaded is {loaded}"
+    missing = _texts(mapping(host.containers.get("dev_char")).get("missing"))
+    if missing:
+        yield (
+            f"{missing[0]} is missing: containers would lose their GPUs at the next"
+            " systemctl daemon-reload"
+        )

@@ -1,0 +1,103 @@
+"""Kernels: whether each that can boot would have its driver, and nothing in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .driver_state import Fault, installed, part, provision, without_card
+from .host import Host, Row, mapping, mappings
+
+# What a kernel's modules say of their licence, by flavour.
+FLAVOURS = {"NVIDIA": "proprietary", "Dual MIT/GPL": "open"}
+
+
+def modules(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """Each kernel that can boot has the driver's module, of its version and flavour."""
+    driver, have = mapping(plan["driver"]), installed(plan, host)
+    dkms = bool(part(host, "driver").get("dkms"))
+    for kernel in judged_kernels(host):
+        version = str(kernel.get("version"))
+        name, lacks_headers = _kernel_name(host, version), not kernel.get("headers")
+        module: Row = next(
+            (row for row in mappings(kernel.get("modules")) if row.get("name") == "nvidia"), {})
+        remedy = f"{provision(plan)} (on the host: {_mend(host, version, lacks_headers)})"
+        if not module:
+            why = f", and no headers ({headers(host, version)}) to build it with" * lacks_headers
+            yield Fault(f"{name} has no NVIDIA module{why}: a host that boots it has no GPU",
+                        remedy)
+            continue
+        told = module.get("version")
+        if have and told and told != have:
+            yield Fault(f"the module of {name} is {told}, the driver is {have}", remedy)
+        flavour = FLAVOURS.get(str(module.get("license")))
+        if flavour and driver.get("module") not in {None, flavour}:
+            yield Fault(f"the module of {name} is {flavour}, planned is {driver['module']}",
+                        provision(plan))
+        if dkms and lacks_headers:
+            yield Fault(
+                f"{name} has no headers ({headers(host, version)}): the next driver cannot be"
+                " built for it", remedy)
+
+
+def judged_kernels(host: Host) -> list[Row]:
+    """The kernels that can boot here, and the one that runs, unless it is not the host's own."""
+    there = part(host, "kernel")
+    running = None if there.get("container") else there.get("running")
+    rows = mappings(there.get("installed"))
+    found = [
+        row for row in rows
+        if (row.get("image") and "rescue" not in str(row.get("version")))
+        or row.get("version") == running
+    ]
+    if running and running not in [row.get("version") for row in rows]:
+        found.append({"version": running, "headers": False, "modules": []})
+    return found
+
+
+def headers(host: Host, kernel: str) -> str:
+    """The package with a kernel's headers."""
+    kind = "kernel-devel" if part(host, "packages").get("manager") == "rpm" else "linux-headers"
+    return f"{kind}-{kernel}"
+
+
+def _kernel_name(host: Host, version: str) -> str:
+    there = part(host, "kernel")
+    runs = version == there.get("running") and not there.get("container")
+    words = ["it runs"] * runs + ["it boots next"] * (version == there.get("next_boot"))
+    return f"kernel {version}" + (f" ({', '.join(words)})" if words else "")
+
+
+def _mend(host: Host, kernel: str, lacks_headers: bool) -> str:
+    tool = "dnf" if part(host, "packages").get("manager") == "rpm" else "apt-get"
+    install = f"{tool} install {headers(host, kernel)}; " if lacks_headers else ""
+    return f"{install}dkms autoinstall -k {kernel}; or remove that kernel, if it is not wanted"
+
+
+def nouveau(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """nouveau is not loaded, and no boot loads it."""
+    state, again = mapping(part(host, "driver").get("nouveau")), provision(plan)
+    if not state.get("blacklisted"):
+        yield Fault("nothing keeps the module nouveau from being loaded at boot", again)
+    for kernel in judged_kernels(host):
+        if kernel.get("initramfs_nouveau"):
+            yield Fault(
+                f"the initramfs {kernel.get('initramfs')} has the module nouveau, and nothing in"
+                " it that forbids it",
+                f"{again} (on the host: update-initramfs -u -k {kernel.get('version')}, or dracut"
+                f" -f --kver {kernel.get('version')})")
+    own = not part(host, "kernel").get("container")
+    if state.get("loaded") and own and not without_card(plan, host):
+        yield Fault("the module nouveau is loaded: CUDA cannot use a card that it holds",
+                    f"reboot {plan['host']} ({again} does, where gpu_driver_reboot lets it)", "")
+
+
+def secure_boot(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """Where the firmware refuses unsigned modules, the key that signs ours is enrolled."""
+    if host.rejects_modules and host.driver is None:
+        yield Fault(
+            "Secure Boot is on, and the key that signs the driver's modules is not enrolled: the"
+            " kernel refuses them",
+            f"on {plan['host']}: mokutil --import /var/lib/dkms/mok.pub (Ubuntu:"
+            " /var/lib/shim-signed/mok/MOK.der), reboot, and enrol the key at the console; or"
+            " switch Secure Boot off in the firmware", "")

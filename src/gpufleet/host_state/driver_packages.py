@@ -1,0 +1,173 @@
+"""The driver's packages: whole, of one version, the planned one, and held."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpufleet.catalog import versions
+
+from .driver_state import (
+    PACKAGED,
+    RECEIPT,
+    Fault,
+    core,
+    installed,
+    listed,
+    package_rows,
+    part,
+    provision,
+    texts,
+    upstream,
+)
+from .host import Host, Row, mapping, mappings
+
+PIN = "/etc/apt/preferences.d/gpufleet-driver"
+
+# Packages whose scripts build the driver's modules, and stay half-configured where that fails.
+_BUILDERS = re.compile(r"(dkms|linux-(image|headers|modules)-.*|kernel(-core|-devel)?)$")
+# Definitions of repositories: ours, and those that a run takes away for it (vars/main.yml).
+_OWN = re.compile(r"/gpufleet-[^/]*$")
+_NVIDIA = re.compile(r"/compute/cuda/repos/")
+# The repositories of NVIDIA that have drivers: not the container toolkit's, nor another tool's.
+_OTHER_REPOSITORY = re.compile(r"container|docker|devtools|nsight", re.IGNORECASE)
+
+
+def packages(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """The driver's packages are there, whole, of one version, and the planned one."""
+    driver, there, have = mapping(plan["driver"]), core(host), installed(plan, host)
+    again, manager = provision(plan), part(host, "packages").get("manager")
+    for row in mappings(part(host, "packages").get("broken")):
+        name, status = str(row.get("name")), row.get("status")
+        if name in package_rows(host) or _BUILDERS.match(name):
+            yield Fault(
+                f"package {name} is {status}: {manager} did not finish with it",
+                f"{again} (on the host: dpkg --configure -a tells what stops it)")
+    if driver["source"] not in PACKAGED:
+        if there:
+            yield Fault(
+                f"packages of a driver ({listed(there)}) stand beside the runfile's: each"
+                " overwrites the other's files",
+                "on the host: remove them (apt-get purge, dnf remove), or say gpu_driver: {source:"
+                " distro}", "refuse")
+    elif not there and host.driver_library:
+        yield Fault(
+            f"driver {host.driver_library} is there (libcuda.so) and belongs to no package: a"
+            " runfile installed it, and packages would mix with it",
+            "on the host: nvidia-uninstall, or say gpu_driver: {source: preinstalled}", "refuse")
+        return
+    elif not there:
+        yield Fault("no package of the driver is installed", again, "install")
+        return
+    if len(set(there.values())) > 1:
+        yield Fault(f"the driver's packages are of several versions: {_by_version(there)}", again)
+    if have is None or host.driver_library is None:
+        what = "the driver" if have is None else "its user-space library, libcuda.so,"
+        yield Fault(f"{what} is not installed", again, "install" if have is None else "repair")
+    receipt = host.receipt(*RECEIPT) or {}
+    if have is not None:
+        yield from _other_version(plan, receipt, have)
+    ours = {name: own for name, own in mapping(receipt.get("packages")).items() if upstream(own)}
+    now = {
+        name: _without_epoch(row.get("version")) for name, row in package_rows(host).items()
+    }
+    if gone := set(ours) - set(now):
+        yield Fault(f"packages installed with the driver are gone since: {listed(gone)}", again)
+    exchanged = {
+        f"{name} {now[name]} (was {own})"
+        for name, own in ours.items() if now.get(name) not in {None, _without_epoch(own)}
+    }
+    if exchanged:
+        yield Fault(f"packages were exchanged by somebody else: {listed(exchanged, 2)}", again)
+    yield from _repositories(plan, host)
+
+
+def _other_version(plan: Mapping[str, Any], receipt: Row, have: str) -> Iterator[Fault]:
+    driver, again = mapping(plan["driver"]), provision(plan)
+    if (wanted := driver.get("version")) and have != wanted:
+        yield Fault(f"driver {have} is installed, {wanted} is planned", again, "upgrade")
+    elif driver.get("branch") and not versions.begins(have, str(driver["branch"])):
+        cause = f"driver {have} is installed, branch {driver['branch']} is planned"
+        yield Fault(cause, again, "upgrade")
+    elif driver["source"] not in PACKAGED and str(receipt.get("version") or have) != have:
+        yield Fault(
+            f"driver {receipt['version']} was installed by gpufleet, and {have} is there now:"
+            " somebody else exchanged it", again)
+    for key in ("source", "branch", "module"):
+        wanted = str(driver.get(key))
+        if driver.get(key) and str(receipt.get(key) or wanted) != wanted:
+            yield Fault(
+                f"the driver was installed with {key} {receipt[key]}, planned is {wanted}",
+                again, "upgrade")
+
+
+def _without_epoch(version: Any) -> str:
+    """Some tools name a package's epoch, some do not."""
+    return re.sub(r"^\d+:", "", str(version))
+
+
+def _repositories(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """Two definitions of one repository with two keys stop apt; two repositories mix drivers."""
+    sources = [
+        row for row in mappings(part(host, "packages").get("sources"))
+        if not _OTHER_REPOSITORY.search(f"{row.get('path')} {row.get('uris')}")
+    ]
+    places: dict[str, list[Row]] = {}
+    for row in sources:
+        for uri in texts(row.get("uris")):
+            suites = " ".join(texts(row.get("suites")))
+            places.setdefault(f"{uri.rstrip('/')} {suites}", []).append(row)
+    for place, rows in places.items():
+        if len(rows) > 1 and len({str(row.get("signed_by")) for row in rows}) > 1:
+            cause = f"the repository {place} is defined with different keys, in {_paths(rows)}: the"
+            yield _unwanted(plan, rows, f"{cause} package manager refuses to read either")
+    if len(places) > 1 and mapping(plan["driver"])["source"] == "nvidia_repo":
+        cause = f"drivers come from several repositories, of {_paths(sources)}"
+        yield _unwanted(plan, sources, f"{cause}: packages of both would be mixed")
+
+
+def _paths(sources: list[Row]) -> str:
+    return listed({str(row.get("path")) for row in sources})
+
+
+def _unwanted(plan: Mapping[str, Any], sources: list[Row], cause: str) -> Fault:
+    """A run takes away what stands beside its own definition, where it is of the same drivers."""
+    theirs = [row for row in sources if not _OWN.search(str(row.get("path")))]
+    ours = [row for row in sources if row not in theirs]
+    own = {uri.rstrip("/") for row in ours for uri in texts(row.get("uris"))}
+    left = [
+        row for row in theirs
+        if not any(_NVIDIA.search(uri) or uri.rstrip("/") in own for uri in texts(row.get("uris")))
+    ]
+    if mapping(plan["driver"])["source"] == "nvidia_repo" and not left:
+        return Fault(cause, f"{provision(plan)} (it removes what is not gpufleet's)")
+    remedy = f"on the host: take out what does not belong there, of {_paths(theirs)}"
+    return Fault(cause, remedy, "")
+
+
+def holds(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """Nothing exchanges the driver by itself: held, pinned, left alone by upgrades at night."""
+    there, again = core(host), provision(plan)
+    if mapping(plan["driver"])["source"] not in PACKAGED or not there:
+        return
+    ours = mapping((host.receipt(*RECEIPT) or {}).get("packages")) or there
+    rows = package_rows(host)
+    if loose := [name for name in ours if name in rows and not rows[name].get("held")]:
+        yield Fault(
+            f"packages are not held, and can be upgraded under the running driver: "
+            f"{listed(loose)}", again)
+    if part(host, "packages").get("manager") == "dpkg":
+        pinned = {str(row.get("path")) for row in mappings(part(host, "packages").get("pins"))}
+        if PIN not in pinned:
+            yield Fault(f"no pin of the driver's version stands in {PIN}", again)
+    night = mapping(part(host, "packages").get("unattended"))
+    if night.get("installed") and not night.get("excluded"):
+        yield Fault("unattended upgrades do not leave the driver's packages out", again)
+
+
+def _by_version(there: Mapping[str, str]) -> str:
+    found = sorted(set(there.values()))
+    return "; ".join(
+        f"{version} ({listed([name for name, own in there.items() if own == version], 2)})"
+        for version in found)

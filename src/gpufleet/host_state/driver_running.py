@@ -1,0 +1,126 @@
+"""The driver as it runs: its versions, device files, services and MIG. All of it needs a card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .driver_state import Fault, installed, listed, managed, part, provision, texts, without_card
+from .host import Host, mapping, mappings
+
+GIVEN_AWAY = "vfio-pci"  # the driver of a card that a virtual machine has
+PERSISTENCE = "nvidia-persistenced.service"
+FABRIC = "nvidia-fabricmanager.service"
+
+
+def nodes(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """Each GPU of the loaded driver has its device file, and so have control and memory."""
+    there = texts(part(host, "gpus").get("nodes"))
+    if host.driver is None or not host.gpus:
+        return
+    count = sum(card.get("driver") != GIVEN_AWAY for card in host.gpus)
+    # In a container they keep the numbers that they have on the machine.
+    numbered = [name for name in there if re.fullmatch(r"/dev/nvidia\d+", name)]
+    wanted = [f"/dev/nvidia{at}" for at in range(count)] if len(numbered) < count else []
+    wanted += ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    # Without that one CUDA does not start; so it was made as we looked, if CUDA does.
+    started = {"/dev/nvidia-uvm"} if part(host, "driver").get("cuinit") == 0 else set()
+    if missing := [name for name in wanted if name not in {*there, *started}]:
+        yield Fault(
+            f"device files are missing, without which programs find no GPU: {listed(missing)}",
+            "on the host, as root: nvidia-modprobe -u -c 0 (nvidia-smi makes those of the cards,"
+            " and at each boot the persistence daemon: gpu_driver: {persistence: true})", "")
+
+
+def persistence(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """The persistence daemon runs, and starts at boot, where it is declared."""
+    if mapping(plan["driver"]).get("persistence") and not without_card(plan, host):
+        yield from _service(plan, host, "persistence", PERSISTENCE)
+
+
+def fabric(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """The fabric manager runs exactly where an NVSwitch is, of the driver's very version."""
+    state = mapping(part(host, "driver").get("fabric"))
+    # Of a driver that nobody declares the plan says nothing.
+    if not (mapping(plan["driver"]).get("fabric_manager") or part(host, "gpus").get("nvswitches")):
+        if state.get("enabled"):
+            yield Fault(f"service {FABRIC} starts at boot where no NVSwitch is, and fails",
+                        f"{provision(plan)} (on the host: systemctl disable {FABRIC})")
+        return
+    yield from _service(plan, host, "fabric", FABRIC)
+    have = host.driver or installed(plan, host)
+    if state.get("version") and have and state["version"] != have:
+        yield Fault(
+            f"the fabric manager is {state['version']}, the driver is {have}: CUDA starts only"
+            " where they are equal", provision(plan))
+
+
+def _service(plan: Mapping[str, Any], host: Host, key: str, unit: str) -> Iterator[Fault]:
+    state = mapping(part(host, "driver").get(key))
+    if state.get("unit") is None:
+        yield Fault(f"service {unit} is not installed", provision(plan))
+    elif not state.get("enabled"):
+        yield Fault(f"service {unit} does not start at boot",
+                    f"{provision(plan)} (on the host: systemctl enable {unit})")
+    # Without the driver it cannot run, and that is another fault.
+    elif state.get("active") is False and host.driver is not None:
+        yield Fault(f"service {unit} does not run",
+                    f"{provision(plan)} (on the host: systemctl status {unit} tells why)")
+
+
+def mismatch(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """The module that runs, the one on disk and the libraries are of one version."""
+    loaded, library = host.driver, host.driver_library
+    on_disk = part(host, "driver").get("on_disk")
+    if without_card(plan, host):
+        return
+    pending = host.reboot_pending
+    if loaded is None:
+        cause = (
+            f"the NVIDIA kernel module is not loaded (on disk is {on_disk or 'none'}, the libraries"
+            f" are {library or 'none'})"
+        )
+    elif library is None:
+        cause = "the driver's user-space library, libcuda.so, is not installed"
+    elif library != loaded or on_disk not in {None, loaded}:
+        cause = (
+            f"the loaded driver is {loaded}, on disk is {on_disk or 'none'}, its libraries are"
+            f" {library}: they were upgraded under it"
+        )
+    else:
+        return
+    if pending:
+        cause += f"; a reboot is pending since {pending.get('since')} ({pending.get('because')})"
+    yield Fault(
+        cause,
+        f"{provision(plan)} (it loads the driver anew, or reboots where gpu_driver_reboot lets it)"
+        if managed(plan)
+        else f"reboot {plan['host']}; if it stays so, install the driver again",
+        "",
+    )
+
+
+def mig(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+    """Each GPU is split into the declared instances, and no others."""
+    layout, seen = mapping(mapping(plan["driver"]).get("mig")), part(host, "gpus").get("mig")
+    if not layout or seen is None or without_card(plan, host):
+        return
+    by_index = {str(row.get("gpu")): row for row in mappings(seen)}
+    for index in [*by_index, *(each for each in layout if each not in {"all", *by_index})]:
+        wanted = layout.get(index, layout.get("all"))
+        if wanted is None:
+            continue
+        row, again = by_index.get(index), provision(plan)
+        if row is None:
+            yield Fault(f"there is no GPU {index} to split as gpu_mig declares", again, "")
+            continue
+        have = sorted(texts(row.get("instances")))
+        if wanted and row.get("mode") is None:
+            yield Fault(f"GPU {index} knows no MIG, declared is {', '.join(wanted)}",
+                        f"take GPU {index} out of gpu_mig", "")
+        elif have != sorted(map(str, wanted)) or (row.get("mode") == "on") != bool(wanted):
+            there = ", ".join(have) or ("MIG without instances" if row.get("mode") == "on" else
+                                        "no MIG")
+            yield Fault(f"GPU {index} has {there}, declared is {', '.join(wanted) or 'no MIG'}",
+                        again)

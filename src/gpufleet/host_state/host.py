@@ -1,0 +1,242 @@
+"""What a snapshot says about its host, asked for safely: sections that are missing, hung or
+denied answer None, which means "not known", never "not there".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from gpufleet.catalog import versions
+
+Row = dict[str, Any]
+
+
+def mapping(value: Any) -> Row:
+    """A mapping as it is, anything else as an empty one."""
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def mappings(value: Any) -> list[Row]:
+    """The mappings in a list, nothing for anything else."""
+    listed = value if isinstance(value, list) else []
+    return [dict(each) for each in listed if isinstance(each, Mapping)]
+
+
+@dataclass(frozen=True)
+class Room:
+    """Free space at a place: the directory that was looked at, its file system, and MiB."""
+
+    directory: str
+    filesystem: str
+    free_mib: int
+
+
+@dataclass(frozen=True)
+class Host:
+    """A snapshot document, or None for a host that was not reached."""
+
+    snapshot: Mapping[str, Any] | None
+
+    @property
+    def reached(self) -> bool:
+        return isinstance(self.snapshot, Mapping)
+
+    @property
+    def name(self) -> str:
+        return str((self.snapshot or {}).get("host") or "")
+
+    def section(self, name: str) -> Row | None:
+        """A section's data, None unless it is `ok`."""
+        sections = (self.snapshot or {}).get("sections")
+        found = sections.get(name) if isinstance(sections, Mapping) else None
+        if not isinstance(found, Mapping) or found.get("state") != "ok":
+            return None
+        data = found.get("data")
+        return dict(data) if isinstance(data, Mapping) else None
+
+    def unseen(self, names: tuple[str, ...]) -> list[str]:
+        """Those of the sections that could not be looked at."""
+        return [name for name in names if self.section(name) is None]
+
+    def _value(self, section: str, key: str) -> Any:
+        return (self.section(section) or {}).get(key)
+
+    def _rows(self, section: str, key: str) -> list[Row]:
+        return mappings(self._value(section, key))
+
+    @property
+    def arch(self) -> str | None:
+        value = self._value("os", "arch")
+        return str(value) if value else None
+
+    @property
+    def glibc(self) -> str | None:
+        value = str(self._value("os", "glibc") or "")
+        return value if versions.is_dotted(value) else None
+
+    @property
+    def pythons(self) -> dict[str, str] | None:
+        """{interpreter's path: its version as X.Y}; None when they were not looked for.
+
+        In the order of the snapshot: the system's own before those of other prefixes.
+        """
+        if self.section("os") is None or self._value("os", "pythons") is None:
+            return None
+        rows = self._rows("os", "pythons")
+        found = {str(row.get("path")): str(row.get("version")) for row in rows}
+        return {path: versions.short(own) for path, own in found.items() if versions.is_dotted(own)}
+
+    @property
+    def os(self) -> Row | None:
+        """Id, version and codename of the distribution; None when they are not known."""
+        known = {key: self._value("os", key) for key in ("id", "version_id", "codename")}
+        texts = {key: None if value is None else str(value) for key, value in known.items()}
+        return texts if texts["id"] and versions.is_dotted(str(texts["version_id"])) else None
+
+    @property
+    def gpus(self) -> list[Row]:
+        """The GPUs on the PCI bus, as far as it could be looked at."""
+        return self._rows("gpus", "pci")
+
+    @property
+    def nvswitches(self) -> list[str]:
+        """The PCI addresses of NVSwitches."""
+        found = self._value("gpus", "nvswitches")
+        return [str(each) for each in found] if isinstance(found, list) else []
+
+    @property
+    def rejects_modules(self) -> bool:
+        """Whether Secure Boot keeps modules from loading that DKMS has built and signed."""
+        state = mapping(self._value("kernel", "secure_boot"))
+        return state.get("enabled") is True and state.get("enrolled") is not True
+
+    @property
+    def driver(self) -> str | None:
+        """The driver that is loaded."""
+        value = str(self._value("driver", "loaded") or "")
+        return value if versions.is_dotted(value) else None
+
+    @property
+    def driver_library(self) -> str | None:
+        """The version of the driver's libcuda, None where there is none."""
+        value = self._value("driver", "library")
+        return str(value) if value else None
+
+    @property
+    def reboot_pending(self) -> Row:
+        """The marker of a pending restart, empty where none stands."""
+        return mapping(self._value("driver", "reboot_pending"))
+
+    @property
+    def containers(self) -> Row:
+        """What was seen of the container engine; empty where nobody looked."""
+        return self.section("containers") or {}
+
+    def receipt(self, kind: str, identity: str) -> Row | None:
+        return self._entry("receipts", kind, identity)
+
+    def journal(self, kind: str, identity: str) -> Row | None:
+        return self._entry("journal", kind, identity)
+
+    def entries(self, key: str) -> list[Row]:
+        """Every entry of `receipts` or of the `journal`."""
+        return self._rows("receipts", key)
+
+    @property
+    def caches(self) -> list[str]:
+        """What was only needed while something was being installed, and is still there."""
+        found = self._value("receipts", "caches")
+        return [str(each) for each in found] if isinstance(found, list) else []
+
+    def _entry(self, key: str, kind: str, identity: str) -> Row | None:
+        for row in self.entries(key):
+            if row.get("kind") == kind and row.get("id") == identity:
+                return row
+        return None
+
+    def foreign_text(self, path: str, sha256: str) -> bool:
+        """Whether a small file's place is taken by somebody else's that says something else."""
+        known = [*self.entries("receipts"), *self.entries("journal")]
+        ours = any(path in mapping(row.get("texts")) for row in known)
+        return not ours and mapping(self._value("receipts", "texts")).get(path, sha256) != sha256
+
+    def occupied(self, path: str) -> bool:
+        """Whether anything at all stands at a place for a toolkit or a stack."""
+        return any(path in (self._value(each, "occupied") or []) for each in ("toolkits", "stacks"))
+
+    def tree(self, path: str) -> Row | None:
+        """The toolkit that stands at a path."""
+        rows = self._rows("toolkits", "trees")
+        return next((row for row in rows if row.get("path") == path), None)
+
+    def cudnn(self, toolkit_path: str) -> Row:
+        """The cuDNN that stands in a toolkit's tree."""
+        rows = self._rows("cudnn", "trees")
+        return next((row for row in rows if row.get("toolkit") == toolkit_path), {})
+
+    def cudnn_libraries(self, toolkit_path: str, soname: str) -> list[Row]:
+        """The libraries of that name in a toolkit's tree."""
+        libraries = mappings(self.cudnn(toolkit_path).get("libraries"))
+        return [each for each in libraries if each.get("soname") == soname]
+
+    def stack(self, name: str) -> Row | None:
+        rows = self._rows("stacks", "stacks")
+        return next((row for row in rows if row.get("name") == name), None)
+
+    @property
+    def foreign_stacks(self) -> list[Row]:
+        """The environments that we did not install."""
+        ours = {
+            str(row.get("id"))
+            for row in [*self.entries("receipts"), *self.entries("journal")]
+            if row.get("kind") == "stack"
+        }
+        return [row for row in self._rows("stacks", "stacks") if str(row.get("name")) not in ours]
+
+    @property
+    def default_link(self) -> Row | None:
+        value = self._value("toolkits", "default")
+        return dict(value) if isinstance(value, Mapping) else None
+
+    @property
+    def linker_files(self) -> list[Row]:
+        return self._rows("linker", "files")
+
+    @property
+    def linker_cache(self) -> list[Row]:
+        return self._rows("linker", "cache")
+
+    def room(self, directory: str) -> Room | None:
+        """Free space at a directory, or at the nearest parent that was looked at.
+
+        None when nothing but `/` is known for it, though it may well be a file system of its own.
+        """
+        free = self._value("disks", "free_mib")
+        if not isinstance(free, Mapping):
+            return None
+        place = self._nearest(directory, [str(each) for each in free])
+        if place is None or not isinstance(free[place], int | float):
+            return None
+        systems = self._value("disks", "filesystem")
+        system = systems.get(place) if isinstance(systems, Mapping) else None
+        return Room(place, str(system if system is not None else place), int(free[place]))
+
+    def noexec(self, directory: str) -> bool:
+        """Whether a directory is known to forbid to execute files."""
+        forbidden = self._value("disks", "noexec")
+        if not isinstance(forbidden, list):
+            return False
+        looked_at = self._value("disks", "free_mib")
+        known = [*forbidden, *(looked_at if isinstance(looked_at, Mapping) else ())]
+        return self._nearest(directory, [str(each) for each in known]) in forbidden
+
+    @staticmethod
+    def _nearest(directory: str, known: list[str]) -> str | None:
+        path = PurePosixPath(directory)
+        for place in (path, *path.parents):
+            if str(place) in known:
+                return str(place)
+        return None

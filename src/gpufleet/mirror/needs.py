@@ -1,0 +1,127 @@
+"""What the hosts of an inventory need, read from their plans; no host is reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import Declared
+from gpufleet.model.problems import Problems
+from gpufleet.spec import parse
+from gpufleet.verification.session import plan_of
+
+WHEELS = "wheels"
+
+
+class MirrorError(Exception):
+    """Something that cannot be brought: why, and what to do."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message, self.remedy = message, remedy
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of the mirror.
+
+    `path` is below its directory, `checksum` is ALGORITHM:HEX, `url` is the page with the download
+    where a login is required. `size_bytes` is None where nobody has said.
+    """
+
+    path: str
+    kind: str
+    checksum: str
+    url: str
+    size_bytes: int | None = None
+    login_required: bool = False
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name, without the directory."""
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A stack's lock, there or not; `index_url` is the package index declared for it, or ''.
+
+    Without `requirements` it is somebody else's, and only read.
+    """
+
+    path: Path
+    python: str
+    requirements: tuple[str, ...] = ()
+    index_url: str = ""
+
+
+@dataclass
+class Needs:
+    """The whole inventory's: `sources` are where it says that artifacts come from."""
+
+    hosts: int = 0
+    artifacts: dict[str, File] = field(default_factory=dict)
+    locks: dict[Path, Lock] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
+
+
+def of(hosts: Iterable[Declared]) -> Needs:
+    """What these hosts need together; plans that are refused leave their problems."""
+    needs = Needs()
+    for host in hosts:
+        needs.hosts += 1
+        plan = plan_of(host, None)
+        needs.problems += [
+            {**problem, "where": f"{host.name}: {problem['where']}"}
+            for problem in plan["problems"]
+        ]
+        source = str(host.wishes.get("gpu_artifacts_source") or "")
+        if source and source not in needs.sources:
+            needs.sources.append(source)
+        for row in plan["artifacts"]:
+            _add_artifact(needs, row, host.name)
+        # What was refused may be of any shape.
+        for stack in plan["stacks"] if not plan["problems"] else ():
+            _add_locks(needs, stack, host)
+    return needs
+
+
+def _add_artifact(needs: Needs, row: dict[str, Any], host: str) -> None:
+    known = needs.artifacts.get(row["file"])
+    if known and known.checksum != row["checksum"]:
+        raise ConfigurationError(
+            f"{row['file']} is declared with {row['checksum']}, and for another host with "
+            f"{known.checksum}: one directory cannot hold both.", f"{host}: gpu_artifacts",
+            "Make a mirror for each, with --limit.")
+    reasons = tuple(dict.fromkeys((*(known.reasons if known else ()), row["for"])))
+    needs.artifacts[row["file"]] = File(
+        row["file"], "artifact", row["checksum"], row["url"] or "", row["size_bytes"],
+        bool(row["login_required"]), reasons)
+
+
+def _add_locks(needs: Needs, stack: dict[str, Any], host: Declared) -> None:
+    """The locks that hosts with one Python or another had resolved; else the one of the plan.
+
+    The plan does not know the hosts' Pythons: unless one is wished, it names the newest there is.
+    """
+    kin = re.compile(re.escape(stack["lock"].rpartition("-py")[0]) + r"-py(\d+\.\d+)\.lock")
+    pythons = {name: found[1] for name in host.locks if (found := kin.fullmatch(name))}
+    if not pythons or _python_is_wished(stack, host):
+        pythons[stack["lock"]] = stack["python"]
+    for name, python in pythons.items():
+        path = host.locks_dir / name
+        # As the role asks for it. Another Python's may have been asked for otherwise: it is read.
+        asked = (*stack["requirements"], "pip") if name == stack["lock"] else ()
+        index = str(host.wishes.get("gpu_pip_index_url") or "")
+        needs.locks.setdefault(path, Lock(path, python, asked, index))
+
+
+def _python_is_wished(stack: dict[str, Any], host: Declared) -> bool:
+    wished = parse.read(host.wishes, Problems()).stacks
+    return any(wish.python for wish in wished if wish.name == stack["name"])

@@ -1,0 +1,156 @@
+"""What a night measured on a host, by name: numbers for charts, texts for what changed.
+
+A name ends in its unit, or says what the text is. What could not be read has no entry: that
+something is gone is told by the lists (`gpus`, `toolkits`, `stacks`), which stand only where their
+section was read.
+
+    gpu.GPU-<uuid>.toolkit.11.8.tflops, .first_op_s, .wrong    through cuBLAS alone
+    gpu.GPU-<uuid>.stack.tensorflow-2.13.1.tflops, ...         through the framework
+    cpu.stack.tensorflow-2.13.1.tflops, ...                    on a host declared to have no GPU
+    gpu.GPU-<uuid>.temperature_c, .power_w, .ecc_uncorrected, .bandwidth_gib_s
+    gpus (address, UUID and model of each card), driver.version, kernel.running, os.version,
+    toolkits, toolkit.11.8.version, cudnn.11.8.libcudnn.so.8.version, stacks,
+    stack.tensorflow-2.13.1.version, .python, containers.engine, containers.toolkit
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpufleet.model.shape import whole
+
+Document = Mapping[str, Any]
+Pair = tuple[str, Any]
+
+# TensorFlow's word for a device -> its number.
+GPU, CPU = "/GPU:", "/CPU:"
+
+
+def measures(snapshot: Document | None, plan: Document) -> dict[str, float | str]:
+    """The measured values of a host; nothing of what is damaged, hung or not declared."""
+    try:
+        return _measures(snapshot, plan) if snapshot else {}
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # What a host says may be anything; the judge says so, and no other host is lost for it.
+        return {}
+
+
+def _measures(snapshot: Document, plan: Document) -> dict[str, float | str]:
+    sound = whole(snapshot)["sections"]
+    data = {name: section["data"] for name, section in sound.items() if section["state"] == "ok"}
+    names = dict(_cards(data))
+    found = [*_versions(data, plan), *_gpus(data, names), *_products(data, plan, names)]
+    return {name: value if isinstance(value, str) else float(value)
+            for name, value in found if _tells(value)}
+
+
+def _tells(value: Any) -> bool:
+    return bool(value) if isinstance(value, str) else value is not None and math.isfinite(value)
+
+
+def _cards(data: Document) -> Iterator[tuple[int | str, str]]:
+    """The number and the address of each card, and its name, which it keeps in another slot."""
+    runs = data["compute"]["runs"] if "compute" in data else []
+    for source in [*(run["devices"] for run in runs), _devices(data)]:
+        for card in source:
+            name = f"gpu.{card['uuid'] or card['index']}"
+            yield from ((int(card["index"]), name), (card["address"] or "", name))
+
+
+def _devices(data: Document) -> list[dict[str, Any]]:
+    """The cards that nvidia-smi lists; none where it failed, which says nothing about cards."""
+    smi = data.get("smi")
+    return smi["devices"] if smi and smi["status"] == 0 else []
+
+
+def _versions(data: Document, plan: Document) -> Iterator[Pair]:
+    if system := data.get("os"):
+        yield "os.version", f"{system['id']} {system['version_id']}"
+    if kernel := data.get("kernel"):
+        yield "kernel.running", kernel["running"]
+    if driver := data.get("driver"):
+        yield "driver.version", driver["loaded"] or driver["library"]
+    if "toolkits" in data:
+        trees = {tree["short"]: tree for tree in data["toolkits"]["trees"] if tree["short"]}
+        yield "toolkits", ", ".join(sorted(trees, key=_order)) or "none"
+        for short, tree in trees.items():
+            yield f"toolkit.{short}.version", tree["version"]
+    for tree in data["cudnn"]["trees"] if "cudnn" in data else ():
+        for library in tree["loaded"]:
+            short = _short(tree["toolkit"], plan)
+            yield f"cudnn.{short}.{library['soname']}.version", library["version"]
+    if "stacks" in data:
+        stacks = {stack["name"]: stack for stack in data["stacks"]["stacks"]}
+        yield "stacks", ", ".join(sorted(stacks)) or "none"
+        for name, stack in stacks.items():
+            yield f"stack.{name}.version", (stack["framework"] or {}).get("version")
+            yield f"stack.{name}.python", stack["python"]
+    if containers := data.get("containers"):
+        yield "containers.engine", (containers["engine"] or {}).get("version")
+        yield "containers.toolkit", (containers["toolkit"] or {}).get("version")
+
+
+def _gpus(data: Document, names: Mapping[int | str, str]) -> Iterator[Pair]:
+    if "smi" in data and data["smi"]["status"] == 0:
+        yield "gpus", "; ".join(sorted(
+            f"{card['address']} {card['uuid'] or '-'} {card['name'] or '-'}"
+            for card in _devices(data))) or "none"
+    for card in _devices(data):
+        name = names[card["index"]]
+        yield f"{name}.temperature_c", card["temperature_c"]
+        yield f"{name}.power_w", card["power_w"]
+        yield f"{name}.ecc_uncorrected", card["ecc_uncorrected_aggregate"]
+
+
+def _products(data: Document, plan: Document, names: Mapping[int | str, str]
+              ) -> Iterator[Pair]:
+    for run in data["compute"]["runs"] if "compute" in data else ():
+        where = f"toolkit.{_short(run['toolkit'], plan)}"
+        for entry in run["cublas"]:
+            yield from _product(f"{_gpu(names, entry['gpu'])}.{where}", entry)
+        for entry in run["bandwidth"] or ():
+            yield f"{_gpu(names, entry['gpu'])}.bandwidth_gib_s", entry["gib_s"]
+    for stack in data["stacks"]["stacks"] if "stacks" in data else ():
+        where, framework = f"stack.{stack['name']}", stack["framework"] or {}
+        places = dict(_places(framework))
+        for entry in framework.get("matmul", ()):
+            kind, number = entry["requested"][:5], entry["requested"][5:]
+            if kind == GPU and number.isdigit():
+                name = names.get(places.get(int(number), ""), _gpu(names, int(number)))
+                yield from _product(f"{name}.{where}", entry)
+            elif kind == CPU and (plan.get("expect") or {}).get("count") == 0:
+                yield from _product(f"cpu.{where}", entry)
+
+
+def _product(name: str, entry: Document) -> Iterator[Pair]:
+    """Of a product that was computed and is right; a wrong one has no speed worth comparing."""
+    yield f"{name}.wrong", entry["wrong"]
+    if not entry["error"] and not entry.get("busy") and entry["wrong"] == 0:
+        yield f"{name}.tflops", entry["tflops"] or None
+        yield f"{name}.first_op_s", entry["first_s"]
+
+
+def _places(framework: Document) -> Iterator[tuple[int, str]]:
+    """Where TensorFlow's GPUs sit: it may count the fastest first, not by address."""
+    for device in (framework.get("small") or {}).get("local_devices") or ():
+        found = re.search(r"GPU:(\d+)$", device["name"])
+        place = re.search(r"pci bus id: ([^,\s]+)", device["description"] or "")
+        if found and place:
+            yield int(found[1]), place[1]
+
+
+def _gpu(names: Mapping[int | str, str], number: int) -> str:
+    return names.get(number, f"gpu.{number}")
+
+
+def _short(path: str, plan: Document) -> str:
+    """X.Y of the toolkit that stands there."""
+    planned = {toolkit["path"]: str(toolkit["short"]) for toolkit in plan.get("toolkits") or []}
+    return planned.get(path) or path.rpartition("cuda-")[2]
+
+
+def _order(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdigit()]

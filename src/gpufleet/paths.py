@@ -1,0 +1,15 @@
+"""Where gpufleet's own playbooks, roles and plugins are: in the checkout, or beside the wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+_CHECKOUT = PACKAGE.parents[1]
+# The wheel carries the collection beside the package, where Ansible finds it by its name.
+_INSTALLED = PACKAGE.parent / "ansible_collections" / "gpufleet" / "gpu"
+
+IN_CHECKOUT = (_CHECKOUT / "ansible.cfg").exists()
+ROOT = _CHECKOUT if IN_CHECKOUT else _INSTALLED
+# A checkout keeps its reports; an installed gpufleet leaves them where the person stands.
+REPORTS = (ROOT if IN_CHECKOUT else Path.cwd()) / "reports"

@@ -1,0 +1,231 @@
+"""Documents to be sent with a report of a fault: what is secret or names somebody is taken out.
+
+The same name gets the same stand-in everywhere, in the plan as in the snapshot, so that the judge
+says of the cleaned documents what it says of the real ones. Pure: documents in, documents out.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from gpufleet.resolver import environment
+from gpufleet.verification import judge
+from gpufleet.verification.session import HostRun
+
+Document = dict[str, Any]
+
+SCHEMA = 1
+NOTE = (
+    "Names of hosts and users, addresses, keys, passwords, tokens, UUIDs and serial numbers are"
+    " replaced wherever they can be told by their place or their form. What only you know to be"
+    " secret (a project in a path, a version of your own) cannot be told: look through it."
+)
+REMOVED = "removed"
+# Accounts and names that every system has.
+USUAL = {"root", "nobody", "daemon", "localhost", "user", "host"}
+# Servers that everybody uses say nothing of a site.
+PUBLIC = re.compile(
+    r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|docker\.(?:com|io)|debian\.org|ubuntu\.com|pypi\.org"
+    r"|pythonhosted\.org|github\.com|redhat\.com|rockylinux\.org|almalinux\.org|openssh\.com"
+    r"|kernel\.org|freedesktop\.org|python\.org|tensorflow\.org|google\.com|localhost)$")
+# Where documents keep names and addresses of hosts.
+HOSTS = {("host",), ("sections", "os", "data", "hostname"), ("pairs", "with"), ("pairs", "hosts"),
+         ("pairs", "sides", "reach", "address")}
+USERS = {"user", "service_user"}
+SECRET_NAME = (r"(?:password|passwd|passphrase|secret|token|api_?-?key|access_?-?key|credentials?"
+               r"|authorization|private_?-?key)")
+
+_ADDRESS_4 = r"(?<![\w.-])(?<!cuDNN )(?<!CUDA )(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)"
+_ADDRESS_6 = r"(?<![\w:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![\w:])"
+# Names of servers: of three parts, or of two before a port or an export, and not of files.
+_SERVER = (r"(?<![\w./@-])(?!(?:tensorflow|keras|numpy|google|data)\.)(?=[a-z0-9-]*[a-z])"
+           r"(?:(?:[a-z0-9-]+\.){2,}[a-z]{2,}|[a-z0-9-]+\.[a-z]{2,}(?=:[\d/]))(?![\w-]|\.\w)")
+_FILE = re.compile(
+    r".*\.(?:so|conf|d|py|json|cfg|ya?ml|toml|lock|txt|log|sh|h|ko|img|run|deb|rpm|whl|zip|tar"
+    r"|[gx]z|service|target|slice|socket|mount|timer|wants|list|repo|sources|preload)$")
+# What is said of a server or a user by a program, where the name may be of one part.
+_SAID = (r"\b[Ss]erver (\S+) (?:not responding|has not responded|OK)\b|\bto host (\S+) port\b"
+         r"|\bresolve hostname ([^\s:]+)|\bConnection to (\S+) (?:closed|broke)"
+         r"|\\\\([\w.-]+)\\")
+_USER = (r"A login of (\S+)|/home/([^/\s:'\"]+)|(?<!\S)-l ([\w.-]+)"
+         r"|(?<![\w.+-])([a-z_][\w-]*)@(?!openssh\.com)[a-zA-Z][\w.-]*(?<!\.service)(?![\w.-])")
+_HEX = "[0-9a-fA-F]"
+_UUID = rf"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
+
+
+class Names:
+    """Stand-ins for names, the same for the same, through all documents of a session."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, str], str] = {}
+        # Addresses that stand alone in a place of addresses; elsewhere such numbers are a version.
+        self.addresses: set[str] = set()
+
+    def stand_in(self, kind: str, name: str, form: str = "{kind}{number}") -> str:
+        """That of a name, a new one if it has none yet."""
+        if (kind, name) not in self.known:
+            number = 1 + len({new for (known, _), new in self.known.items() if known == kind})
+            self.known[kind, name] = form.format(kind=kind, number=number)
+        return self.known[kind, name]
+
+    def of(self, kind: str) -> list[tuple[str, str]]:
+        """(name, stand-in), the longest names first: one may be part of another."""
+        found = [(name, new) for (known, name), new in self.known.items() if known == kind]
+        return sorted(found, key=lambda pair: -len(pair[0]))
+
+    def learn(self, documents: Iterable[Any]) -> None:
+        """Take up the names that stand in their own places, or are told by what is around them."""
+        everything = list(documents)
+        for document in everything:
+            for place, text in _texts(document):
+                if place in HOSTS:
+                    self._host(text)
+                for found in re.finditer(_SAID, text):
+                    self._host("".join(name or "" for name in found.groups()))
+                users = [text] if place and place[-1] in USERS else [
+                    "".join(found) for found in re.findall(_USER, text)]
+                for user in users:
+                    if not _usual(user):
+                        self.stand_in("user", user)
+        # A server that has its stand-in by its form here has it where the form does not tell it.
+        self.document(everything)
+
+    def _host(self, name: str) -> None:
+        if _private(name):
+            self.stand_in("address", name)
+            self.addresses.add(name)
+        elif re.match(r"\w*[a-zA-Z]", name) and name not in USUAL and not PUBLIC.match(name):
+            # Its short name and its whole one are the same host.
+            self.known["host", name] = self.stand_in("host", name.partition(".")[0])
+
+    def clean(self, text: str) -> str:
+        """A text without what is secret or names somebody."""
+        if re.fullmatch(r"[\d.]+", text):
+            return self.known["address", text] if text in self.addresses else text
+        for pattern, replace in self._patterns():
+            text = re.sub(pattern, replace, text)
+        for kind in ("host", "server", "user"):
+            for name, new in self.of(kind):
+                domain = r"(?:\.[a-zA-Z][\w-]*)*" if kind == "host" else ""
+                text = re.sub(rf"(?<![\w-]){re.escape(name)}{domain}(?![\w-])", new, text)
+        return text
+
+    def _patterns(self) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
+        yield r"(?s)-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|$)", REMOVED
+        yield (r"\b(?:ssh-\w+|ecdsa-sha2-\S+|sk-\S+@openssh\.com) [A-Za-z0-9+/=]{16,}(?: \S+)?",
+               REMOVED)
+        yield r"SHA256:[A-Za-z0-9+/]{40,}=?", REMOVED
+        yield r"(?i)\b(bearer|basic) +[\w.~+/=-]{6,}", rf"\1 {REMOVED}"
+        yield (rf"(?i)([\w-]*{SECRET_NAME}[\w-]*[\"']?\s*[:=]\s*)"
+               r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)", rf"\1{REMOVED}")
+        yield (r"\b(?:gh[a-z]_|github_pat_|glpat-|hf_|sk-|xox[a-z]-|nvapi-|AKIA|ASIA)[\w-]{10,}",
+               REMOVED)
+        yield r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?", REMOVED
+        yield r"(?i)\bserial(?: ?number)?\b\s*[:=]?\s*[\w-]*\d[\w-]*", f"serial {REMOVED}"
+        yield r"([a-zA-Z][\w+.-]*://)([^/\s\"'<>]*)([^\s\"'<>]*)", self._url
+        yield r"(?<!\S)-i +\S+", f"-i {REMOVED}"
+        yield (r"[\w.+-]+@(?:[\w-]+(?:\.[\w-]+)+|[a-zA-Z][\w-]*)",
+               lambda m: self._numbered("mail", m[0], "mail{number}"))
+        yield _UUID, lambda m: self._numbered(
+            "uuid", m[0].lower(), "00000000-0000-0000-0000-{number:012d}")
+        yield (rf"(?<![\w:-])(?:{_HEX}{{2}}[:-]){{5}}{_HEX}{{2}}(?![\w:-])",
+               lambda m: self._numbered("mac", m[0].lower(), "mac{number}"))
+        yield _ADDRESS_4, self._address
+        yield _ADDRESS_6, self._address
+        yield _SERVER, lambda m: self._server(m[0])
+
+    def _numbered(self, kind: str, name: str, form: str) -> str:
+        return self.stand_in(kind, name, form)
+
+    def _url(self, match: re.Match[str]) -> str:
+        """Without a password and a query; the server, unless it is everybody's, by another name."""
+        server = match[2].rpartition("@")[2]
+        host, colon, port = server.partition(":")
+        host = self._server(host)
+        path, mark, _query = match[3].partition("?")
+        return f"{match[1]}{host}{colon}{port}{path}{mark}{REMOVED if mark else ''}"
+
+    def _address(self, match: re.Match[str]) -> str:
+        return self.stand_in("address", match[0]) if _private(match[0]) else match[0]
+
+    def _server(self, name: str) -> str:
+        if not name or PUBLIC.match(name) or _FILE.match(name) or name.endswith(".invalid"):
+            return name
+        if ("host", name.partition(".")[0]) in self.known:
+            return self.known["host", name.partition(".")[0]]
+        return self.stand_in("server", name, "server{number}.invalid")
+
+    def document(self, value: Any, key: str = "") -> Any:
+        """The same with every text in it, names of keys included, cleaned."""
+        if isinstance(value, dict):
+            return {self.clean(name): self.document(inner, name) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [self.document(inner, key) for inner in value]
+        if isinstance(value, str) and value:
+            if re.search(SECRET_NAME, key, re.IGNORECASE) or key.lower().startswith("serial"):
+                return REMOVED
+            if key in USERS and not _usual(value):
+                return self.stand_in("user", value)
+            return self.clean(value)
+        return value
+
+
+def _usual(user: str) -> bool:
+    return user in USUAL or user.isdigit()
+
+
+def _private(text: str) -> bool:
+    """Whether it is an address, and not one that every machine has."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return not (address.is_loopback or address.is_unspecified)
+
+
+def _texts(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*place, ""), key
+            yield from _texts(inner, (*place, key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, place)
+    elif isinstance(value, str):
+        yield place, value
+
+
+def bundles(hosts: Iterable[HostRun]) -> list[Document]:
+    """One document for each host: plan, snapshot and verdicts, cleaned."""
+    runs, names = list(hosts), Names()
+    names.learn(document for run in runs for document in (run.plan, run.snapshot or run.result))
+    return [_bundle(run, names) for run in runs]
+
+
+def _bundle(run: HostRun, names: Names) -> Document:
+    plan = names.document(run.plan)
+    was = environment.digests(run.plan.get("environment") or [])
+    now = environment.digests(plan.get("environment") or [])
+    # A text that was cleaned is another one: its digest goes with it, wherever it stands.
+    digests = dict(zip(was.values(), now.values(), strict=True))
+    snapshot = _exchanged(names.document(run.snapshot), digests)
+    result = judge.judge(plan, snapshot) if snapshot else names.document(run.result)
+    found: Document = {"schema": SCHEMA, "host": plan["host"], "note": NOTE,
+                       "same_verdicts": _verdicts(result) == _verdicts(run.result),
+                       "plan": plan, "snapshot": snapshot, "result": result}
+    return found
+
+
+def _verdicts(result: Document) -> list[tuple[str, str]]:
+    return [(check["id"], check["verdict"]) for check in result["checks"]]
+
+
+def _exchanged(value: Any, texts: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _exchanged(inner, texts) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_exchanged(inner, texts) for inner in value]
+    return texts.get(value, value) if isinstance(value, str) else value

@@ -1,0 +1,165 @@
+"""The report directory: one page for people, documents for programs, and the raw evidence."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.model.verdict import SYMBOLS, Verdict
+from gpufleet.verification.session import Session
+
+from . import change_summary, fleet_versions, page, summary
+from .bundle import bundles
+
+TEMPLATES = Path(__file__).parent / "templates"
+LATEST = "latest"
+
+
+def html(
+    session: Session, changes: dict[str, Any] | None = None, past: dict[str, Any] | None = None
+) -> str:
+    """The page: self-contained, nothing is loaded from anywhere.
+
+    What is wrong and what changed stand in it as plain HTML, for mail, paper and browsers without
+    scripts; the grid and the hosts' parts are drawn by its own script from the data in it.
+    `changes` and `past` are the documents of a night with a history, see docs/documents.md.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    session = session.for_people()
+    style, script = ((TEMPLATES / name).read_text(encoding="utf-8")
+                     for name in ("report.css", "report.js"))
+    told = fleet_versions.told(session)
+    return environment.get_template("report.html.j2").render(
+        document=session.document,
+        hosts=session.hosts,
+        headline=summary.headline(session),
+        wrong=summary.wrong(session),
+        numbers={host.name: number for number, host in enumerate(session.hosts, 1)},
+        proven=summary.proven(session),
+        unproven=summary.unproven(session),
+        provisioned=None if session.provisioned is None else summary.provisioned(session),
+        verdicts=Counter(host.result["verdict"] for host in session.hosts),
+        titles={verdict.value: title for verdict, title in summary.TITLES.items()},
+        symbols={verdict.value: symbol for verdict, symbol in SYMBOLS.items()},
+        classes={verdict.value: verdict.value.lower() for verdict in Verdict},
+        worst=min((host.result["verdict"] for host in session.hosts),
+                  key=[verdict.value for verdict in Verdict].index),
+        seconds=session.seconds,
+        changes=changes,
+        strikes=change_summary.strikes(changes),
+        news=[replace(each, remedy=session.said(each.remedy))
+              for each in (change_summary.told(changes) if changes else ())],
+        trend=page.bad_nights(past),
+        versions=fleet_versions.versions(told),
+        data=_embedded(page.document(session, past, changes, told)),
+        style=Markup(style),
+        script=Markup(script),
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+    )
+
+
+def _embedded(document: dict[str, Any]) -> Markup:
+    """JSON that no text in it can end: a host may well be called </script>."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def _hash(text: str) -> str:
+    """By which the page tells the browser what may run in it: this, and nothing that got in."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def file_name(host: str) -> str:
+    """A host's name as a file name."""
+    return re.sub(r"[^\w.-]", "_", host).lstrip(".") or "_"
+
+
+def save(directory: Path, session: Session) -> None:
+    """Snapshots and plans, as files that `--snapshot` and `--plan` take."""
+    for host in session.hosts:
+        name = f"{file_name(host.name)}.json"
+        _write(directory / "plans" / name, _json(host.plan))
+        if snapshot := host.snapshot:
+            # Without line breaks, which take Python twenty times as long: the largest by far.
+            _write(directory / "snapshots" / name, json.dumps(snapshot, ensure_ascii=False))
+
+
+def share(directory: Path, session: Session) -> list[dict[str, Any]]:
+    """What can be sent in a report of a fault: cleaned, and one file for each host as well."""
+    made = bundles(session.hosts)
+    for bundle in made:
+        name = f"{file_name(bundle['host'])}.json"
+        for kind, document in (("snapshots", bundle["snapshot"]), ("plans", bundle["plan"]),
+                               ("bundles", bundle)):
+            if document:
+                _write(directory / kind / name, _json(document))
+    return made
+
+
+def new_directory(parent: Path) -> Path:
+    """`reports/<utc time>`, a name that was not there before."""
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
+    for number in range(1000):
+        directory = parent / (f"{stamp}-{number}" if number else stamp)
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigurationError(
+                f"No report can be written there: {error.strerror}", str(parent),
+                "Name another directory with --report DIR.") from error
+        return directory
+    raise FileExistsError(f"{parent} holds a thousand reports of this second")
+
+
+def write(
+    directory: Path, session: Session, changes: dict[str, Any] | None = None,
+    past: dict[str, Any] | None = None,
+) -> Path:
+    """Everything but JUnit, which pytest writes; the page's path."""
+    save(directory, session)
+    _write(directory / "report.json", _json(session.document))
+    path = directory / "report.html"
+    _write(path, html(session, changes, past))
+    return path
+
+
+def point_latest(directory: Path) -> Path:
+    """`latest` beside it leads to this directory: renamed into place, never absent."""
+    link = directory.parent / LATEST
+    new = directory.parent / f".{LATEST}.{os.getpid()}"
+    new.unlink(missing_ok=True)
+    new.symlink_to(directory.name)
+    new.replace(link)
+    return link
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+    partial.replace(path)

@@ -1,0 +1,71 @@
+"""The verdicts as JUnit: the document that pytest would write of the same suite.
+
+pytest needs a tenth of a second for each host's seventy items, so it runs only where someone has
+given it options. tests/verify/test_junit.py holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import XMLGenerator
+from xml.sax.xmlreader import AttributesImpl
+
+from gpufleet.model.verdict import Verdict
+from gpufleet.verification.session import Session
+
+# What XML cannot carry at all; a terminal's colours in a host's words are such.
+NO_XML = re.compile("[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def told(check: Mapping[str, str]) -> str:
+    """What a check that does not hold says, and one that is excused."""
+    if check["verdict"] == Verdict.NOT_DECLARED:
+        return f"not declared: {check['cause']}"
+    lines = [f"{check['verdict']}: {check['statement']}", f"cause:  {check['cause']}",
+             f"remedy: {check['remedy']}"]
+    return "\n".join(lines + [check["evidence"]] * bool(check["evidence"]))
+
+
+def write(path: Path, session: Session, scheme: str) -> None:
+    """One case for each check of each host; `scheme` stands before the name, as testinfra's."""
+    summary = session.document["summary"]
+    tests, skipped = sum(summary.values()), summary[Verdict.NOT_DECLARED.value]
+    failures = tests - skipped - summary[Verdict.PASS.value]
+    with path.open("w", encoding="utf-8", errors="backslashreplace") as stream:
+        xml = XMLGenerator(stream, "utf-8", short_empty_elements=True)
+        xml.startDocument()
+        xml.startElement("testsuites", _words(name="gpufleet"))
+        xml.startElement("testsuite", _words(
+            name="gpufleet", errors=0, failures=failures, skipped=skipped, tests=tests,
+            time=f"{session.seconds:.3f}", timestamp=session.started, hostname=platform.node()))
+        for host in session.hosts:
+            for check in host.result["checks"]:
+                xml.startElement("testcase", _words(
+                    classname="verify.test_host",
+                    name=f"test_check[{scheme}://{host.name}-{check['id']}]", time=0))
+                _outcome(xml, check)
+                xml.endElement("testcase")
+        xml.endElement("testsuite")
+        xml.endElement("testsuites")
+        xml.endDocument()
+
+
+def _outcome(xml: XMLGenerator, check: Mapping[str, str]) -> None:
+    if check["verdict"] == Verdict.PASS:
+        return
+    said = NO_XML.sub(lambda found: f"#x{ord(found[0]):02X}", told(check))
+    if check["verdict"] == Verdict.NOT_DECLARED:
+        xml.startElement("skipped", _words(type="pytest.skip", message=said))
+        xml.endElement("skipped")
+    else:
+        xml.startElement("failure", _words(message=f"Failed: {said}"))
+        xml.characters(said)
+        xml.endElement("failure")
+
+
+def _words(**values: Any) -> AttributesImpl[str]:
+    return AttributesImpl({name: str(value) for name, value in values.items()})

@@ -1,0 +1,153 @@
+"""What a person sees: progress while hosts are looked at, then the verdicts."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from gpufleet.model.verdict import SYMBOLS, Verdict
+from gpufleet.transport.fanout import Outcome, Report
+from gpufleet.verification.session import Session
+
+from . import summary
+
+STYLES = {
+    Verdict.PASS: "green",
+    Verdict.FAIL: "bold red",
+    Verdict.HUNG: "bold red",
+    Verdict.UNREACHABLE: "bold red",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.NOT_DECLARED: "dim",
+}
+# More hosts than these are told in brief, the healthy ones by their names.
+MOST_IN_FULL = 8
+SPOKEN = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE)
+
+
+@contextmanager
+def progress(console: Console, what: str, total: int) -> Iterator[Report]:
+    """A bar on a terminal; elsewhere a line per host, of many a count and those not seen."""
+    begin, ended = time.monotonic(), itertools.count(1)
+    if not console.is_terminal:
+        console.print(f"{what}: {total} host{'' if total == 1 else 's'}", markup=False)
+
+        def line(name: str, outcome: Outcome) -> None:
+            count, told = next(ended), f"{name}: {outcome.cause or 'seen'}"
+            if total > MOST_IN_FULL and not outcome.cause:
+                if count * 10 // total == (count - 1) * 10 // total:
+                    return
+                told = f"{count} of {total} hosts"
+            console.print(f"  {told} ({time.monotonic() - begin:.1f} s)", markup=False,
+                          soft_wrap=True)
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(name: str, outcome: Outcome) -> None:
+            bar.advance(task)
+        yield advance
+
+
+def show(console: Console, session: Session, report: Path | None) -> None:
+    """Each host, each check; failures in full; then what holds and what was not provable.
+
+    Of many hosts the healthy ones are named in a line, and of the others what is wrong there.
+    """
+    brief = len(session.hosts) > MOST_IN_FULL
+    healthy = [host.name for host in session.hosts if host.result["verdict"] == Verdict.PASS]
+    if brief and healthy:
+        console.print()
+        console.print(_bullet(SYMBOLS[Verdict.PASS], STYLES[Verdict.PASS], folded(healthy)))
+    for host in session.hosts:
+        if not brief or host.result["verdict"] != Verdict.PASS:
+            _host(console, host.name, host.result, brief)
+    console.print()
+    console.print(Text(summary.headline(session), style="bold"))
+    for sentence in summary.proven(session):
+        console.print(_bullet(SYMBOLS[Verdict.PASS], "green", sentence))
+    for gap in summary.unproven(session):
+        text = Text("Not provable here, by declaration ")
+        text.append(gap.declaration, style="italic")
+        text.append(f": {', '.join(gap.check_ids)} ({_some(gap.hosts)})")
+        console.print(_bullet(SYMBOLS[Verdict.NOT_DECLARED], "dim", text))
+    for note in session.notes:
+        console.print(_bullet("i", "dim", note))
+    if report:
+        here = Path.cwd()
+        shown = report.relative_to(here) if report.is_relative_to(here) else report
+        console.print(Text(f"Report: {shown}"), soft_wrap=True)
+
+
+def folded(names: list[str]) -> str:
+    """Hosts' names as ClusterShell writes them: gpu[001-040,042]."""
+    try:
+        return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+    except NodeSetException:
+        # It cannot read every name that ssh and Ansible take.
+        return ", ".join(names)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{len(names)} hosts"
+
+
+def _bullet(symbol: str, style: str, text: str | Text) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column()
+    # A path that is longer than a line is told in full all the same.
+    table.add_column(overflow="fold")
+    table.add_row(Text(symbol, style=style), text)
+    return table
+
+
+def _host(console: Console, name: str, result: dict[str, Any], brief: bool) -> None:
+    verdict = Verdict(result["verdict"])
+    head = Text()
+    head.append(f"{SYMBOLS[verdict]} {name}", style=STYLES[verdict])
+    told = ", ".join(f"{count} {kind}" for kind, count in summary.counts(result).items())
+    head.append(f"  {summary.TITLES[verdict]}  ", style="bold")
+    head.append(told, style="dim")
+    console.print()
+    console.print(head)
+    for line in () if brief else _compact(result["checks"], console.width - 2):
+        console.print(Padding(line, (0, 0, 0, 2)))
+    for check in result["checks"]:
+        kind = Verdict(check["verdict"])
+        if kind in SPOKEN:
+            console.print(Padding(_spoken(check, kind), (1, 0, 0, 2)))
+
+
+def _compact(checks: list[dict[str, str]], width: int) -> Iterator[Text]:
+    """Every check in a word, broken between checks: a symbol is not parted from its name."""
+    line = Text()
+    for check in checks:
+        kind = Verdict(check["verdict"])
+        word = Text(f"{SYMBOLS[kind]} {check['id']}", style=STYLES[kind])
+        if line and len(line) + 2 + len(word) > width:
+            yield line
+            line = Text()
+        line = Text("  ").join([line, word]) if line else word
+    yield line
+
+
+def _spoken(check: dict[str, str], kind: Verdict) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text(kind.value, style=STYLES[kind]),
+                  Text(f"{check['id']}: {check['statement']}", style="bold"))
+    table.add_row("cause", Text(check["cause"]))
+    table.add_row("remedy", Text(check["remedy"], style="cyan"))
+    return table

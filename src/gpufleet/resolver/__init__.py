@@ -1,0 +1,13 @@
+"""From a spec and the catalog to a plan. Pure functions over documents; nothing is read.
+
+`resolve` plans one host; `release` answers what goes with a TensorFlow release.
+"""
+
+from gpufleet.catalog.facts import build_versions as releases
+from gpufleet.model.problems import Code
+
+from .locks import with_locks
+from .plan import resolve
+from .release import release
+
+__all__ = ["Code", "release", "releases", "resolve", "with_locks"]

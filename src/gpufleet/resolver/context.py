@@ -1,0 +1,28 @@
+"""One case before the resolver: what is wished, where, and what was found wrong so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpufleet.catalog.gpus import Gpu
+from gpufleet.host_state.host import Host
+from gpufleet.model.problems import Code, Problems
+from gpufleet.model.spec import Wishes
+
+
+@dataclass
+class Case:
+    """Carried through the resolver's steps; each adds its problems and notes."""
+
+    wishes: Wishes
+    host: Host
+    problems: Problems
+    gpus: list[Gpu] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def refuse(self, code: Code, message: str, where: str, remedy: str) -> None:
+        self.problems.add(code, message, where, remedy)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)

@@ -1,0 +1,187 @@
+"""cuDNN: which archive for each toolkit and major version, and what the plan says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpufleet.catalog import facts, versions
+from gpufleet.catalog.records import Archive
+from gpufleet.model.problems import Code
+
+from . import artifact
+from .context import Case
+from .space import installed_mib
+from .toolkits import Chosen
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Want:
+    """Somebody wants a cuDNN in a toolkit.
+
+    `pinned` was written by hand and must be met; `built` is what a build was made with: that
+    release's newest archive is taken, or else any newer one of the same major version.
+    """
+
+    cuda: str  # X.Y
+    where: str
+    because: str
+    pinned: str | None = None
+    built: str | None = None
+
+    @property
+    def major(self) -> int:
+        return versions.major(self.pinned or self.built or "0")
+
+
+@dataclass
+class Picked:
+    """An archive that will be in a toolkit, and everybody who wants it."""
+
+    archive: Archive
+    wants: list[Want]
+    default: bool = False
+
+
+def at_least(version: str, built: str) -> bool:
+    """Whether a cuDNN is the one a build was made with, or newer."""
+    return versions.begins(version, built) or versions.key(version) >= versions.key(built)
+
+
+def choose(case: Case, wants: list[Want], toolkits: dict[str, Chosen]) -> None:
+    """Fill in each toolkit's cuDNN by major version, and mark the default of each.
+
+    The default (header and unversioned link) is the first that was declared by hand for the
+    toolkit, or the newest.
+    """
+    for short, chosen in toolkits.items():
+        groups: dict[int, list[Want]] = {}
+        for want in wants:
+            if want.cuda == short:
+                groups.setdefault(want.major, []).append(want)
+        for major in sorted(groups):
+            archive = _pick(case, short, major, groups[major])
+            if archive is not None:
+                chosen.majors[major] = Picked(archive, groups[major])
+                artifact.check(
+                    case,
+                    archive.row,
+                    f"cuDNN {archive.version} for CUDA {short}",
+                    groups[major][0].where,
+                )
+        declared = [want.major for want in wants if want.cuda == short and not want.built]
+        first = [major for major in declared if major in chosen.majors]
+        if chosen.majors:
+            chosen.majors[first[0] if first else max(chosen.majors)].default = True
+
+
+def _pick(case: Case, short: str, major: int, wants: list[Want]) -> Archive | None:
+    serving = [each for each in facts.archives(major) if each.serves(short)]
+    pins = [want for want in wants if want.pinned]
+    candidates = serving
+    for pin in pins:
+        fitting = [a for a in candidates if versions.begins(a.version, pin.pinned or "")]
+        if not fitting:
+            _refuse_pin(case, pin, pins[0], serving)
+            return None
+        candidates = fitting
+    if not candidates:
+        _refuse_none(case, short, major, wants[0])
+        return None
+    built = [want.built for want in wants if want.built]
+    if built and not pins:
+        wanted = max(built, key=versions.key)
+        same = [a for a in candidates if versions.begins(a.version, wanted)]
+        newer = [a for a in candidates if at_least(a.version, wanted)]
+        candidates = _usable_first(case, same) or _usable_first(case, newer) or same or newer
+    else:
+        candidates = _usable_first(case, candidates) or candidates
+    if not candidates:
+        _refuse_none(case, short, major, wants[0])
+        return None
+    return candidates[-1]
+
+
+def _usable_first(case: Case, candidates: list[Archive]) -> list[Archive]:
+    return [each for each in candidates if artifact.usable(case, each.row)]
+
+
+def _refuse_pin(case: Case, pin: Want, first: Want, serving: list[Archive]) -> None:
+    if any(versions.begins(each.version, pin.pinned or "") for each in serving):
+        case.refuse(
+            Code.CUDNN_CLASH,
+            f"cuDNN {first.pinned} and {pin.pinned} have the same soname and cannot both be in "
+            f"the toolkit {pin.cuda}",
+            pin.where,
+            "ask for one of them; versions of different major may share a toolkit",
+        )
+        return
+    known = ", ".join(each.version for each in serving[-6:]) or "none"
+    case.refuse(
+        Code.CUDNN_UNKNOWN,
+        f"no cuDNN {pin.pinned} for CUDA {pin.cuda} is known; known of that major: {known}",
+        pin.where,
+        "ask for one of these" if serving else "ask for another major version, or another CUDA",
+    )
+
+
+def _refuse_none(case: Case, short: str, major: int, want: Want) -> None:
+    case.refuse(
+        Code.CUDNN_UNKNOWN,
+        f"no cuDNN {major} for CUDA {short} is known ({want.because} needs one)",
+        want.where,
+        "ask for another CUDA release",
+    )
+
+
+def needs(archive: Archive, cuda: str) -> list[Row]:
+    """What the archive asks of driver and GPU, beyond its toolkit."""
+    return [
+        rule
+        for rule in facts.rules("cudnn_needs")
+        if versions.begins(cuda, rule["cuda"])
+        and versions.within(archive.version, rule)
+    ]
+
+
+def check_gpus(case: Case, chosen: Chosen) -> None:
+    """Refuse GPUs that are older than a cuDNN knows."""
+    for picked in chosen.majors.values():
+        for rule in needs(picked.archive, chosen.short):
+            low = rule.get("compute_capability")
+            for card in case.gpus:
+                if low and versions.key(card.capability) < versions.key(low):
+                    case.refuse(
+                        Code.GPU_TOO_OLD,
+                        f"{card.text} is older than cuDNN {picked.archive.version} knows "
+                        f"(from {low})",
+                        picked.wants[0].where,
+                        "ask for an older cuDNN, or a release built with one",
+                    )
+
+
+def describe(case: Case, chosen: Chosen, picked: Picked) -> Row:
+    """The cuDNN as the plan carries it."""
+    archive = picked.archive
+    row = archive.row
+    file = artifact.describe(case, row)
+    return {
+        "id": f"{chosen.short}-{archive.major}",
+        "version": archive.version,
+        "short": ".".join(archive.version.split(".")[:3]),
+        "major": archive.major,
+        "soname": row["soname"],
+        "toolkit": chosen.short,
+        "toolkit_path": chosen.path(case),
+        "default": picked.default,
+        "artifact": {
+            **file,
+            "include_dir": row["layout"]["include_dir"],
+            "lib_dir": row["layout"]["lib_dir"],
+        },
+        "installed_mib": installed_mib("cudnn_installed", file["size_bytes"]),
+        "because": list(dict.fromkeys(want.because for want in picked.wants)),
+        "sources": facts.sources("cudnn", archive.source_keys),
+    }

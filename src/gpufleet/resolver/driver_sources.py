@@ -1,0 +1,118 @@
+"""Offers: the driver branches that a distribution's repository, NVIDIA's, and runfiles have.
+
+From catalog/data/driver_offers.yml, where each has its source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from gpufleet.catalog import facts, versions
+from gpufleet.catalog.records import Branch, Row
+from gpufleet.host_state.host import Host
+
+SOURCES = ("distro", "nvidia_repo", "runfile")  # in the order in which they are proposed
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A branch that can be had: with which kernel modules, and whether with a fabric manager."""
+
+    branch: Branch
+    version: str | None
+    modules: tuple[str, ...]
+    fabric_manager: bool
+
+
+@dataclass(frozen=True)
+class System:
+    """One release of a distribution."""
+
+    row: Row
+
+    @property
+    def name(self) -> str:
+        return str(self.row["name"])
+
+    @property
+    def family(self) -> str:
+        return str(self.row["family"])
+
+    def offers(self, source: str) -> list[Offer]:
+        """What a source has for it, oldest branch first."""
+        if source == "runfile":
+            return runfiles()
+        if source == "distro":
+            return [_measured(row) for row in self.row["distro"]]
+        rule = self.row["nvidia_repo"]
+        first, last = rule["from"], rule["to"]
+        return [
+            Offer(each, None, modules(each), rule.get("fabric_manager", True))
+            for each in facts.branches().values()
+            if int(first) <= int(each.number) <= int(last or each.number)
+        ]
+
+    def told(self, source: str) -> str:
+        """A source of this system, in words."""
+        return {
+            "distro": f"{self.name}'s own repository",
+            "nvidia_repo": f"NVIDIA's repository for {self.name}",
+            "runfile": "NVIDIA's runfile",
+        }[source]
+
+
+def of(host: Host) -> System | None:
+    """The host's system; None when it was not looked at, or is none of those known."""
+    about = host.os
+    if about is None:
+        return None
+    for row in facts.document("driver_offers.yml")["systems"]:
+        if about["id"] in row["ids"] and versions.begins(str(about["version_id"]), row["version"]):
+            return System(row)
+    return None
+
+
+def describe(host: Host) -> Row | None:
+    """The host's system as the plan carries it; None when it was not looked at."""
+    if not host.os:
+        return None
+    system = of(host)
+    return {**host.os, "family": system.family if system else None}
+
+
+def known() -> str:
+    """The systems that are known, in words."""
+    return ", ".join(str(row["name"]) for row in facts.document("driver_offers.yml")["systems"])
+
+
+@cache
+def modules(branch: Branch) -> tuple[str, ...]:
+    """The kernel modules that a branch was made with."""
+    first: Any = facts.document("driver_offers.yml")["open_only_from"]
+    if int(branch.number) >= int(first):
+        return ("open",)
+    return ("open", "proprietary") if branch.has_open_module else ("proprietary",)
+
+
+def runfiles() -> list[Offer]:
+    """Every branch, as its runfile brings it: without a fabric manager."""
+    return [
+        Offer(each, each.latest, modules(each), fabric_manager=False)
+        for each in facts.branches().values()
+    ]
+
+
+def anywhere() -> list[Offer]:
+    """Every branch, for a host of which nothing is known yet."""
+    return [Offer(each.branch, None, each.modules, fabric_manager=True) for each in runfiles()]
+
+
+def _measured(row: Row) -> Offer:
+    return Offer(
+        facts.branches()[row["branch"]],
+        row["version"],
+        tuple(row["modules"]),
+        row.get("fabric_manager", False),
+    )

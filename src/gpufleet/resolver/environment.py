@@ -1,0 +1,203 @@
+"""Environment: modulefiles, profile, activation and kernels, as the exact text of small files.
+
+Whoever makes a host hold them needs to know nothing else: the plan says path, text and mode of
+each, and `for` which toolkit or stack it is there. With those gone, a file for none goes as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpufleet.model.problems import Code
+
+from .context import Case
+
+Row = dict[str, Any]
+
+MODULES = "/opt/gpufleet/modulefiles"
+ACTIVATION = "/opt/gpufleet/environment"
+KERNELS = "/usr/local/share/jupyter/kernels"
+# Read after the files by which environment-modules and Lmod (`z00_lmod.sh`) set themselves up.
+MODULES_PROFILE = "/etc/profile.d/zz-gpufleet-modules.sh"
+DEFAULT_PROFILE = "/etc/profile.d/gpufleet-cuda.sh"
+RECEIPT = ("environment", "files")  # kind and id
+RECEIPT_VERSION = "1"
+
+
+def activation(name: str) -> str:
+    """What a stack's `bin/activate` reads, if it is there."""
+    return f"{ACTIVATION}/{name}.sh"
+
+
+def module(name: str) -> str:
+    """What `module load` calls a stack: tensorflow/2.13.1, tensorflow/vision."""
+    return f"tensorflow/{name.removeprefix('tensorflow-')}"
+
+
+def check(case: Case) -> None:
+    """Refuse names of stacks that no modulefile or kernel could have."""
+    taken: dict[str, str] = {}
+    for wish in case.wishes.stacks:
+        other = taken.setdefault(module(wish.name), wish.name)
+        if other != wish.name:
+            case.refuse(
+                Code.STACK_NAME_CLASH,
+                f"the stacks {other} and {wish.name} would both be the module {module(other)}",
+                f"{wish.where}.name",
+                "give one of them another name",
+            )
+        if not re.match(r"[a-z0-9]", module(wish.name).partition("/")[2]):
+            case.refuse(
+                Code.BAD_NAME,
+                f"{wish.name} would be the module {module(wish.name)}, which none can be",
+                f"{wish.where}.name",
+                "let a letter or digit follow after tensorflow-, or leave that out",
+            )
+        if case.wishes.jupyter_kernels and "+" in wish.name:
+            case.refuse(
+                Code.BAD_NAME,
+                f"Jupyter knows no kernel with a + in its name, such as {wish.name}",
+                f"{wish.where}.name",
+                "give the stack another name, or say gpu_jupyter_kernels: false",
+            )
+
+
+def files(case: Case, plan: Mapping[str, Any]) -> list[Row]:
+    """Every file that the host is to hold, by path."""
+    found = [*_toolkits(plan), *_stacks(case, plan)]
+    if case.wishes.profile and plan["default_link"]:
+        default = next(row for row in plan["toolkits"] if row["default"])
+        found.append((DEFAULT_PROFILE, _default_profile(plan), _toolkit(default)))
+    if found:
+        found.append((MODULES_PROFILE, _modules_profile(), None))
+    return [
+        {"path": path, "text": text, "mode": "0644", "for": owner}
+        for path, text, owner in sorted(found, key=lambda row: row[0])
+    ]
+
+
+def digests(rows: list[Row]) -> dict[str, str]:
+    """{path: sha256 of the text}, to be compared with a receipt's."""
+    return {row["path"]: hashlib.sha256(row["text"].encode()).hexdigest() for row in rows}
+
+
+def _toolkit(row: Mapping[str, Any]) -> str:
+    return f"toolkit {row['short']}"
+
+
+def _toolkits(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]:
+    for row in plan["toolkits"]:
+        cudnn = [each["short"] for each in plan["cudnn"] if each["toolkit"] == row["short"]]
+        what = f"CUDA {row['version']}" + "".join(f", cuDNN {each}" for each in cudnn)
+        lines = [_put("CUDA_HOME", row["path"]), f"prepend-path PATH {row['path']}/bin"]
+        if not row["registered"]:
+            # Another toolkit has its names in the linker's cache.
+            lines.append(f"prepend-path LD_LIBRARY_PATH {row['path']}/lib64")
+        text = _modulefile(f"{what} in {row['path']}", "cuda", lines)
+        yield f"{MODULES}/cuda/{row['short']}", text, _toolkit(row)
+        if row["default"]:
+            version = f'#%Module1.0\nset ModulesVersion "{row["short"]}"\n'
+            yield f"{MODULES}/cuda/.version", version, _toolkit(row)
+
+
+def _stacks(case: Case, plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]:
+    for row in plan["stacks"]:
+        owner = f"stack {row['name']}"
+        what = f"TensorFlow {row['version']}, CUDA {row['cuda']}"
+        variables = row["environment"]
+        lines = [_put("VIRTUAL_ENV", row["venv"]), f"prepend-path PATH {row['venv']}/bin"]
+        lines += [_put(name, value) for name, value in variables.items()]
+        text = _modulefile(f"{what} in {row['venv']}", "tensorflow", lines)
+        yield f"{MODULES}/{module(row['name'])}", text, owner
+        if variables:
+            yield row["activation"], _activation(row["name"], variables), owner
+        if case.wishes.jupyter_kernels:
+            named = "" if row["name"] == f"tensorflow-{row['version']}" else f" ({row['name']})"
+            yield f"{KERNELS}/{row['name']}/kernel.json", _kernel(what + named, row), owner
+
+
+def _modulefile(what: str, family: str, lines: list[str]) -> str:
+    """A Tcl modulefile that environment-modules and Lmod both read; one of a family at a time.
+
+    `pushenv` puts back what was there before; environment-modules has it from 5.1 on, and Lmod's
+    puts back something wrong in Tcl (its issue 584): there `setenv` leaves the variable unset.
+    """
+    head = [
+        "#%Module1.0",
+        "# Written by gpufleet; changes are undone by the next provisioning.",
+        f'proc ModulesHelp {{ }} {{ puts stderr "{what}" }}',
+        f'module-whatis "{what}"',
+        f"conflict {family}",
+        "set put setenv",
+        "if {[llength [info commands pushenv]] && ![info exists env(LMOD_VERSION)]} {",
+        "    set put pushenv",
+        "}",
+    ]
+    return "\n".join([*head, *lines]) + "\n"
+
+
+def _put(name: str, value: str) -> str:
+    return f"$put {name} {{{value}}}"
+
+
+def _modules_profile() -> str:
+    return f"""\
+# Written by gpufleet: its modulefiles, wherever environment-modules or Lmod is installed.
+if command -v module >/dev/null 2>&1; then
+    case ":${{MODULEPATH-}}:" in
+        *:{MODULES}:*) ;;
+        *) MODULEPATH="${{MODULEPATH:+$MODULEPATH:}}{MODULES}"; export MODULEPATH ;;
+    esac
+fi
+"""
+
+
+def _default_profile(plan: Mapping[str, Any]) -> str:
+    """By the link, so that another default needs no other text; no LD_LIBRARY_PATH, ever."""
+    path = plan["default_link"]["path"]
+    return f"""\
+# Written by gpufleet (gpu_profile): the default CUDA toolkit.
+if [ -d {path}/bin ]; then
+    CUDA_HOME={path}; export CUDA_HOME
+    case ":$PATH:" in
+        *:{path}/bin:*) ;;
+        *) PATH="{path}/bin:$PATH"; export PATH ;;
+    esac
+fi
+"""
+
+
+def _activation(name: str, variables: Mapping[str, str]) -> str:
+    """For any Bourne shell; `deactivate` calls the function, which puts back what was there."""
+    back, put = [], []
+    for each, value in variables.items():
+        old = f"_GPUFLEET_OLD_{each}"
+        back += [
+            f'    if [ -n "${{{old}+set}}" ]; then',
+            f'        {each}="${old}"; export {each}; unset {old}',
+            "    else",
+            f"        unset {each}",
+            "    fi",
+        ]
+        put += [
+            f'if [ -n "${{{each}+set}}" ]; then {old}="${each}"; fi',
+            f"{each}='{value}'; export {each}",
+        ]
+    head = f"# Written by gpufleet: what {name} sets. Read by its bin/activate."
+    function = ["_gpufleet_leave () {", *back, "    unset -f _gpufleet_leave", "}"]
+    return "\n".join([head, *function, *put]) + "\n"
+
+
+def _kernel(title: str, row: Mapping[str, Any]) -> str:
+    python = f"{row['venv']}/bin/python"
+    document = {
+        "argv": [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": title,
+        "language": "python",
+        "env": row["environment"],
+    }
+    return json.dumps(document, indent=1) + "\n"

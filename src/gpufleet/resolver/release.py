@@ -1,0 +1,68 @@
+"""One TensorFlow release and what goes with it, asked of the knowledge alone: no inventory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpufleet.catalog import facts
+
+from .plan import resolve
+
+Row = dict[str, Any]
+
+_OPTIONS = {
+    "gpu_stacks[0].tensorflow": "--tensorflow",
+    "gpu_stacks[0].cuda": "--cuda",
+    "gpu_stacks[0].cudnn": "--cudnn",
+    "gpu_stacks[0].python": "--python",
+    "gpu_stacks[0]": "--tensorflow",
+    "gpu_driver.branch": "--driver",
+    "gpu_gpus[0]": "--gpu",
+}
+
+
+def release(  # noqa: PLR0917 - the options of the command, in its order
+    tensorflow: str,
+    cuda: str | None = None,
+    cudnn: str | None = None,
+    driver: str | None = None,
+    gpu: str | None = None,
+    python: str | None = None,
+) -> Row:
+    """What goes with a release, or `{"problems": [...]}` with the reasons why it cannot be.
+
+    `cuda` and `cudnn` are checked against the build, `cuda` may be "pip"; `driver` is a branch or
+    a version, `gpu` a compute capability or a name; `where` of a problem names the option.
+    """
+    stack = {"tensorflow": tensorflow, "cuda": cuda, "cudnn": cudnn, "python": python}
+    wishes: Row = {"gpu_stacks": [stack], "gpu_accept_nvidia_eula": True}
+    if driver is not None:
+        wishes["gpu_driver"] = {"branch": driver}
+    if gpu is not None:
+        wishes["gpu_gpus"] = [gpu]
+    plan = resolve(wishes)
+    if plan["problems"]:
+        return {
+            "problems": [
+                {**problem, "where": _OPTIONS.get(problem["where"], problem["where"])}
+                for problem in plan["problems"]
+            ]
+        }
+    row = plan["stacks"][0]
+    build = facts.build(tensorflow)
+    assert build is not None  # there is a stack, so there is a build
+    found = [*row["sources"]]
+    for part in (*plan["toolkits"], *plan["cudnn"]):
+        found += part["sources"]
+    return {
+        "tensorflow": row["version"],
+        "distribution": row["distribution"],
+        "python": build.pythons,
+        "cuda": row["cuda"],
+        "cudnn": row["cudnn"],
+        "sonames": row["sonames"],
+        "driver_min": row["driver_min"],
+        "compute_capability": row["compute_capability"],
+        "requirements": row["requirements"],
+        "sources": list(dict.fromkeys(found)),
+    }

@@ -1,0 +1,107 @@
+"""Space: what an installation takes, where, and whether there is room.
+
+Sizes that no source gives are estimated from the size of the download by the factors in
+`data/rules.yml` (estimates); a download of unknown size has no estimate, and the plan says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gpufleet.catalog import facts
+from gpufleet.model.problems import Code
+
+from . import ownership
+from .context import Case
+
+MIB = 1024 * 1024
+
+
+def installed_mib(rule: str, size_bytes: int | None) -> int | None:
+    """MiB that a download of so many bytes takes, by a rule's factor; None when not known."""
+    if size_bytes is None:
+        return None
+    estimate = facts.rules("estimates")[rule]
+    mib: float = size_bytes / MIB * estimate["factor"] + estimate.get("plus_mib", 0)
+    return math.ceil(mib)
+
+
+def check(case: Case, plan: Mapping[str, Any]) -> None:
+    """Refuse a host without room for what is not yet there, and an installer that cannot run.
+
+    Needs are added up for each file system: trees and stacks all stay, of the installers'
+    temporary files only the largest counts, since they run one after another.
+    """
+    needs: list[tuple[str, int, str]] = []  # directory, MiB, what for
+    unknown: list[str] = []
+
+    def want(directory: str, mib: int | None, what: str) -> None:
+        if mib is None:
+            unknown.append(what)
+        else:
+            needs.append((directory, mib, what))
+
+    temporary: list[tuple[int, str]] = []
+    # What stands there and is to be adopted needs none; anything else in the way was refused.
+    toolkits = [
+        row
+        for row in plan["toolkits"]
+        if not _there(case, "toolkit", row["short"])
+        and not ownership.foreign_toolkit(case.host, row)
+    ]
+    for row in toolkits:
+        want(case.wishes.prefix, row["installed_mib"], f"CUDA {row['short']}")
+        generation = "perl" if row["generation"] == "perl" else "cuda_installer"
+        size = row["artifact"]["size_bytes"]
+        if (mib := installed_mib(f"toolkit_tmp_{generation}", size)) is not None:
+            temporary.append((mib, f"the installer of CUDA {row['short']}"))
+    for row in plan["cudnn"]:
+        there = _there(case, "cudnn", row["id"])
+        if not there and not ownership.foreign_cudnn(case.host, row, adopting=True):
+            want(case.wishes.prefix, row["installed_mib"], f"cuDNN {row['version']}")
+    for row in plan["stacks"]:
+        if not _there(case, "stack", row["name"]):
+            want(case.wishes.stack_root, row["installed_mib"], row["name"])
+    if temporary:
+        needs.append((case.wishes.tmpdir, *max(temporary)))
+    if unknown:
+        case.note("room on disk not checked for: " + ", ".join(unknown) + " (size not known)")
+    _check_room(case, needs)
+    if toolkits and case.host.noexec(case.wishes.tmpdir):
+        case.refuse(
+            Code.NOEXEC_TMP,
+            f"{case.wishes.tmpdir} is mounted noexec, and NVIDIA's installer runs from there",
+            "gpu_tmpdir",
+            "set gpu_tmpdir to a directory that may execute files, such as /var/tmp",
+        )
+
+
+def _there(case: Case, kind: str, identity: str) -> bool:
+    return case.host.receipt(kind, identity) is not None
+
+
+def _check_room(case: Case, needs: list[tuple[str, int, str]]) -> None:
+    rooms: dict[str, tuple[int, str]] = {}
+    wanted: dict[str, list[tuple[str, int, str]]] = {}
+    for need in needs:
+        room = case.host.room(need[0])
+        if room is None:
+            case.note(f"room on disk not checked in {need[0]}: not known")
+            continue
+        rooms[room.filesystem] = (room.free_mib, room.directory)
+        wanted.setdefault(room.filesystem, []).append(need)
+    for system, (free, _) in rooms.items():
+        total = sum(mib for _, mib, _ in wanted[system])
+        if total <= free:
+            continue
+        places = " and ".join(dict.fromkeys(directory for directory, _, _ in wanted[system]))
+        parts = ", ".join(f"{what} {mib}" for _, mib, what in wanted[system])
+        case.refuse(
+            Code.DISK_FULL,
+            f"{places}: {total} MiB needed, {free} MiB free ({parts}; estimated)",
+            f"host {case.host.name}".strip(),
+            f"free {total - free} MiB there, or set gpu_prefix, gpu_stack_root or gpu_tmpdir to a "
+            "larger file system",
+        )

@@ -1,0 +1,90 @@
+"""Variables: what a stack's environment may be given, and which releases read it.
+
+Those that would lead a stack to other libraries or modules than its own are refused, and so is
+one that its release does not read: it would be believed to do something.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpufleet.catalog import facts, versions
+from gpufleet.catalog.records import Build
+from gpufleet.model.problems import Code
+from gpufleet.model.spec import StackWish
+from gpufleet.spec.reader import nearest
+
+from .context import Case
+
+# What turns programs away from their own libraries, modules and interpreters.
+FORBIDDEN = re.compile(r"LD_\w*|PYTHON\w*|PATH|VIRTUAL_ENV|CUDA_(HOME|PATH|ROOT|DIR)")
+EVERYWHERE = "gpu_stack_environment"
+
+
+def of(case: Case, wish: StackWish, build: Build) -> dict[str, str]:
+    """A stack's variables, its own over those of all; refusals for what cannot be.
+
+    One for all stacks is left out where the release does not read it, and the plan says so; in a
+    stack's own it is refused.
+    """
+    found = {}
+    for name, value in case.wishes.environment.items():
+        if _fits(case, name, value, f"{EVERYWHERE}.{name}"):
+            if _reads(name, build):
+                found[name] = value
+            else:
+                case.note(f"{wish.name} is not given {name}: {_since(name, build)}")
+    for name, value in wish.environment.items():
+        where = f"{wish.where}.environment.{name}"
+        if not _fits(case, name, value, where):
+            continue
+        if _reads(name, build):
+            found[name] = value
+        else:
+            case.refuse(
+                Code.VARIABLE_UNKNOWN,
+                _since(name, build),
+                where,
+                f"take it out, or ask for TensorFlow {facts.rules('stack_variables')[name]['from']}"
+                " or newer",
+            )
+    return dict(sorted(found.items()))
+
+
+def _reads(name: str, build: Build) -> bool:
+    return versions.key(facts.rules("stack_variables")[name]["from"]) <= versions.key(build.version)
+
+
+def _since(name: str, build: Build) -> str:
+    first = facts.rules("stack_variables")[name]["from"]
+    return f"TensorFlow {build.version} does not read {name}; the first that does is {first}"
+
+
+def _fits(case: Case, name: str, value: str, where: str) -> bool:
+    """Whether name and value are allowed at all."""
+    known = facts.rules("stack_variables")
+    if FORBIDDEN.fullmatch(name):
+        case.refuse(
+            Code.VARIABLE_FORBIDDEN,
+            f"{name} would lead the stack to other programs, libraries or modules than its own",
+            where,
+            "take it out; a stack finds its own without it",
+        )
+    elif name not in known:
+        fraction = facts.rules("stack_memory_fraction") if "FRACTION" in name else None
+        case.refuse(
+            Code.VARIABLE_UNKNOWN,
+            fraction or f"no variable {name} is known here; did you mean {nearest(name, known)}?",
+            where,
+            f"use one of {', '.join(known)}, or set it in your own programs",
+        )
+    elif not re.fullmatch(known[name]["values"], value):
+        case.refuse(
+            Code.WRONG_TYPE,
+            f"{where} is {value!r}, not {known[name]['means']}",
+            where,
+            f"write {name} as {known[name]['means']}",
+        )
+    else:
+        return True
+    return False

@@ -1,0 +1,242 @@
+"""Toolkits: which patch release of each wanted CUDA, and what the plan says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpufleet.catalog import facts, gpus, versions
+from gpufleet.catalog.records import Toolkit
+from gpufleet.model.problems import Code
+
+from . import artifact
+from .context import Case
+from .space import installed_mib
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Want:
+    """Somebody wants a toolkit: a stack (by its name) or an entry of gpu_toolkits."""
+
+    cuda: str  # X.Y or X.Y.Z
+    where: str
+    because: str
+    declared: bool  # by hand in gpu_toolkits, as opposed to derived for a stack
+
+
+@dataclass
+class Chosen:
+    """A toolkit that will be there, and everybody who wants it."""
+
+    toolkit: Toolkit
+    wants: list[Want]
+    default: bool = False
+    registered: bool = False
+    majors: dict[int, Any] = field(default_factory=dict)  # cuDNN by major version
+
+    @property
+    def where(self) -> str:
+        return self.wants[0].where
+
+    @property
+    def short(self) -> str:
+        return self.toolkit.short
+
+    @property
+    def because(self) -> list[str]:
+        return list(dict.fromkeys(want.because for want in self.wants))
+
+    def path(self, case: Case) -> str:
+        return f"{case.wishes.prefix}/cuda-{self.short}"
+
+
+def choose(case: Case, wants: list[Want]) -> dict[str, Chosen]:
+    """One toolkit for each X.Y that is wanted, oldest first."""
+    groups: dict[str, list[Want]] = {}
+    for want in wants:
+        groups.setdefault(versions.short(want.cuda), []).append(want)
+    chosen: dict[str, Chosen] = {}
+    for short in sorted(groups, key=versions.key):
+        toolkit = _pick(case, short, groups[short])
+        if toolkit is not None:
+            chosen[short] = Chosen(toolkit, groups[short])
+            _check(case, chosen[short])
+    return chosen
+
+
+def _pick(case: Case, short: str, wants: list[Want]) -> Toolkit | None:
+    """The newest release that everybody can live with; refusals where there is none."""
+    exact = list(dict.fromkeys(want.cuda for want in wants if want.cuda != short))
+    if len(exact) > 1:
+        other = next(want for want in wants if want.cuda == exact[1])
+        case.refuse(
+            Code.TOOLKIT_CLASH,
+            f"CUDA {exact[0]} and {exact[1]} would stand in the same directory cuda-{short}",
+            other.where,
+            f"ask for one of them, or for {short} alone",
+        )
+    candidates = facts.toolkits_of(exact[0] if exact else short)
+    candidates = [each for each in candidates if each.installer is not None]
+    if not exact:
+        # A release candidate is only taken when it is asked for by its full version.
+        candidates = [each for each in candidates if each.row["channel"] == "ga"]
+    if not candidates or "." not in short:
+        _unknown(case, exact[0] if exact else short, wants[0].where)
+        return None
+    checked = [each for each in candidates if artifact.usable(case, each.installer or {})]
+    return (checked or candidates)[-1]
+
+
+def _unknown(case: Case, wanted: str, where: str) -> None:
+    near = versions.nearest(wanted, facts.toolkit_versions())
+    case.refuse(
+        Code.TOOLKIT_UNKNOWN,
+        f"no CUDA toolkit {wanted} with a Linux x86_64 runfile is known; nearest: "
+        + ", ".join(near),
+        where,
+        f'ask for one of these, such as "{near[0]}"',
+    )
+
+
+def _check(case: Case, chosen: Chosen) -> None:
+    """Refusals that concern the toolkit itself: its file, the GPUs, the host's glibc."""
+    toolkit = chosen.toolkit
+    name = f"CUDA {toolkit.version}"
+    artifact.check(case, toolkit.installer or {}, f"the {name} runfile", chosen.where)
+    for card in case.gpus:
+        if gpus.older_than_toolkit(card, toolkit):
+            case.refuse(
+                Code.GPU_TOO_OLD,
+                f"{card.text} is older than {name} knows (from {toolkit.capability_min})",
+                chosen.where,
+                _other_toolkit(card, chosen, newest=True),
+            )
+        elif gpus.newer_than_toolkit(card, toolkit):
+            limit = toolkit.row["compute_capability"]["max_discrete"]
+            case.refuse(
+                Code.GPU_TOO_NEW,
+                f"{card.text} is newer than {name} knows (up to {limit})",
+                chosen.where,
+                _other_toolkit(card, chosen, newest=False),
+            )
+    _check_glibc(case, chosen)
+
+
+def newer_wheels() -> str:
+    """What to do about a GPU that no TensorFlow build was made for, in words."""
+    first = next(each.version for each in facts.builds() if not each.wheels_pinned)
+    return (
+        "no known TensorFlow release was built for this GPU; from "
+        f"{first} on, cuda: pip takes newer CUDA wheels that may know it"
+    )
+
+
+def _other_toolkit(card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
+    """Which toolkits do know a GPU, and what that means for the stacks that want this one."""
+    fitting = [
+        each.short
+        for each in facts.toolkits()
+        if not gpus.older_than_toolkit(card, each) and not gpus.newer_than_toolkit(card, each)
+    ]
+    if not fitting:
+        return "no known CUDA release has this GPU"
+    if newest:
+        text = f"the newest CUDA for it is {fitting[-1]}"
+        built = [each for each in facts.builds() if versions.short(each.cuda) in fitting][-1:]
+    else:
+        text = f"the first CUDA for it is {fitting[0]}"
+        built = [each for each in facts.builds() if versions.short(each.cuda) in fitting][:1]
+    if all(want.declared for want in chosen.wants):
+        return f"{text}: ask for that"
+    if not built:
+        return f"{text}; {newer_wheels()}"
+    return f"{text}, and TensorFlow {built[0].version} was built with one that knows it"
+
+
+def _check_glibc(case: Case, chosen: Chosen) -> None:
+    have = case.host.glibc
+    if have is None:
+        return
+    row, name = chosen.toolkit.row, f"CUDA {chosen.toolkit.version}"
+    low = (row.get("glibc_min") or {}).get("value")
+    high = (row.get("glibc_max") or {}).get("value")
+    if low and versions.key(have) < versions.key(low):
+        case.refuse(
+            Code.GLIBC,
+            f"{name} needs glibc {low} or newer; the host has {have}",
+            chosen.where,
+            "use an older CUDA, or a newer release of the distribution",
+        )
+    if high and versions.key(have) > versions.key(high):
+        text = f"nvcc of {name} cannot compile against glibc {have} (up to {high})"
+        if any(want.declared for want in chosen.wants):
+            case.refuse(Code.GLIBC, text, chosen.where, "ask for CUDA 13.1 or newer")
+        else:
+            case.note(f"{text}; its libraries, which the stacks use, are not concerned")
+
+
+def default(case: Case, chosen: dict[str, Chosen], wants: list[Want]) -> None:
+    """Mark the toolkit that `/usr/local/cuda` points to: the declared one, or the newest.
+
+    A default that is wanted but was refused already is not refused once more.
+    """
+    wanted = case.wishes.cuda_default
+    if wanted is None:
+        if chosen:
+            list(chosen.values())[-1].default = True
+        return
+    for each in chosen.values():
+        if versions.begins(each.toolkit.version, wanted):
+            each.default = True
+            return
+    short = versions.short(wanted)
+    if short not in chosen and any(versions.begins(want.cuda, short) for want in wants):
+        return
+    have = ", ".join(each.toolkit.version for each in chosen.values()) or "none"
+    case.refuse(
+        Code.DEFAULT_NOT_DECLARED,
+        f"gpu_cuda_default is {wanted}, but the toolkits of this host are: {have}",
+        "gpu_cuda_default",
+        f'add "{wanted}" to gpu_toolkits, or point the default to a toolkit that is there',
+    )
+
+
+def describe(case: Case, chosen: Chosen) -> Row:
+    """The toolkit as the plan carries it."""
+    toolkit = chosen.toolkit
+    runfile = artifact.describe(case, toolkit.installer or {})
+    return {
+        "version": toolkit.version,
+        "short": toolkit.short,
+        "path": chosen.path(case),
+        "default": chosen.default,
+        "registered": chosen.registered,
+        "generation": toolkit.row["installer_generation"],
+        "gcc_max": toolkit.row["host_gcc"]["max_major"],
+        "sonames": list(facts.toolkit_sonames(toolkit.short)),
+        "artifact": runfile,
+        "patches": _patches(case, toolkit),
+        "installed_mib": installed_mib("toolkit_installed", runfile["size_bytes"]),
+        "because": chosen.because,
+        "sources": facts.sources("toolkits", toolkit.source_keys),
+    }
+
+
+def _patches(case: Case, toolkit: Toolkit) -> list[Row]:
+    """The patches that can be checked; the others are left out, and the plan says so.
+
+    A toolkit works without its patches, so one without a checksum is no reason to refuse it.
+    """
+    found = []
+    for row in toolkit.row["patches"]:
+        if artifact.usable(case, row):
+            patch = artifact.describe(case, row)
+            found.append({"version": row["patch"], **patch, "installer": row["installer"]})
+        else:
+            case.note(
+                f"CUDA {toolkit.version}: patch {row['patch']} is left out, since no checksum of "
+                f"{row['file']} is known; gpu_artifacts can give one"
+            )
+    return found

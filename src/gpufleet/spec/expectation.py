@@ -1,0 +1,118 @@
+"""Expectation: what a person declares of a host's GPUs (`gpu_expect`), and of who uses them.
+
+What is not declared is None, and then not judged.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gpufleet.model.problems import Code
+
+from .reader import Reader
+
+KEYS = ("count", "model", "memory_mib", "uuids", "power_limit_w", "ecc", "compute_mode", "pcie",
+        "tflops")
+COMPUTE_MODES = ("default", "exclusive_process")
+_UUID = re.compile(r"(?i:GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\$?")
+_WHERE = "gpu_expect"
+
+
+def shown(count: int | None, layout: Mapping[str, Any] | None) -> int | None:
+    """How many of so many GPUs CUDA shows a program: of cards split into MIG, one instance."""
+    return min(count, 1) if count and any((layout or {}).values()) else count
+
+
+def read(reader: Reader, value: Any) -> dict[str, Any]:
+    """`gpu_expect`, of which only what has the documented shape is kept."""
+    if value is None:
+        return {}
+    entry = reader.mapping(value, _WHERE, KEYS)
+
+    def count(key: str, wanted: str) -> int | None:
+        return reader.count(entry.get(key), f"{_WHERE}.{key}", wanted)
+
+    number = count("count", "a number, 0 for no GPU")
+    found: dict[str, Any] = {
+        "count": number,
+        "model": reader.text(entry.get("model"), f"{_WHERE}.model", "as nvidia-smi shows it"),
+        "uuids": _uuids(reader, entry.get("uuids"), number),
+        "memory_mib": count("memory_mib", "a number of MiB"),
+        "power_limit_w": count("power_limit_w", "a number of watts"),
+        "ecc": _switch(reader, entry.get("ecc"), f"{_WHERE}.ecc"),
+        "compute_mode": reader.choice(
+            entry.get("compute_mode"), f"{_WHERE}.compute_mode", COMPUTE_MODES),
+        "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
+        "tflops": _amount(reader, entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
+    }
+    # Who names each card has said how many there are.
+    if number is None and found["uuids"]:
+        found["count"] = len(found["uuids"])
+    return {key: part for key, part in found.items() if part is not None}
+
+
+def service_user(reader: Reader, value: Any) -> str | None:
+    """The account that must be able to use the GPUs, by its name."""
+    name = reader.text(value, "gpu_service_user", "an account's name")
+    if name and not _ACCOUNT.fullmatch(name):
+        reader.wrong(name, "gpu_service_user", "an account's name, such as slurm")
+        return None
+    return name
+
+
+def _switch(reader: Reader, value: Any, where: str) -> str | None:
+    """`on` or `off`; YAML itself makes true and false of them when they stand without quotes."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return reader.choice(value, where, ("on", "off"))
+
+
+def _link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | None:
+    """How each card is connected: at least such a generation and width."""
+    if value is None:
+        return None
+    entry = reader.mapping(value, where, ("generation", "width"))
+    found = {}
+    for key, known in (("generation", range(1, 8)), ("width", (1, 2, 4, 8, 16))):
+        number = reader.count(entry.get(key), f"{where}.{key}", "a number")
+        if number is not None and number not in known:
+            listed = ", ".join(map(str, known))
+            reader.wrong(number, f"{where}.{key}", f"one of {listed}")
+            number = None
+        found[key] = number
+    return found if any(found.values()) else None
+
+
+def _amount(reader: Reader, value: Any, where: str, wanted: str) -> float | None:
+    """A number above 0, whole or not."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+        return float(value)
+    reader.wrong(value, where, f"a number above 0, {wanted}")
+    return None
+
+
+def _uuids(reader: Reader, value: Any, count: int | None) -> list[str] | None:
+    """The very cards of this host; as many as are declared, and none twice."""
+    if value is None:
+        return None
+    where, found = f"{_WHERE}.uuids", []
+    for at, each in enumerate(reader.sequence(value, where)):
+        text = reader.text(each, f"{where}[{at}]", "as nvidia-smi -L shows it")
+        if text and not _UUID.fullmatch(text):
+            reader.wrong(text, f"{where}[{at}]", "a UUID as nvidia-smi -L shows it (GPU-...)")
+        elif text:
+            found.append("GPU-" + text[4:].lower())
+    if len(set(found)) != len(found):
+        reader.problems.add(Code.EXPECT_CLASH, f"{where} names a card twice", where,
+                            "name each card of this host once")
+    elif found and count is not None and count != len(found):
+        reader.problems.add(
+            Code.EXPECT_CLASH, f"{where} names {len(found)} cards, gpu_expect.count is {count}",
+            where, "name all of this host's cards, or let gpu_expect.count be their number")
+    return found or None

@@ -1,0 +1,221 @@
+"""Intake: a person's variables, checked for shape and put into order.
+
+What the wishes mean is not judged here. Whatever is wrong is noted as a problem and left out, so
+that the rest can still be judged in the same run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gpufleet.host_state import containers
+from gpufleet.model.problems import Code, Problems
+from gpufleet.model.spec import KEYS, PIP, StackWish, ToolkitWish, Wishes
+from gpufleet.resolver.pythons import is_path
+
+from . import expectation, parse_driver
+from .reader import MAX_SLIPS, Reader, slips
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
+_STACK = ("tensorflow", "cuda", "cudnn", "python", "name", "environment")
+_ARTIFACT = ("sha256", "sha512", "md5", "size_bytes", "url", "file")
+
+
+def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
+    """The wishes in order; everything that has not the documented shape becomes a problem.
+
+    Other rooms have `gpu_` variables of their own, so a strange key is refused only when it is a
+    known one with at most two slips of the fingers.
+    """
+    reader = Reader(problems)
+    if not isinstance(variables, Mapping):
+        reader.wrong(variables, "wishes", "a mapping of gpu_* variables")
+        return Wishes()
+    for key in map(str, variables):
+        near = min(slips(key, each) for each in KEYS)
+        if key.startswith("gpu") and 0 < near <= MAX_SLIPS:
+            reader.strange(key, key, KEYS)
+    get = variables.get
+    for key in ("gpu_artifacts_source", "gpu_wheelhouse"):
+        reader.place(get(key), key)
+    defaults = Wishes()
+    stacks = reader.sequence(get("gpu_stacks"), "gpu_stacks")
+    toolkits = reader.sequence(get("gpu_toolkits"), "gpu_toolkits")
+    read_stacks = [_stack(reader, each, f"gpu_stacks[{at}]") for at, each in enumerate(stacks)]
+    read_toolkits = [
+        _toolkit(reader, each, f"gpu_toolkits[{at}]") for at, each in enumerate(toolkits)
+    ]
+    gpus = enumerate(reader.sequence(get("gpu_gpus"), "gpu_gpus"))
+    read_gpus = [reader.text(each, f"gpu_gpus[{at}]", 'such as "8.9"') for at, each in gpus]
+    return Wishes(
+        stacks=[each for each in read_stacks if each],
+        toolkits=[each for each in read_toolkits if each],
+        cuda_default=reader.version(get("gpu_cuda_default"), "gpu_cuda_default"),
+        adopt=reader.flag(get("gpu_cuda_adopt"), "gpu_cuda_adopt"),
+        prune=_prune(reader, variables),
+        driver=parse_driver.driver(reader, get("gpu_driver")),
+        driver_reboot=parse_driver.reboot(reader, get("gpu_driver_reboot")),
+        mig=parse_driver.mig(reader, get("gpu_mig")),
+        containers=parse_driver.containers(reader, get("gpu_containers")),
+        expect=expectation.read(reader, get("gpu_expect")),
+        gpus=[each for each in read_gpus if each],
+        service_user=expectation.service_user(reader, get("gpu_service_user")),
+        prefix=reader.path(get("gpu_prefix"), "gpu_prefix") or defaults.prefix,
+        stack_root=reader.path(get("gpu_stack_root"), "gpu_stack_root") or defaults.stack_root,
+        tmpdir=reader.path(get("gpu_tmpdir"), "gpu_tmpdir") or defaults.tmpdir,
+        python_install=reader.flag(get("gpu_python_install"), "gpu_python_install"),
+        artifacts=_artifacts(reader, get("gpu_artifacts")),
+        allow_md5=reader.flag(get("gpu_allow_md5"), "gpu_allow_md5"),
+        eula_accepted=reader.flag(get("gpu_accept_nvidia_eula"), "gpu_accept_nvidia_eula"),
+        environment=_variables(reader, get("gpu_stack_environment"), "gpu_stack_environment"),
+        profile=reader.flag(get("gpu_profile"), "gpu_profile"),
+        jupyter_kernels=reader.flag(get("gpu_jupyter_kernels"), "gpu_jupyter_kernels"),
+    )
+
+
+def places(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Where on a host the wishes want it to be looked at, as the probe is told."""
+    wishes = read(variables, Problems())
+    return {
+        "prefix": wishes.prefix,
+        "stack_root": wishes.stack_root,
+        "tmpdir": wishes.tmpdir,
+        "pythons": [each.python for each in wishes.stacks if is_path(each.python)],
+        "mig": wishes.mig is not None,
+        "containers": wishes.containers and containers.asked(wishes.containers),
+        "service_user": wishes.service_user,
+    }
+
+
+def gpus_shown(variables: Mapping[str, Any]) -> int | None:
+    """How many GPUs CUDA is to show a program on a host; None where that is not declared."""
+    wishes = read(variables, Problems())
+    return expectation.shown(wishes.expect.get("count"), wishes.mig)
+
+
+def _prune(reader: Reader, variables: Mapping[str, Any]) -> bool:
+    """Whether to remove what nothing declares; a host that was forgotten declares nothing."""
+    wanted = reader.flag(variables.get("gpu_prune"), "gpu_prune")
+    if wanted and variables.get("gpu_stacks") is None and variables.get("gpu_toolkits") is None:
+        reader.problems.add(
+            Code.PRUNE_UNDECLARED,
+            "gpu_prune would remove everything: neither gpu_stacks nor gpu_toolkits is set",
+            "gpu_prune",
+            "see whether the host is in the right groups; if all is to go, say gpu_stacks: []",
+        )
+    return wanted
+
+
+def _stack(reader: Reader, value: Any, where: str) -> StackWish | None:
+    entry = reader.mapping(value, where, _STACK)
+    if "tensorflow" not in entry:
+        if isinstance(value, Mapping):
+            reader.wrong(None, f"{where}.tensorflow", 'text in quotes, such as "2.13.1"')
+        return None
+    release = reader.text(entry["tensorflow"], f"{where}.tensorflow", 'such as "2.13.1"')
+    cuda = entry.get("cuda")
+    wish = StackWish(
+        where=where,
+        tensorflow=release or "",
+        name=_name(reader, entry, where) or f"tensorflow-{release}",
+        cuda=PIP if cuda == PIP else reader.version(cuda, f"{where}.cuda"),
+        cudnn=reader.version(entry.get("cudnn"), f"{where}.cudnn"),
+        python=_python(reader, entry.get("python"), f"{where}.python"),
+        environment=_variables(reader, entry.get("environment"), f"{where}.environment"),
+    )
+    return wish if release else None
+
+
+def _python(reader: Reader, value: Any, where: str) -> str | None:
+    """A Python as a version, or an interpreter by its path or prefix, whose name tells the version.
+
+    The prefix /opt/python/3.6.15 stands for the interpreter /opt/python/3.6.15/bin/python3.6.
+    """
+    if not str(value).startswith("/"):
+        return reader.version(value, where)
+    path = reader.path(value, where)
+    if path is None or re.fullmatch(r"python\d+\.\d+", path.rpartition("/")[2]):
+        return path
+    prefix = re.fullmatch(r".*[^\d.](\d+\.\d+)(\.\d+)?", path)
+    if prefix:
+        return f"{path}/bin/python{prefix[1]}"
+    wanted = "a version, an interpreter such as /opt/python/3.6/bin/python3.6, or its prefix"
+    reader.wrong(path, where, wanted)
+    return None
+
+
+def _name(reader: Reader, entry: dict[str, Any], where: str) -> str | None:
+    """A stack's own name, which becomes a directory's and a file's."""
+    name = reader.text(entry.get("name"), f"{where}.name", "a directory's name")
+    if name is None or _NAME.fullmatch(name):
+        return name
+    reader.problems.add(
+        Code.BAD_NAME,
+        f"the name {name!r} cannot be a directory's name here",
+        f"{where}.name",
+        "use small letters, digits and . _ + - only, beginning with a letter or digit",
+    )
+    return None
+
+
+def _variables(reader: Reader, value: Any, where: str) -> dict[str, str]:
+    """Variables by name; true, false and whole numbers lose nothing without quotes."""
+    if value is not None and not isinstance(value, Mapping):
+        reader.wrong(value, where, "a mapping from names of variables")
+        return {}
+    found = {}
+    for name, part in (value or {}).items():
+        plain = str(part).lower() if isinstance(part, bool | int) else part
+        text = reader.text(plain, f"{where}.{name}", "the variable's value")
+        if text is not None:
+            found[str(name)] = text
+    return found
+
+
+def _toolkit(reader: Reader, value: Any, where: str) -> ToolkitWish | None:
+    if not isinstance(value, Mapping):
+        cuda = reader.version(value, where)
+        if value is None:
+            reader.wrong(value, where, 'a version such as "11.8"')
+        return ToolkitWish(where, cuda) if cuda else None
+    entry = reader.mapping(value, where, ("cuda", "cudnn"))
+    if "cuda" not in entry:
+        reader.wrong(None, f"{where}.cuda", 'a version such as "11.8"')
+    cuda = reader.version(entry.get("cuda"), f"{where}.cuda")
+    wanted = entry.get("cudnn")
+    listed = [wanted] if isinstance(wanted, str) else reader.sequence(wanted, f"{where}.cudnn")
+    read = [reader.version(each, f"{where}.cudnn[{at}]") for at, each in enumerate(listed)]
+    return ToolkitWish(where, cuda, tuple(each for each in read if each)) if cuda else None
+
+
+def _artifacts(reader: Reader, value: Any) -> dict[str, dict[str, Any]]:
+    if value is not None and not isinstance(value, Mapping):
+        reader.wrong(value, "gpu_artifacts", "a mapping from file names")
+        return {}
+    result: dict[str, dict[str, Any]] = {}
+    for file, part in (value or {}).items():
+        where = f"gpu_artifacts[{file}]"
+        entry = reader.mapping(part, where, _ARTIFACT)
+        read = {
+            "sha256": reader.digest(entry.get("sha256"), f"{where}.sha256", 64),
+            "sha512": reader.digest(entry.get("sha512"), f"{where}.sha512", 128),
+            "md5": reader.digest(entry.get("md5"), f"{where}.md5", 32),
+            "size_bytes": reader.count(
+                entry.get("size_bytes"), f"{where}.size_bytes", "a number of bytes"
+            ),
+            "url": reader.url(entry.get("url"), f"{where}.url"),
+            "file": _file(reader, entry.get("file"), f"{where}.file"),
+        }
+        result[str(file)] = {key: each for key, each in read.items() if each is not None}
+    return result
+
+
+def _file(reader: Reader, value: Any, where: str) -> str | None:
+    """A file's name alone, which can lead nowhere else."""
+    name = reader.text(value, where, "a file's name")
+    if name and (name.startswith(".") or "/" in name):
+        reader.wrong(name, where, "a file's name, without a directory")
+        return None
+    return name

@@ -1,0 +1,109 @@
+"""Intake of the driver, of MIG layouts and of containers: checked for shape, as in `intake`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gpufleet.catalog import versions
+from gpufleet.model.spec import ALL_GPUS, MODULES, ContainersWish, DriverWish, Wishes
+
+from .reader import Reader
+
+SOURCES = ("distro", "nvidia_repo", "runfile", "preinstalled")
+CONTAINER_SOURCES = ("distro", "docker_repo")
+_PROFILE = re.compile(r"[1-9][0-9]*g\.[0-9]+gb([+-](me|gfx|me\.all))?")
+
+
+def driver(reader: Reader, value: Any) -> DriverWish | None:
+    """The driver; a branch may be an exact version, and 580 without quotes loses nothing."""
+    if value is None:
+        return None
+    keys = ("branch", "source", "module", "persistence")
+    entry = reader.mapping(value, "gpu_driver", keys)
+    branch = entry.get("branch")
+    if isinstance(branch, int) and not isinstance(branch, bool):
+        branch = str(branch)
+    text = reader.text(branch, "gpu_driver.branch", 'such as "580"')
+    text = text.removeprefix("R") if text else None
+    if text and not versions.is_dotted(text):
+        reader.wrong(branch, "gpu_driver.branch", 'a branch such as "580"')
+        text = None
+    default = DriverWish()
+    return DriverWish(
+        branch=text.split(".")[0] if text else None,
+        version=text if text and "." in text else None,
+        source=reader.choice(entry.get("source"), "gpu_driver.source", SOURCES) or default.source,
+        module=reader.choice(entry.get("module"), "gpu_driver.module", MODULES),
+        persistence=entry.get("persistence") is None
+        or reader.flag(entry["persistence"], "gpu_driver.persistence"),
+    )
+
+
+def reboot(reader: Reader, value: Any) -> str:
+    """When the host may be restarted for its driver."""
+    choices = ("auto", "never", "always")
+    return reader.choice(value, "gpu_driver_reboot", choices) or Wishes.driver_reboot
+
+
+def mig(reader: Reader, value: Any) -> dict[str, list[str]] | None:
+    """MIG layouts by GPU, `all` for every one; an empty list is MIG switched off."""
+    if value is None:
+        return None
+    if isinstance(value, list | tuple):
+        value = {ALL_GPUS: list(value)}
+    wanted = 'a mapping such as {all: ["3g.40gb", "3g.40gb"]}, or [] for MIG switched off'
+    if not isinstance(value, Mapping):
+        reader.wrong(value, "gpu_mig", wanted)
+        return None
+    layout: dict[str, list[str]] = {}
+    for key, part in value.items():
+        gpu, where = str(key), f"gpu_mig[{key}]"
+        if gpu != ALL_GPUS and not re.fullmatch(r"[0-9]{1,3}", gpu):
+            reader.wrong(key, where, f"{ALL_GPUS}, or a GPU's number as nvidia-smi -L shows it")
+            continue
+        listed = enumerate(reader.sequence(part, where))
+        layout[gpu] = [
+            profile for at, each in listed if (profile := _profile(reader, each, f"{where}[{at}]"))
+        ]
+    if ALL_GPUS in layout and len(layout) > 1:
+        reader.wrong(value, "gpu_mig", f"either {ALL_GPUS} or GPUs by their numbers, not both")
+        return None
+    return layout
+
+
+def _profile(reader: Reader, value: Any, where: str) -> str | None:
+    """A MIG profile's name: parts of the GPU and their memory."""
+    wanted = 'a profile such as "3g.40gb" (nvidia-smi mig -lgip lists them)'
+    text = reader.text(value, where, wanted)
+    if text and not _PROFILE.fullmatch(text):
+        reader.wrong(text, where, wanted)
+        return None
+    return text
+
+
+def containers(reader: Reader, value: Any) -> ContainersWish | None:
+    if value is None:
+        return None
+    keys = ("engine", "source", "toolkit", "image", "data_root")
+    entry = reader.mapping(value, "gpu_containers", keys)
+    default = ContainersWish()
+    image = reader.text(entry.get("image"), "gpu_containers.image", "an image's name")
+    if image and not re.fullmatch(r"[A-Za-z0-9][\w.:/@-]*", image):
+        reader.wrong(image, "gpu_containers.image", "an image such as tensorflow/tensorflow:2.17.1")
+        image = None
+    wish = ContainersWish(
+        engine=reader.choice(entry.get("engine"), "gpu_containers.engine", ("docker", "podman"))
+        or default.engine,
+        source=reader.choice(entry.get("source"), "gpu_containers.source", CONTAINER_SOURCES)
+        or default.source,
+        toolkit=reader.version(entry.get("toolkit"), "gpu_containers.toolkit"),
+        image=image,
+        data_root=reader.path(entry.get("data_root"), "gpu_containers.data_root"),
+    )
+    if wish.engine == "podman" and wish.source == "docker_repo":
+        reader.wrong("docker_repo", "gpu_containers.source", "distro, where Podman comes from")
+    if wish.engine == "podman" and wish.data_root:
+        reader.wrong(wish.data_root, "gpu_containers.data_root", "nothing: it is Docker's alone")
+    return wish

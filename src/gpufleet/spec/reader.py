@@ -1,0 +1,172 @@
+"""Shapes: reading one value of a person's, and saying well what is wrong with it.
+
+Each method answers the value, or None (or an empty one) after noting a problem.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from gpufleet.catalog import versions
+from gpufleet.model.problems import Code, Problems
+
+_LOGIN = re.compile(r"//[^/\s]*@")
+MAX_SLIPS = 2  # more than that is not a typing error but another word
+
+
+# A fleet's hosts declare the same names, and each is held against every known one.
+@functools.lru_cache(maxsize=1 << 14)
+def slips(left: str, right: str) -> int:
+    """How many letters to add, drop, change or swap to come from one word to the other."""
+    above: list[int] = []
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        above, last, row = row, above, [i]
+        for j, b in enumerate(right, 1):
+            cost = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that was most likely meant; of equal slips, the one that looks more alike."""
+
+    def likeness(each: str) -> tuple[int, float]:
+        return slips(word, each), -difflib.SequenceMatcher(None, word, each).ratio()
+
+    return min(known, key=likeness)
+
+
+def kind(value: Any) -> str:
+    """What a value is, in a user's words."""
+    if isinstance(value, bool):
+        return "a yes/no value"
+    names = {int: "a number", float: "a number", str: "text", list: "a list", Mapping: "a mapping"}
+    found = (name for cls, name in names.items() if isinstance(value, cls))
+    return "empty" if value is None else next(found, f"a {type(value).__name__}")
+
+
+@dataclass
+class Reader:
+    """Reads one value after another, noting what has the wrong shape."""
+
+    problems: Problems
+
+    def wrong(self, value: Any, where: str, wanted: str) -> None:
+        """Note a value of the wrong shape, with the trap of unquoted versions explained."""
+        remedy = f"write {where} as {wanted}"
+        if isinstance(value, int | float) and not isinstance(value, bool) and '"' in wanted:
+            remedy += "; versions stand in quotes, since YAML reads 11.10 as the number 11.1"
+        message = f"{where} is {kind(value)} ({value!r}), not {wanted}"
+        self.problems.add(Code.WRONG_TYPE, message, where, remedy)
+
+    def strange(self, key: str, where: str, known: Iterable[str]) -> None:
+        """Note a key that nothing reads, with the nearest that something does."""
+        near = nearest(key, known)
+        self.problems.add(
+            Code.UNKNOWN_KEY,
+            f"nothing reads a key {key}; did you mean {near}?",
+            where,
+            f"rename {key} to {near}, or remove it",
+        )
+
+    def mapping(self, value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
+        """A mapping with these keys only; keys without a value are left out."""
+        if not isinstance(value, Mapping):
+            self.wrong(value, where, "a mapping with " + ", ".join(known))
+            return {}
+        for key in value:
+            if key not in known:
+                self.strange(str(key), f"{where}.{key}", known)
+        return {str(key): part for key, part in value.items() if part is not None}
+
+    def sequence(self, value: Any, where: str) -> list[Any]:
+        """A list; nothing at all is an empty one."""
+        if isinstance(value, list | tuple):
+            return list(value)
+        if value is not None:
+            self.wrong(value, where, "a list")
+        return []
+
+    def text(self, value: Any, where: str, wanted: str) -> str | None:
+        """Text that is not empty."""
+        if isinstance(value, str) and value.strip():
+            return str(value.strip())
+        if value is not None:
+            self.wrong(value, where, f"text in quotes, {wanted}")
+        return None
+
+    def version(self, value: Any, where: str) -> str | None:
+        """Dotted numbers as text."""
+        text = self.text(value, where, 'such as "11.8"')
+        if text and not versions.is_dotted(text):
+            self.wrong(text, where, 'a version such as "11.8"')
+            return None
+        return text
+
+    def flag(self, value: Any, where: str) -> bool:
+        """Yes or no; nothing at all is no."""
+        if value is not None and not isinstance(value, bool):
+            self.wrong(value, where, "true or false, without quotes")
+        return value is True
+
+    def count(self, value: Any, where: str, wanted: str) -> int | None:
+        """A whole number from 0."""
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        if value is not None:
+            self.wrong(value, where, wanted)
+        return None
+
+    def choice(self, value: Any, where: str, allowed: tuple[str, ...]) -> str | None:
+        """One of some words."""
+        if isinstance(value, str) and value in allowed:
+            return value
+        if value is not None:
+            self.wrong(value, where, "one of " + ", ".join(allowed))
+        return None
+
+    def digest(self, value: Any, where: str, length: int) -> str | None:
+        """A checksum of so many hexadecimal digits, in small letters."""
+        if isinstance(value, str) and re.fullmatch(rf"[0-9a-fA-F]{{{length}}}", value):
+            return value.lower()
+        if value is not None:
+            self.wrong(value, where, f"{length} hexadecimal digits")
+        return None
+
+    def path(self, value: Any, where: str) -> str | None:
+        """An absolute directory, plain enough to stand in a unit file or a command."""
+        wanted = "an absolute path of letters, digits and . _ + - /"
+        text = self.text(value, where, wanted)
+        if text is None:
+            return None
+        plain = re.fullmatch(r"/[A-Za-z0-9._+-][A-Za-z0-9._+/-]*", text)
+        if not plain or ".." in PurePosixPath(text).parts:
+            self.wrong(text, where, wanted)
+            return None
+        return str(PurePosixPath(text))
+
+    def place(self, value: Any, where: str) -> None:
+        """Where files come from: a directory or a web address; nothing at all is fine."""
+        wanted = "an absolute path, or http(s)://HOST/... without a login"
+        if value in (None, ""):
+            return
+        text = self.text(value, where, wanted)
+        if text and not re.fullmatch(r"(~?/|https?://[^\s/@]+(/|$))[^\s@]*", text):
+            self.wrong(_LOGIN.sub("//***@", text), where, wanted)
+
+    def url(self, value: Any, where: str) -> str | None:
+        """An address; a login in it would be told to everybody by plans and reports."""
+        text = self.text(value, where, "an address")
+        if text and _LOGIN.search(text):
+            self.wrong(_LOGIN.sub("//***@", text), where, "an address without a login")
+            return None
+        return text

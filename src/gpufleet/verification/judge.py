@@ -1,0 +1,141 @@
+"""From a plan and a snapshot to verdicts. Pure: documents in, documents out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gpufleet.checks import CHECKS, PAIR_CHECKS, Check, Finding, Sections, Seen
+from gpufleet.checks.host import unread
+from gpufleet.checks.registry import Document
+from gpufleet.model import verdict as statuses
+from gpufleet.model.shape import whole
+from gpufleet.model.verdict import Verdict, worst
+
+SCHEMA = 1
+REACHABLE = "host.reachable"
+CHECK_IDS = (REACHABLE, *CHECKS, *PAIR_CHECKS)
+REACHABLE_STATEMENT = "The host answers, lets us in, and runs the probe."
+
+
+def judge(plan: Document, snapshot: Document) -> dict[str, Any]:
+    """The result of one host: its verdict and that of each check."""
+    checks = [*CHECKS.values(), *(PAIR_CHECKS.values() if plan.get("pairs") else ())]
+    sound = whole(snapshot)
+    return _host([_apply(check, plan, sound) for check in checks])
+
+
+def unreachable(cause: str, remedy: str, evidence: str = "") -> dict[str, Any]:
+    """The result of a host that gave no snapshot: said once, not once per check."""
+    return _host([
+        _entry(REACHABLE, REACHABLE_STATEMENT, Verdict.UNREACHABLE,
+               cause=cause, remedy=remedy, evidence=evidence)
+    ])
+
+
+def points_to(check: Document, others: Collection[str]) -> bool:
+    """Whether a check says no more than that it could not be judged, and which other says why."""
+    pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
+    return check["verdict"] == Verdict.INCONCLUSIVE and bool(pointed and pointed[1] in others)
+
+
+def document(hosts: Mapping[str, Any], started: str, finished: str) -> dict[str, Any]:
+    """The verdicts of all hosts; `summary` counts checks."""
+    found = [check["verdict"] for host in hosts.values() for check in host["checks"]]
+    summary = {name.value: found.count(name.value) for name in SUMMARY_ORDER}
+    return {
+        "schema": SCHEMA,
+        "started": started,
+        "finished": finished,
+        "hosts": dict(hosts),
+        "summary": summary,
+    }
+
+
+SUMMARY_ORDER = (
+    Verdict.PASS,
+    Verdict.FAIL,
+    Verdict.HUNG,
+    Verdict.UNREACHABLE,
+    Verdict.INCONCLUSIVE,
+    Verdict.NOT_DECLARED,
+)
+
+
+def exit_status(verdicts: Document) -> int:
+    """What the command that printed this document ends with."""
+    if not verdicts["hosts"]:
+        return statuses.USAGE
+    return statuses.exit_status(Verdict(host["verdict"]) for host in verdicts["hosts"].values())
+
+
+def _host(checks: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"verdict": worst(Verdict(check["verdict"]) for check in checks).value, "checks": checks}
+
+
+def _entry(
+    check_id: str, statement: str, verdict: Verdict, *, cause: str, remedy: str = "",
+    evidence: str = "",
+) -> dict[str, Any]:
+    return {
+        "id": check_id,
+        "verdict": verdict.value,
+        "statement": statement,
+        "cause": cause,
+        "remedy": remedy,
+        "evidence": evidence,
+    }
+
+
+def _apply(check: Check, plan: Document, snapshot: Document) -> dict[str, Any]:
+    try:
+        excuse = check.excuse(plan)
+        if excuse:
+            # The declaration is both the cause and what would change the verdict.
+            return _entry(check.id, check.statement, Verdict.NOT_DECLARED, cause=excuse)
+        findings, seen = _findings(check, plan, snapshot)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        findings, seen = [_damaged(error)], []
+    verdict = worst([finding.verdict for finding in findings] or [Verdict.PASS])
+    # What failed speaks; that something else could not be judged would only blur it.
+    spoken = [finding for finding in findings if finding.verdict == verdict]
+    return _entry(
+        check.id,
+        check.statement,
+        verdict,
+        cause=_joined([finding.cause for finding in spoken], ". "),
+        remedy=_joined(_each_once([finding.remedy for finding in spoken]), "; "),
+        evidence=_joined([f.evidence for f in spoken if f.evidence] or seen, "\n"),
+    )
+
+
+def _findings(
+    check: Check, plan: Document, snapshot: Document
+) -> tuple[list[Finding], list[str]]:
+    blind = [finding for name in check.reads if (finding := unread(snapshot, name))]
+    if blind:
+        return blind, []
+    said = list(check.function(plan, Sections(snapshot, check.reads)))
+    return (
+        [item for item in said if isinstance(item, Finding)],
+        [item.evidence for item in said if isinstance(item, Seen)],
+    )
+
+
+def _damaged(error: Exception) -> Finding:
+    return Finding(
+        "The plan or the snapshot lacks what this check reads, or has it in another shape",
+        "take a new snapshot with this release's probe",
+        f"{type(error).__name__}: {error}",
+        Verdict.INCONCLUSIVE,
+    )
+
+
+def _each_once(remedies: list[str]) -> list[str]:
+    """Without those that are a part of another: "move it away; then provision" says "provision"."""
+    return [one for one in remedies if not any(one != other and one in other for other in remedies)]
+
+
+def _joined(texts: list[str], between: str) -> str:
+    return between.join(dict.fromkeys(text for text in texts if text))

@@ -1,0 +1,156 @@
+"""On a host itself: the same probe and the same judge, where no control machine may come by ssh.
+
+    python3 gpufleet-pull.pyz /etc/gpufleet/pull.json
+
+A timer runs it (role pull_verify). It leaves what it saw and judged as one JSON document, which
+`verify --pulled` collects, and the verdicts as metrics for node_exporter. Exit status 0: the result
+was left, whatever it says.
+
+On the control machine it makes that one file: `python -m gpufleet pack-pull FILE`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from gpufleet.model.verdict import USAGE, Verdict
+from gpufleet.paths import PACKAGE
+
+from . import judge
+
+SCHEMA = 1
+FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
+# What the judge needs besides Python: pure Python of this very environment.
+LIBRARIES = ("yaml", "packaging")
+PACKED = ("__init__.py", "errors.py", "paths.py", "catalog/*.py", "catalog/data/**/*.yml",
+          "model/*", "spec/*.py", "host_state/*.py", "resolver/*.py", "diff/*.py", "probe/*.py",
+          "workload/*.py", "checks/*.py", "verification/__init__.py", "verification/judge.py",
+          "verification/pull.py")
+# Beyond the probe's own deadline, by which it has ended all it began.
+MORE_S = 30
+
+
+def main(words: list[str]) -> int:
+    """Look, judge, leave the result; or pack."""
+    if len(words) == 2 and words[0] == "pack":
+        pack(Path(words[1]))
+        return 0
+    if len(words) != 1:
+        sys.stderr.write("usage: gpufleet-pull.pyz SETTINGS.json\n")
+        return USAGE
+    settings = json.loads(Path(words[0]).read_text(encoding="utf-8"))
+    document, seconds = look(settings["plan"], settings["config"])
+    write(Path(settings["result"]), json.dumps(document, ensure_ascii=False) + "\n", 0o640)
+    if settings["metrics"]:
+        write(Path(settings["metrics"]), metrics(document, seconds), 0o644)
+    for check in document["result"]["checks"]:
+        if check["verdict"] not in {Verdict.PASS, Verdict.NOT_DECLARED}:
+            print(f"{check['verdict']} {check['id']}: {check['cause']}")
+            print(f"  remedy: {check['remedy']}")
+    print(f"{document['host']}: {document['result']['verdict']}")
+    return 0
+
+
+def look(plan: dict[str, Any], config: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """(what was seen and judged: a document that `--snapshot` takes, seconds)."""
+    here, begin = files("gpufleet"), time.monotonic()
+    told = {**config, "matmul": here.joinpath("workload", "matmul.py").read_text(encoding="utf-8")}
+    program = (f"CONFIG = {json.dumps(told)!r}\n"
+               + here.joinpath("probe", "probe.py").read_text(encoding="utf-8"))
+    # A hung probe is left behind, and no pipe of it waited for.
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as fed:
+        fed.write(program.encode())
+        fed.seek(0)
+        running = subprocess.Popen([sys.executable, "-I", "-S", "-"], stdin=fed, stdout=said,
+                                   stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            running.wait(config["deadline_s"] + MORE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+        said.seek(0)
+        words = said.read().decode("utf-8", "replace").strip()
+    try:
+        snapshot = {**json.loads(words.rpartition("\n")[2]), "host": plan["host"]}
+        result = judge.judge(plan, snapshot)
+    except (ValueError, TypeError):
+        snapshot = None
+        result = judge.unreachable(
+            "The probe ended without a snapshot" if running.returncode is not None
+            else f"The probe gave no answer within {config['deadline_s'] + MORE_S:g} s",
+            "on the host: journalctl -u gpufleet-pull; look at its load and its network mounts",
+            words[-2000:])
+    return {"schema": SCHEMA, "host": plan["host"], "looked": stamp(), "plan": plan,
+            "snapshot": snapshot, "result": result}, time.monotonic() - begin
+
+
+def stamp() -> str:
+    """Now, as documents have it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def metrics(document: Mapping[str, Any], seconds: float) -> str:
+    """What it found, as the nightly's metrics; when it ran has names of its own.
+
+    Who asks whether the nightly runs is not to hear of a host instead.
+    """
+    host = json.dumps(document["host"], ensure_ascii=False)
+    healthy = int(document["result"]["verdict"] == Verdict.PASS)
+    rows: dict[str, dict[str, float]] = {
+        "gpufleet_pull_last_run_timestamp_seconds": {"": int(time.time())},
+        "gpufleet_pull_run_duration_seconds": {"": round(seconds, 1)},
+        "gpufleet_host_healthy": {f"{{host={host}}}": healthy},
+        "gpufleet_check_failed": {
+            f"{{host={host},check={json.dumps(check['id'])}}}": 1
+            for check in document["result"]["checks"] if check["verdict"] in FAILING},
+    }
+    return "".join(
+        f"# TYPE {name} gauge\n" + "".join(f"{name}{label} {value}\n"
+                                           for label, value in values.items())
+        for name, values in rows.items())
+
+
+def write(path: Path, text: str, mode: int) -> None:
+    """Renamed into place: a reader finds the old or the new one, whole."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+    partial.chmod(mode)
+    partial.replace(path)
+
+
+def pack(path: Path) -> None:
+    """All of it as one file that Python runs; the same bytes of the same sources."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(_packed()):
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    partial.replace(path)
+
+
+def _packed() -> Iterator[tuple[str, bytes]]:
+    for pattern in PACKED:
+        for found in PACKAGE.glob(pattern):
+            if found.is_file():
+                yield str(found.relative_to(PACKAGE.parent)), found.read_bytes()
+    for name in LIBRARIES:
+        library = Path(str(files(name)))
+        for found in library.rglob("*.py"):
+            yield str(Path(name, found.relative_to(library))), found.read_bytes()
+    yield "__main__.py", (b"import sys\nfrom gpufleet.verification.pull import main\n"
+                          b"sys.exit(main(sys.argv[1:]))\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

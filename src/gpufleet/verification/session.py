@@ -1,0 +1,222 @@
+"""One verification: declare, look, plan, judge; all hosts, in memory.
+
+`compat` makes a plan of the wishes and of what was seen, so the look comes before the plan.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import Declared, Question, declared
+from gpufleet.transport.connection import program
+from gpufleet.transport.fanout import Outcome, Report, Target, look
+from gpufleet.transport.packed import packed
+
+from . import judge, pairs
+
+# What the minutes of load and the time to cool down add to a host's deadline.
+DEEP_S = 360
+
+Resolver = Callable[[dict[str, Any], dict[str, Any] | None, str], dict[str, Any]]
+
+
+def utc_now() -> str:
+    """The time as the documents write it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How to look."""
+
+    mode: str = "full"
+    fanout: int = 32
+    deadline_s: float = 300
+    deep: bool = False
+    # ClusterShell's topology.conf: which hosts are reached through which gateways.
+    topology: Path | None = None
+
+    @property
+    def host_s(self) -> float:
+        """How long one host may take, the minutes of load included."""
+        return self.deadline_s + (DEEP_S if self.deep else 0)
+
+
+@packed("snapshot")
+@dataclass
+class HostRun:
+    """One host on its way through a verification."""
+
+    name: str
+    snapshot: dict[str, Any] | None
+    plan: dict[str, Any]
+    result: dict[str, Any]
+
+
+Planner = Callable[[Declared, dict[str, Any] | None, Resolver | None], dict[str, Any]]
+
+
+@dataclass
+class Session:
+    """All hosts, and the document that says everything about them."""
+
+    hosts: list[HostRun] = field(default_factory=list)
+    started: str = field(default_factory=utc_now)
+    finished: str = ""
+    seconds: float = 0.0
+    # What was taken for granted, where nobody had declared it.
+    notes: list[str] = field(default_factory=list)
+    # The words by which the launcher finds these hosts again: -i INV.
+    where: str = ""
+    # Where Ansible ran between two looks, and why: {host: reasons}.
+    provisioned: dict[str, list[str]] | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The verdicts, as `--json` prints them."""
+        verdicts = judge.document(
+            {host.name: host.result for host in self.hosts}, self.started, self.finished)
+        more = {} if self.provisioned is None else {"provisioned": self.provisioned}
+        return {**verdicts, **more}
+
+    def for_people(self) -> Session:
+        """The same, its remedies with the words that stand in `where`; documents do without."""
+        if not self.where:
+            return self
+        hosts = [copy(host) for host in self.hosts]
+        for host in hosts:
+            host.result = {**host.result, "checks": [
+                {**check, "remedy": self.said(check["remedy"])}
+                for check in host.result["checks"]]}
+        return replace(self, hosts=hosts)
+
+    def said(self, remedy: str) -> str:
+        """A remedy, its commands with the words that stand in `where`."""
+        return re.sub(r"(\./gpufleet (?:plan|provision|remove|verify))\b",
+                      lambda found: f"{found[1]} {self.where}", remedy) if self.where else remedy
+
+
+def plan_of(
+    host: Declared, snapshot: dict[str, Any] | None, resolve: Resolver | None = None
+) -> dict[str, Any]:
+    """A host's plan, with its locks. `compat` is imported late: documents are judged without it."""
+    from gpufleet import resolver  # noqa: PLC0415  # noqa: PLC0415
+
+    plan = (resolve or resolver.resolve)(host.wishes, snapshot, host.name)
+    return resolver.with_locks(plan, host.locks)
+
+
+def probe_config(host: Declared, manner: Manner) -> dict[str, Any]:
+    """What the probe is told about a host."""
+    from gpufleet.spec.parse import gpus_shown, places  # noqa: PLC0415  # noqa: PLC0415
+
+    config: dict[str, Any] = {
+        "host": host.name,
+        "mode": manner.mode,
+        "deadline_s": manner.host_s,
+        "deep": manner.deep,
+        "expect_gpus": gpus_shown(host.wishes),
+        **places(host.wishes),
+    }
+    if manner.mode == "full":
+        config["matmul"] = program("workload/matmul.py")
+    return config
+
+
+def snapshots(
+    hosts: Iterable[Declared], manner: Manner, report: Report = lambda name, outcome: None
+) -> dict[str, Outcome]:
+    """All hosts' snapshots at the same time."""
+    targets = [Target(host.connection, probe_config(host, manner)) for host in hosts]
+    return look(targets, manner.fanout, report, manner.topology)
+
+
+def verify(
+    hosts: list[Declared],
+    manner: Manner,
+    report: Report = lambda name, outcome: None,
+    resolve: Resolver | None = None,
+    planner: Planner | None = None,
+    *,
+    asked: pairs.Asked = pairs.NOTHING,
+    told: pairs.Told = lambda text: None,
+) -> Session:
+    """Look at every host, have pairs of them meet, plan, and judge."""
+    session, begin = Session(), time.monotonic()
+    meeting = pairs.pairs_of(hosts, asked)
+    outcomes = snapshots(hosts, manner, report)
+    both = [pair for pair in meeting if all(not outcomes[name].cause for name in pair.names)]
+    records = pairs.meet(both, manner.deadline_s, manner.fanout, told)
+    for host in hosts:
+        outcome = outcomes.pop(host.name)
+        snapshot = outcome.snapshot
+        plan = (planner or plan_of)(host, snapshot, resolve)
+        planned = pairs.planned(host.name, meeting)
+        if planned:
+            plan["pairs"] = planned
+        if planned and snapshot:
+            snapshot["pairs"] = [each for each in records if host.name in each["hosts"]]
+        result = (
+            judge.judge(plan, snapshot)
+            if snapshot
+            else judge.unreachable(outcome.cause, outcome.remedy, outcome.evidence)
+        )
+        session.hosts.append(HostRun(host.name, snapshot, plan, result))
+    session.finished, session.seconds = utc_now(), time.monotonic() - begin
+    return session
+
+
+def offline(
+    snapshot_files: Iterable[str],
+    plan_files: Iterable[str] = (),
+    question: Question | None = None,
+    resolve: Resolver | None = None,
+) -> Session:
+    """Judge saved snapshots, with saved plans or with the inventory's wishes."""
+    session, begin = Session(), time.monotonic()
+    plans = {plan["host"]: plan for plan in (_document(name) for name in plan_files)}
+    said: dict[str, dict[str, Any]] = {}
+    hosts: dict[str, Declared] | None = None
+    for name in snapshot_files:
+        snapshot = _document(name)
+        host = snapshot["host"]
+        if "result" in snapshot:
+            # A bundle has it all in one: plan, snapshot, and what was said of a host without one.
+            if "snapshot" not in snapshot or not all(
+                    isinstance(snapshot.get(key), dict) for key in ("plan", "result")):
+                raise ConfigurationError("It has a result, but is no bundle: there is no plan"
+                                         " in it, no snapshot or no verdicts.", name)
+            plans[host] = snapshot["plan"]
+            said[host], snapshot = snapshot["result"], snapshot["snapshot"]
+        if host not in plans:
+            if hosts is None:
+                hosts = {found.name: found for found in declared(question or Question())}
+            if host not in hosts:
+                raise ConfigurationError(
+                    f"There is no plan for {host}: it is in no --plan and not in the inventory.",
+                    name, "Give its plan with --plan FILE, or its inventory with -i.")
+            plans[host] = plan_of(hosts[host], snapshot, resolve)
+        result = judge.judge(plans[host], snapshot) if snapshot else said[host]
+        session.hosts.append(HostRun(host, snapshot, plans[host], result))
+    session.finished, session.seconds = utc_now(), time.monotonic() - begin
+    return session
+
+
+def _document(name: str) -> dict[str, Any]:
+    try:
+        document = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"It cannot be read: {error}", name) from error
+    if not isinstance(document, dict) or "host" not in document or "schema" not in document \
+            or not isinstance(document["host"], str):
+        raise ConfigurationError("It is neither a snapshot nor a plan.", name)
+    return document

@@ -1,0 +1,76 @@
+"""The command as a whole, against an index on this machine and against the real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.catalog_check import compare, index, record
+from gpufleet.cli import measure as command
+from tests.catalog_check.conftest import Index, modern
+
+NAME = "tensorflow-2.13.1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+# One of each era, with the largest library to read, in MiB: linked to CUDA; opened while it runs;
+# with CUDA from pip.
+SAMPLE = [("1.4.0", 200), ("2.13.1", 50), ("2.18.1", 100)]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this run records; it asks the index on this machine."""
+    path = tmp_path / "measured.yml"
+    monkeypatch.setattr(record, "PATH", path)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.address)
+    return path
+
+
+def test_a_wheel_that_says_otherwise_is_recorded_and_told(
+    tmp_path: Path, index: Index, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index.files[NAME] = modern(tmp_path / NAME).read_bytes()
+    assert command.main(["2.13.1"]) == 1
+    told = capsys.readouterr().out
+    assert "2.13.1: " in told
+    assert "sonames: the plan looks for libcufft.so.10, the wheel does not" in told
+    assert "Python: the plan says 3.10, 3.8, 3.9, the wheel does not" in told
+    row = record.load()["2.13.1"]
+    assert (row["wheel"], row["cuda"]) == (NAME, "11.8")
+    assert record.HEADER in recorded.read_text()
+
+
+def test_a_release_that_is_not_on_the_index_is_recorded_as_such(
+    tmp_path: Path, index: Index, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index.files[NAME] = modern(tmp_path / NAME).read_bytes()
+    assert command.main(["2.14.0"]) == 0
+    assert record.load()["2.14.0"]["absent"] == "tensorflow 2.14.0 is not on the index"
+    assert "not on the index" in capsys.readouterr().out
+    assert recorded.exists()
+
+
+def test_a_file_that_cannot_be_read_is_told_and_not_recorded(
+    index: Index, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index.files[NAME] = b"no wheel at all"
+    assert command.main(["2.13.1"]) == 3
+    assert "could not be measured" in capsys.readouterr().out
+    assert not recorded.exists()
+
+
+def test_a_release_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="4"):
+        command.main(["3.99.0"])
+    assert "no TensorFlow GPU release: 3.99.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("version", "largest"), SAMPLE)
+def test_the_plan_agrees_with_the_real_wheel(version: str, largest: int) -> None:
+    row = command.measure(version, index.address(), largest << 20)
+    assert "absent" not in row
+    assert compare.differences(compare.expected(version), row) == []
+    assert row["linked"] or row["opened"]
+    recorded = record.load()[version]
+    assert (row["sha256"], row["linked"], row["opened"]) == (
+        recorded["sha256"], recorded["linked"], recorded["opened"],
+    )

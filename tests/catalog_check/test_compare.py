@@ -1,0 +1,85 @@
+"""A wrong fact is seen and named; what a wheel does not say is not held against the plan."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from gpufleet.catalog import facts
+from gpufleet.catalog_check import compare, record
+
+Row = dict[str, Any]
+
+RECORDED = record.load()
+MEASURED = {version: row for version, row in RECORDED.items() if "absent" not in row}
+
+
+@pytest.mark.parametrize("version", MEASURED)
+def test_the_fact_base_says_what_was_measured(version: str) -> None:
+    assert compare.differences(compare.expected(version), MEASURED[version]) == []
+
+
+def test_every_release_was_looked_for() -> None:
+    assert list(RECORDED) == facts.build_versions()
+
+
+@pytest.mark.parametrize(
+    ("version", "key", "right", "wrong", "told"),
+    [
+        ("1.4.0", "sonames", "libcudnn.so.6", "libcudnn.so.7", "the plan looks for libcudnn.so.7"),
+        ("1.4.0", "sonames", "libcudnn.so.6", "libcudnn.so.7", "the wheel looks for libcudnn.so.6"),
+        ("2.13.1", "sonames", "libcublas.so.11", "libcublas.so.12", "looks for libcublas.so.12"),
+        ("2.13.1", "python", "3.11", "3.12", "Python: the plan says 3.12"),
+        ("2.13.1", "sass", "3.5", "3.7", "machine code: the wheel says 3.5"),
+        ("2.18.1", "ptx", "9.0", "10.0", "PTX: the plan says 10.0"),
+        ("2.18.1", "and_cuda", "nvidia-cudnn-cu12==9.3.0.75", "nvidia-cudnn-cu12==9.1.0",
+         "the and-cuda extra asks for: the plan says nvidia-cudnn-cu12==9.1.0"),
+        ("2.18.1", "platform", "manylinux_2_17_x86_64.manylinux2014_x86_64", "manylinux1_x86_64",
+         "platform tags: the plan says manylinux1_x86_64"),
+    ],
+)
+def test_a_wrong_fact_is_named(version: str, key: str, right: str, wrong: str, told: str) -> None:
+    plan = deepcopy(compare.expected(version))
+    assert right in plan[key]
+    plan[key] = [wrong if each == right else each for each in plan[key]]
+    assert any(told in each for each in compare.differences(plan, MEASURED[version]))
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "told"),
+    [
+        ("cuda", "11.2", "CUDA: the plan says 11.2, the wheel was built with 11.8"),
+        ("cudnn", "9.1", "cuDNN: the plan says 9.1, the wheel was built with 8"),
+    ],
+)
+def test_a_wrong_version_is_named(key: str, wrong: str, told: str) -> None:
+    plan = {**compare.expected("2.13.1"), key: wrong}
+    assert compare.differences(plan, MEASURED["2.13.1"]) == [told]
+
+
+def test_another_file_under_the_same_name_is_named() -> None:
+    row = {**MEASURED["1.4.0"], "sha256": "0" * 64}
+    (told,) = compare.differences(compare.expected("1.4.0"), row)
+    assert "the index says 0000" in told
+
+
+def test_a_name_without_its_version_fits_any_and_is_said_to_be_unsaid() -> None:
+    row = MEASURED["1.0.0"]
+    assert "libcudnn.so" in row["opened"]
+    assert any("libcudnn.so" in each for each in compare.unsaid(row))
+    partly = {**row, "unread": ["libtensorflow_cc.so.2"]}
+    assert "what libtensorflow_cc.so.2 is linked to (not read)" in compare.unsaid(partly)
+    plan = compare.expected("1.0.0")
+    plan["sonames"] = [each for each in plan["sonames"] if "cufft" not in each]
+    assert compare.differences(plan, row) == [
+        "sonames: the wheel looks for libcufft.so, the plan does not"
+    ]
+
+
+def test_requirements_are_compared_in_one_form() -> None:
+    plan, row = compare.expected("2.13.1"), deepcopy(MEASURED["2.13.1"])
+    plan["and_cuda"] = ["nvidia-cublas-cu12(<13.0,>=12.5)"]
+    row["and_cuda"] = ["nvidia-cublas-cu12>=12.5,<13.0"]
+    assert compare.differences(plan, row) == []

@@ -1,0 +1,303 @@
+"""Each field of a healthy snapshot is dropped, nulled, emptied, falsified: some check must notice.
+
+What no plan notices stands in `HARMLESS`, with the reason; a row there that nothing needs is a
+fault too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpufleet.checks.host import SECTIONS
+from gpufleet.model.verdict import Verdict
+from gpufleet.verification import judge
+from tests.checks.test_checks import with_gpus
+from tests.support.healthy_host import Document, document, with_driver
+
+Path = tuple[str | int, ...]
+
+VARIANTS: dict[str, Callable[[Document, Document], None]] = {
+    "no-gpu": lambda plan, snapshot: None,
+    "driver": with_driver,
+    "gpus": with_gpus,
+}
+
+# `place` or `place: how how`, `*` standing for anything: why no verdict changes by it.
+HARMLESS: dict[str, str] = {
+    # What the plan is made with before anything is judged, or what is only told.
+    "os/*": "the plan is made with it; what of it matters is judged where it stands",
+    "kernel/boot_id": "told; restarts are counted by it",
+    "kernel/uptime_s": "told",
+    "kernel/container: other": "which kind of container it is matters nothing",
+    "kernel/next_boot*": "every installed kernel is judged, not only the next one",
+    "kernel/installed/0/image: other": "without an image a kernel does not boot: nothing to judge",
+    "kernel/installed/0/initramfs*": "null: there is none, or nobody looked into it",
+    "kernel/installed/0/modules/nvidia.ko/*": "packed modules tell neither version nor license",
+    "kernel/secure_boot/enabled": "whether our key is known decides, where that is told",
+    "disks/filesystem*": "the plan adds up with it what is to be installed",
+    "disks/free_*: other": "more room than before",
+    "disks/free_*/local: drop null": "where toolkits go must have room when one is installed",
+    "disks/free_*/stacks: drop null": "the same",
+    "disks/free_files/*: null": "some file systems make inodes as they need them",
+    # The driver: of several words for the same thing one is judged.
+    "driver/cuda_version": "told; the driver's own version is compared with the plan",
+    "driver/on_disk: null": "each kernel's module is judged where it stands",
+    "driver/dkms*": "what was built stands with the kernels, and is judged there",
+    "driver/modules*": "told; what is loaded says its version itself",
+    "driver/persistence/unit: empty other": "told",
+    "driver/persistence/active: null": "null: systemd could not be asked",
+    "driver/fabric/*: other": "there is no NVSwitch",
+    "driver/holders: null": "only root sees who holds a card",
+    "packages/manager": "told",
+    "packages/driver/*/status": "what is not cleanly installed stands in `broken`",
+    "packages/pins/*": "that a pin of ours is there; what apt makes of it, `held` says",
+    "packages/unattended/installed: other": "then nothing is upgraded at night",
+    "gpus/pci/*": "told: as many as are declared, and the products are made on each",
+    "gpus/mig/*/mode: null": "a card that knows no MIG is not split",
+    "gpus/nodes/nvidia-uvm": "the driver makes it when it is first asked",
+    "gpus/nodes/nvidia*: other": "in a container a card keeps the machine's number",
+    "gpus/node_access/*": "told, but for `error`",
+    # What nvidia-smi says of the cards and nobody declared.
+    "smi/program: other": "told",
+    "smi/cuda_version": "told; libcuda's own word is judged",
+    "smi/nvml/version": "of another version than the driver it would not start",
+    "smi/devices/*/index: other": "cards are known by their address",
+    "smi/devices/*/uuid: null other": "judged where it is declared",
+    "smi/devices/*/compute_*: other": "judged where declared, or where a build meets it",
+    "smi/devices/*/ecc*: null other": "errors since boot are judged, and what is declared",
+    "smi/devices/*/memory_*d_mib": "told",
+    "smi/devices/*/memory_free_mib": "told; what has no room to compute says so",
+    "smi/devices/*/power_*": "judged where it is declared",
+    "smi/devices/*/clock_*": "told; why they are low is judged",
+    "smi/devices/*/temperature_slowdown_c": "told",
+    "smi/devices/*/throttle*": "told, but for what the hardware does to save itself",
+    "smi/devices/*/utilization_percent: null other": "told",
+    "smi/devices/*/pcie/*: other": "as good as it can be, or better",
+    "smi/devices/*/remap/*correctable": "history, while nothing is pending",
+    "kernel_log/source: other": "told",
+    "kernel_log/error: other": "a word on what was read all the same",
+    "kernel_log/since_boot: other": "whether it reaches back to the boot says `complete`",
+    # What a toolkit computes.
+    "compute/deep: other": "then less is claimed, and said so",
+    "compute/runs/*/error: other": "a word on a run that came to its end",
+    "compute/runs/*/driver/version": "told; the driver's section is judged",
+    "compute/runs/*/devices/*: null other": "figures: told; cards are known by their address",
+    "compute/runs/*/cublas/*: null other": "time and size: told",
+    "compute/runs/*/gib_s: null other": "how fast cards are connected is no promise",
+    "compute/runs/*/cudnn/*/version: null": "cudnn.present asks for it",
+    "compute/runs/*/nvrtc/*arch": "told",
+    "compute/runs/*/mapped*": "its libraries are opened by their path",
+    "compute/runs/*/seconds": "told",
+    "compute/runs/*/peer/*: null other": "what was copied is judged, by whatever way",
+    "compute/runs/*/sustained/*: null other": "time and size: told",
+    "compute/runs/*/samples/*": "told, but for how fast it was",
+    # Receipts: what they list is compared on the host, and arrives as `changed`.
+    "receipts/receipts/*/schema: other": "the probe refuses other schemas",
+    "receipts/receipts/*/version": "told; what is installed says its version itself",
+    "receipts/receipts/*/installed": "told",
+    "receipts/receipts/*/source*": "told",
+    "receipts/receipts/*/files: other": "a count",
+    "receipts/receipts/environment/texts/*/for": "told",
+    "receipts/receipts/environment/folders*": "what is taken away with it",
+    "receipts/receipts/stack/packages/*: drop": "what people add beside the lock is theirs",
+    "receipts/receipts/stack/lock_sha256": "the plan's lock is not known here",
+    "receipts/receipts/stack/python": "the environment says its Python itself",
+    "receipts/receipts/stack/binding*": "what is mapped in the end is judged",
+    "receipts/receipts/containers/*": "engine and toolkit are judged as they describe themselves",
+    "receipts/receipts/driver/*": "the package manager's own word is judged",
+    "receipts/receipts/*/libraries/*: other": "what is not mapped in the end",
+    "receipts/texts*": "what differs from a receipt stands in its `changed`",
+    # Toolkits and cuDNN.
+    "toolkits/trees/*/short": "told; the path is what is compared",
+    "toolkits/trees/*/version: other": "below 12.2.1 the last number is a date",
+    "toolkits/trees/*/version_source": "told",
+    "toolkits/trees/*/headers*": "a toolkit may be of libraries alone",
+    "toolkits/trees/*/nvcc": "a toolkit may be of libraries alone; parts count their patches",
+    "toolkits/trees/*/cudart/*: other": "each part counts its own patches",
+    "toolkits/trees/*/receipt": "the receipts are judged themselves",
+    "toolkits/trees/*/realpath": "a tree may stand behind a link",
+    "toolkits/default/path": "told",
+    "toolkits/default/target": "where it leads in the end is judged",
+    "toolkits/default/realpath: other": "a tree may stand behind a link",
+    "toolkits/occupied*": "the plan looks there before it installs",
+    "cudnn/trees/*/mode": "told; `closed` is judged",
+    "cudnn/trees/*/path": "told",
+    "cudnn/trees/*/size_bytes: other": "receipts know the size",
+    "cudnn/trees/*/links/*.so/target: other": "compilers ask for libcudnn.so alone",
+    # The linker.
+    "linker/files/ld.so.conf/*": "told",
+    "linker/files/libc.conf/*": "of other directories what they offer is judged",
+    "linker/providers*": "a second provider is judged; that there is one, the cache says",
+    "linker/cache/*.so/*": "asked for by compilers, by no program",
+    "linker/cache/*/path": "where it leads in the end is judged",
+    "linker/cache/*/realpath: other": "a file of the toolkit all the same",
+    # The environment.
+    "environment/*/LD_LIBRARY_PATH: other": "a directory without CUDA's libraries disturbs nobody",
+    "environment/*/LD_PRELOAD: other": "a library that is none of CUDA's disturbs nobody",
+    "environment/*/CUDA_HOME: other": "programs are compiled with it, none is run",
+    "environment/others/*/where": "told",
+    "environment/others/*/variables*: drop": "not each place can set each variable",
+    # What TensorFlow says.
+    "stacks/stacks/*/name": "told; the path is what is compared",
+    "stacks/stacks/*/python: other": "planned is a release, not its patch",
+    "stacks/stacks/*/receipt": "the receipts are judged themselves",
+    "stacks/stacks/*/realpath": "an environment may stand behind a link",
+    "stacks/stacks/*/bound_to": "what is mapped in the end is judged",
+    "stacks/occupied*": "the plan looks there before it installs",
+    "*/framework/error: other": "a word on a run that came to its end",
+    "*/framework/build/cuda: null empty": "before 2.3 a build does not say it",
+    "*/framework/build/cudnn: null empty": "before 2.3 a build does not say it",
+    "*/framework/build/compute_capabilities*": "told",
+    "*/framework/loader/ran: other": "what it opened is judged",
+    "*/framework/loader/opened/*: other": "a library of another release; the right one is mapped",
+    "*/framework/devices*": "a device that is listed proves nothing; products are made on each",
+    "*/framework/matmul/*: null other": "time and size: told",
+    "*/framework/tower_sum/devices*": "told; its numbers are judged",
+    "*/framework/mapped/*: other": "of its own toolkit all the same",
+    "*/framework/seconds*": "told",
+    "*/framework/capabilities*": "the driver's own word stands in for it",
+    "*/small/built_with_cuda": "stack.build judges it",
+    "*/small/hello/device": "it needs no device; where products are made is judged",
+    "*/small/local_devices/*": "told, but for which there are",
+    "*/small/placement/*: other": "another declared GPU; each computes",
+    "containers/run/framework/*": "in a container the products are judged; the rest is the stack's",
+    "containers/run/stack": "told",
+    "containers/run/error: other": "a word on a run that came to its end",
+    "containers/run/*/node": "that each opens, and how many",
+    "containers/engine/*": "told; that it runs and knows the runtime is judged",
+    "containers/daemon/*": "told, but for what keeps containers alive",
+    "containers/toolkit/version": "no version of it is declared",
+    "containers/wrapper: other": "told",
+    "containers/cdi/*": "what a container opens in the end is judged",
+}
+
+# By what an item of a list is known, where it says it.
+NAMES = ("kind", "soname", "path", "name", "toolkit", "requested", "node", "address", "where")
+
+# Of a longer list, so many rows from either end.
+LONG = 3
+
+
+def places(value: Any, name: str = "", here: Path = ()) -> Iterator[tuple[str, Path]]:
+    """(name, place) of each value in a document."""
+    if here:
+        yield name, here
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, f"{name}/{_short(key)}", (*here, key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            # What is true of some rows of a long list is true of the others.
+            if LONG <= number < len(value) - LONG:
+                continue
+            known = [inner[key] for key in NAMES if key in inner] \
+                if isinstance(inner, dict) else [inner]
+            yield from places(inner, f"{name}/{_short(str([*known, number][0]))}",
+                              (*here, number))
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2] or name.replace("/", "root")
+
+
+def falsified(value: Any) -> Iterator[tuple[str, Any]]:
+    """(how, what) a value may be falsified to."""
+    if value is not None:
+        yield "null", None
+    if isinstance(value, bool):
+        yield "other", not value
+        yield "type", "yes"
+    elif isinstance(value, int | float):
+        yield "other", value + 1000003
+        yield "type", str(value)
+    elif isinstance(value, str):
+        yield "empty", ""
+        # Another version, another index: the last number of it; else another word.
+        yield "other", re.sub(r"\d+(?=\D*$)", lambda found: str(int(found[0]) + 1), value) \
+            if re.search(r"\d", value) else f"{value}-other"
+        yield "type", 7
+    elif value is None:
+        yield "type", []
+        yield "other", "something"
+    else:
+        if value:
+            yield "empty", type(value)()
+        yield "type", "text"
+
+
+def mutations(sections: Document) -> Iterator[tuple[str, Path, str, Any]]:
+    """(name, place, how, what) of everything that is tried."""
+    for section in SECTIONS:
+        data = sections[section]["data"]
+        for inner, place in places(data):
+            value = data
+            for step in place:
+                value = value[step]
+            name = f"{section}{inner}"
+            if isinstance(place[-1], str):
+                yield name, (section, "data", *place), "drop", None
+            for how, what in falsified(value):
+                yield name, (section, "data", *place), how, what
+
+
+def applied(text: str, place: Path, how: str, what: Any) -> Document:
+    """A fresh copy of the document, falsified."""
+    snapshot: Document = json.loads(text)
+    inner: Any = snapshot["sections"]
+    for step in place[:-1]:
+        inner = inner[step]
+    if how == "drop":
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = what
+    return snapshot
+
+
+def reason(name: str, how: str) -> str | None:
+    """The row of `HARMLESS` that a mutation falls under."""
+    for row in HARMLESS:
+        pattern, _, kinds = row.partition(": ")
+        if (not kinds or how in kinds.split()) and re.fullmatch(
+            re.escape(pattern).replace(r"\*", ".*"), name
+        ):
+            return row
+    return None
+
+
+def noticed(variant: str) -> dict[str, bool]:
+    """{mutation: whether the host is healthy no longer}."""
+    plan, snapshot = document("plan.json"), document("snapshot.json")
+    VARIANTS[variant](plan, snapshot)
+    text = json.dumps(snapshot)
+    assert judge.judge(plan, snapshot)["verdict"] == "PASS"
+    found = {}
+    for name, place, how, what in mutations(snapshot["sections"]):
+        result = judge.judge(plan, applied(text, place, how, what))
+        found[f"{name}: {how}"] = Verdict(result["verdict"]) is not Verdict.PASS
+    return found
+
+
+@pytest.fixture(scope="module")
+def unnoticed() -> dict[str, str | None]:
+    """{mutation: its row of `HARMLESS`} of what no plan notices that can."""
+    tried: dict[str, bool] = {}
+    for variant in VARIANTS:
+        for name, changed in noticed(variant).items():
+            tried[name] = tried.get(name, False) or changed
+    assert sum(tried.values()) > 1000
+    return {name: reason(*name.rsplit(": ", 1)) for name, changed in tried.items() if not changed}
+
+
+def test_whatever_is_falsified_is_noticed_or_harmless_for_a_reason(
+    unnoticed: dict[str, str | None]
+) -> None:
+    assert [name for name, row in unnoticed.items() if row is None] == []
+
+
+def test_each_reason_is_needed(unnoticed: dict[str, str | None]) -> None:
+    assert set(HARMLESS) - set(unnoticed.values()) == set()

@@ -1,0 +1,206 @@
+"""`./gpufleet history`: what a person sees, what a program gets, and how mistakes are told."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.cli import history as history_cli
+from gpufleet.nightly.history import History
+from gpufleet.report import directory as report
+from tests.nightly.test_history import files, host, measured, session
+
+ROOT = Path(__file__).parents[2]
+SPEED = "gpu.GPU-0.toolkit.12.3.tflops"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Five nights of three hosts: one healthy, one broken, one that comes and goes."""
+    found = tmp_path / "history.sqlite"
+    with History(found) as history:
+        for night in range(5):
+            history.record(
+                session(night, host("gpu01", a="PASS", b="PASS"),
+                        host("gpu02", a="PASS", b="FAIL: it is broken" if night > 2 else "PASS"),
+                        host("gpu03", a="FAIL: now and then" if night % 2 else "PASS", b="PASS")),
+                measure=measured(**{SPEED.replace(".", "__"): 50.0 + night}))
+    return found
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit status, standard output and error."""
+    status = history_cli.main(list(words))
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def asked(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> Any:
+    """The document."""
+    status, out, _ = run(capsys, "--database", str(path), "--json", *words)
+    assert status == 0
+    return json.loads(out)
+
+
+def rows(text: str) -> list[str]:
+    """The lines of a table, without what only sets it out."""
+    return [re.sub(r"\s+", " ", row).strip() for row in text.splitlines()]
+
+
+def test_all_hosts_the_worst_first(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    status, out, _ = run(capsys, "--database", str(path))
+    assert status == 0
+    assert rows(out) == [
+        "5 nights, 2026-11-01T03:00:00Z to 2026-11-05T03:00:00Z", "host nights, oldest first now",
+        "gpu02 PPPFF bad for 2 nights", "gpu03 PFPFP flapping",
+        "✓ 1 host healthy in every night"]
+
+
+def test_a_host_its_checks_and_its_measures(
+    capsys: pytest.CaptureFixture[str], path: Path
+) -> None:
+    _, out, _ = run(capsys, "--database", str(path), "--host", "gpu02")
+    assert "b PPPFF bad for 2 nights: it is broken" in rows(out)
+    assert "✓ 1 check held in every night" in rows(out)
+    assert "toolkit.12.3.tflops ▁▃▅▆█ 54 52 50" in rows(out)
+    assert "gpu02 GPU-0" in rows(out)
+    found = asked(capsys, path, "--host", "gpu02")["hosts"]["gpu02"]
+    assert found == {
+        "verdicts": "PPPFF", "measures": {SPEED: [50.0, 51.0, 52.0, 53.0, 54.0]},
+        "checks": {
+            "a": {"verdicts": "PPPPP", "strikes": 0, "flapping": False, "cause": None,
+                  "remedy": None},
+            "b": {"verdicts": "PPPFF", "strikes": 2, "flapping": False, "cause": "it is broken",
+                  "remedy": "mend it"}}}
+
+
+def test_a_check_over_all_hosts(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    _, out, _ = run(capsys, "--database", str(path), "--check", "a")
+    assert "gpu03 PFPFP flapping; had been: now and then" in rows(out)
+    assert "✓ 2 hosts held in every night" in rows(out)
+    found = asked(capsys, path, "--check", "a", "--last", "2")
+    assert {name: list(it["checks"]) for name, it in found["hosts"].items()} == {
+        "gpu01": ["a"], "gpu02": ["a"], "gpu03": ["a"]}
+    assert found["hosts"]["gpu03"]["checks"]["a"]["verdicts"] == "FP"
+
+
+def test_measures_by_a_form(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    for form in ("*.tflops", "gpu.GPU-0.*", "*GPU-0*tflops", SPEED, "*"):
+        found = asked(capsys, path, "--measure", form)
+        assert set(found["hosts"]["gpu01"]["measures"]) == {SPEED}, form
+    assert asked(capsys, path, "--measure", "*.temperature_c")["hosts"] == {}
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--host", "gpu1"], "No night knew of the host gpu1. Did you mean gpu0"),
+    (["--check", "z"], "No night knew of the check z."),
+    (["--last", "0"], "--last is more than 0"),
+    (["--last", "many"], "--help names the options"),
+    (["--colour"], "--help names the options"),
+    (["--record", "/nowhere"], "Name the directory of a report"),
+])
+def test_mistakes_are_status_4_in_one_line_and_one_document(
+    capsys: pytest.CaptureFixture[str], path: Path, words: list[str], said: str
+) -> None:
+    before = files(path.parent)
+    status, out, err = run(capsys, "--database", str(path), "--json", *words)
+    assert (status, files(path.parent)) == (4, before)
+    assert said in re.sub(r"\s+", " ", err)
+    problem, = json.loads(out)["problems"]
+    assert problem["message"] and problem["code"] == "configuration"
+
+
+def test_where_there_is_no_history_it_says_who_writes_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    status, _, err = run(capsys, "--database", str(tmp_path / "none.sqlite"))
+    assert status == 4 and "There is no history yet" in err and "nightly" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_nightlys_own_is_asked_where_there_is_one(
+    capsys: pytest.CaptureFixture[str], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_cli, "NIGHTLYS", path)
+    assert run(capsys)[0] == 0
+    monkeypatch.setattr(history_cli, "NIGHTLYS", path.parent / "none")
+    monkeypatch.setattr(history_cli, "OWN", path.parent / "none-either")
+    assert run(capsys)[0] == 4
+
+
+def test_a_report_that_was_not_recorded_is_taken_in_later(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    night = session(3, host("gpu01", a="FAIL: broken"), host("gpu02"))
+    directory = report.new_directory(tmp_path / "reports")
+    report.write(directory, night)
+    base = tmp_path / "history.sqlite"
+    found = asked(capsys, base, "--record", str(directory), "--kind", "verify")
+    assert (found["nights"], {name: it["verdicts"] for name, it in found["hosts"].items()}) == (
+        [night.started], {"gpu01": "F", "gpu02": "U"})
+    status, _, err = run(capsys, "--database", str(base), "--record", str(directory), "--kind",
+                         "verify")
+    assert status == 4 and "in the history already" in err
+
+
+def test_the_launcher_hands_on_paths_as_the_person_means_them(path: Path) -> None:
+    done = subprocess.run([ROOT / "gpufleet", "history", "--database", path.name, "--json"],
+                          cwd=path.parent, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)["hosts"]) == {"gpu01", "gpu02", "gpu03"}
+
+
+# -- a thousand hosts ------------------------------------------------------------------------------
+
+LARGE = {"looks", "verdicts", "numbers", "words"}
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Some nights of the benchmark's fleet, in small."""
+    benchmark = importlib.import_module("benchmarks.history")
+    fleet = benchmark.Fleet(hosts=40, checks=20)
+    found = tmp_path / "history.sqlite"
+    with History(found) as history:
+        for night in range(8):
+            history.record(fleet.night(night), measure=fleet.measure)
+    return found
+
+
+def test_no_question_reads_a_whole_table(large: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Times are the benchmark's; that indexes are used is what keeps them small."""
+    asked_for: list[str] = []
+    with History(large) as history:
+        history.nights()
+        assert history._open
+        history._open.set_trace_callback(asked_for.append)
+        options = history_cli.parser().parse_args
+        hosts, checks = history.names("hosts"), history.names("checks")
+        for words in ([], ["--host", hosts[3]], ["--check", checks[3]], ["--measure", "*.tflops"],
+                      ["--host", hosts[3], "--check", checks[3]],
+                      ["--host", hosts[3], "--measure", "*"]):
+            assert history_cli.document(history, options(words))["hosts"]
+        history.changes()
+        history.past()
+    base = sqlite3.connect(large)
+    plans = {question: " / ".join(row[3] for row in base.execute(f"EXPLAIN QUERY PLAN {question}"))
+             for question in asked_for if question.startswith(("SELECT", "WITH"))}
+    assert len(plans) > 12
+    told = [(table, plan) for plan in plans.values() for table in LARGE
+            if re.search(rf"SCAN (\w+ )?{table}\b", plan) or re.search(r"SCAN [vlw]\b", plan)]
+    assert not told
+    assert any("INDEX wrong" in plan for plan in plans.values())
+
+
+def test_the_history_stays_small(large: Path) -> None:
+    base = sqlite3.connect(large)
+    verdicts = base.execute("SELECT count(*) FROM verdicts").fetchone()[0]
+    size = base.execute("SELECT sum(pgsize) FROM dbstat WHERE name = 'verdicts'").fetchone()[0]
+    assert size / verdicts < 20, "bytes per verdict"

@@ -1,0 +1,73 @@
+"""The command: `python -m gpufleet resolve`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpufleet.cli.resolve import main
+from gpufleet.resolver import release
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_json_is_one_document_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--tensorflow", "2.13.1", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == release("2.13.1")
+    assert printed.err == ""
+
+
+def test_problems_are_json_too_with_status_4(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--tensorflow", "1.4.0", "--cudnn", "5.1", "--json"]) == 4
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert set(problem) == {"code", "message", "where", "remedy"}
+    assert problem["code"] == "cudnn-mismatch"
+
+
+def test_every_option_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"--cuda": "10.0", "--cudnn": "7.6", "--driver": "390", "--gpu": "K80",
+               "--python": "2.7"}
+    words = [word for pair in options.items() for word in pair]
+    assert main(["--tensorflow", "2.17.1", *words, "--json"]) == 4
+    places = {each["where"] for each in json.loads(capsys.readouterr().out)["problems"]}
+    assert {"--cuda", "--cudnn", "--driver", "--python", "--tensorflow"} <= places
+    assert main(["--tensorflow", "2.13.1", "--gpu", "nonsense", "--json"]) == 4
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["where"] == "--gpu"
+
+
+def test_people_read_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--tensorflow", "2.13.1", "--gpu", "A100", "--driver", "535"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("TensorFlow 2.13.1", "11.8", "8.6.0.163", "450.80.02", "libcudnn.so.8"):
+        assert word in printed
+
+
+def test_people_read_the_reason_and_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--tensorflow", "9.9"]) == 4
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "--tensorflow: no TensorFlow 9.9" in printed.err
+    assert "2.21.0" in printed.err
+
+
+@pytest.mark.parametrize("words", [[], ["resolve"], ["--tensorflow"], ["what"]])
+def test_wrong_usage_is_status_4(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 4
+    assert "usage" in capsys.readouterr().err
+
+
+def test_it_answers_from_a_fresh_interpreter_without_delay() -> None:
+    command = [sys.executable, "-m", "gpufleet", "resolve", "--tensorflow", "2.17.1", "--json"]
+    started = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["cuda"] == "12.3"
+    assert time.monotonic() - started < 3  # a tenth of that on a quiet machine

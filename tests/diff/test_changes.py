@@ -1,0 +1,265 @@
+"""Changes: what a host lacks of its plan, told from documents alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpufleet.diff import changes
+from gpufleet.host_state.host import Host
+from gpufleet.resolver import resolve, with_locks
+from tests.support.host_documents import converged, mangled, receipt, section, snapshot, wish
+
+Row = dict[str, Any]
+
+STACK = "tensorflow-2.13.1"
+CONF = "/etc/ld.so.conf.d/gpufleet-cuda.conf"
+
+
+@pytest.fixture
+def plan() -> Row:
+    return resolve(wish("2.13.1"), snapshot())
+
+
+@pytest.fixture
+def host(plan: Row) -> Row:
+    return converged(plan)
+
+
+def found(plan: Row, host: Row | None) -> list[tuple[str, str, str]]:
+    return [(row["what"], row["id"], row["action"]) for row in changes(plan, host)]
+
+
+def only(plan: Row, host: Row) -> Row:
+    rows = changes(plan, host)
+    assert len(rows) == 1, rows
+    return rows[0]
+
+
+EVERYTHING = [
+    ("toolkit", "11.8", "install"),
+    ("cudnn", "11.8-8", "install"),
+    ("stack", STACK, "install"),
+    ("environment", "files", "install"),
+    ("default_link", "/usr/local/cuda", "install"),
+    ("linker", CONF, "install"),
+]
+
+
+def test_a_bare_host_lacks_everything(plan: Row) -> None:
+    assert found(plan, snapshot()) == EVERYTHING
+
+
+def test_a_host_that_was_not_reached_is_not_converged(plan: Row) -> None:
+    assert found(plan, None) == EVERYTHING
+    assert all("could not be looked at" in row["because"] for row in changes(plan, None))
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        wish("2.13.1"),
+        wish("1.2.1", "1.4.0", "2.13.1", gpu_toolkits=["12.4.1"]),
+        wish("2.15.1", "2.18.0", gpu_cuda_default="12.2"),
+        wish({"tensorflow": "2.21.0", "cuda": "pip"}),
+        wish("1.0.0", "1.4.0", gpu_expect={"count": 0}),
+        wish(gpu_toolkits=["11.8"]),
+        {},
+    ],
+)
+def test_a_converged_host_lacks_nothing(wishes: Row) -> None:
+    plan = resolve(wishes)
+    assert changes(plan, converged(plan)) == []
+
+
+def test_a_driver_s_library_that_a_stack_is_linked_against_is_a_change() -> None:
+    plan = resolve(wish("1.4.0", gpu_expect={"count": 0}))
+    host = converged(plan)
+    section(host, "driver")["library"] = None
+    row = only(plan, host)
+    assert (row["what"], row["id"], row["action"]) == ("driver_library", "libcuda.so.1", "install")
+    assert "tensorflow-1.4.0 cannot be imported without it" in row["because"]
+    host["sections"]["driver"] = {"state": "hung", "data": None, "error": "deadline"}
+    assert "could not be looked at" in only(plan, host)["because"]
+
+
+@pytest.mark.parametrize(
+    ("applied", "told"),
+    [
+        ([], "no patch is applied, cuda_8.0.61.2_linux-run is planned"),
+        ([{"file": "cuda_8.0.61.2_linux-run", "checksum": "sha256:00"}], "another file"),
+    ],
+)
+def test_a_patch_that_is_not_applied_is_a_repair(applied: list[Row], told: str) -> None:
+    plan = resolve(wish(gpu_toolkits=["8.0"]))
+    host = converged(plan)
+    receipt(host, "toolkit", "8.0")["patches"] = applied
+    row = only(plan, host)
+    assert (row["what"], row["action"]) == ("toolkit", "repair")
+    assert told in row["because"]
+
+
+SECTIONS = {
+    "receipts": {"toolkit", "cudnn", "stack", "environment"},
+    "toolkits": {"toolkit", "default_link"},
+    "cudnn": {"cudnn"},
+    "linker": {"linker"},
+    "stacks": {"stack"},
+}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_that_hung_never_counts_as_converged(name: str, plan: Row, host: Row) -> None:
+    host["sections"][name] = {"state": "hung", "data": None, "error": "deadline"}
+    rows = changes(plan, host)
+    assert {row["what"] for row in rows} == SECTIONS[name]
+    for row in rows:
+        assert row["action"] == "install"
+        assert row["because"] == f"the host's {name} could not be looked at"
+
+
+@pytest.mark.parametrize(
+    ("kind", "identity"), [("toolkit", "11.8"), ("cudnn", "11.8-8"), ("stack", STACK)]
+)
+def test_an_unfinished_installation_is_finished(
+    kind: str, identity: str, plan: Row, host: Row
+) -> None:
+    entry = {"kind": kind, "id": identity, "state": "installing", "started": "2026-11-20"}
+    section(host, "receipts")["journal"] = [entry]
+    row = only(plan, host)
+    assert (row["what"], row["id"], row["action"]) == (kind, identity, "finish")
+    assert "installing since 2026-11-20" in row["because"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "identity"), [("toolkit", "11.8"), ("cudnn", "11.8-8"), ("stack", STACK)]
+)
+def test_changed_files_and_other_versions_are_repaired(
+    kind: str, identity: str, plan: Row, host: Row
+) -> None:
+    receipt(host, kind, identity)["changed"] = [{"path": "a.so", "what": "missing"}] * 3
+    row = only(plan, host)
+    assert (row["what"], row["id"], row["action"]) == (kind, identity, "repair")
+    assert row["because"].endswith("a.so (missing) and 2 more")
+    receipt(host, kind, identity).update(changed=[], version="1.2.3")
+    row = only(plan, host)
+    assert row["action"] == "repair"
+    assert row["because"].startswith("1.2.3 is installed")
+
+
+@pytest.mark.parametrize(("kind", "identity"), [("toolkit", "11.8"), ("cudnn", "11.8-8")])
+def test_another_source_file_is_a_repair(kind: str, identity: str, plan: Row, host: Row) -> None:
+    receipt(host, kind, identity)["source"]["sha256"] = "f" * 64
+    assert only(plan, host)["action"] == "repair"
+
+
+@pytest.mark.parametrize(("kind", "identity"), [("toolkit", "11.8"), ("stack", STACK)])
+def test_what_we_did_not_install_is_refused(kind: str, identity: str, plan: Row, host: Row) -> None:
+    rows = section(host, "receipts")["receipts"]
+    rows.remove(receipt(host, kind, identity))
+    row = only(plan, host)
+    assert (row["what"], row["id"], row["action"]) == (kind, identity, "refuse")
+    assert "was not installed by gpufleet" in row["because"]
+
+
+def test_cudnn_of_somebody_else_in_our_toolkit_is_refused(plan: Row, host: Row) -> None:
+    section(host, "receipts")["receipts"].remove(receipt(host, "cudnn", "11.8-8"))
+    assert only(plan, host)["action"] == "refuse"
+
+
+def test_a_tree_that_is_gone_is_repaired(plan: Row, host: Row) -> None:
+    section(host, "toolkits")["trees"] = []
+    assert found(plan, host) == [("toolkit", "11.8", "repair")]
+    section(host, "stacks")["stacks"] = []
+    assert ("stack", STACK, "repair") in found(plan, host)
+
+
+STACK_DRIFT: list[tuple[str, Any, str]] = [
+    ("packages", {"tensorflow": "2.13.1"}, "package numpy is missing, not 1.24.3"),
+    ("packages", {"tensorflow": "2.13.1", "numpy": "2.0.0"}, "package numpy is 2.0.0, not 1.24.3"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "because"), STACK_DRIFT)
+def test_an_environment_that_drifted(
+    key: str, value: Any, because: str, plan: Row, host: Row
+) -> None:
+    section(host, "stacks")["stacks"][0][key] = value
+    row = only(plan, host)
+    assert (row["what"], row["action"], row["because"]) == ("stack", "repair", because)
+
+
+def test_a_lock_that_was_resolved_anew(plan: Row, host: Row) -> None:
+    name = "tensorflow-2.13.1-py3.11.lock"
+    assert plan["stacks"][0]["lock_sha256"] is None
+    locked = with_locks(plan, {name: "a" * 64})
+    assert plan["stacks"][0]["lock_sha256"] is None  # a plan of its own
+    assert only(locked, host)["because"] == f"its lock {name} has changed"
+    receipt(host, "stack", STACK)["lock_sha256"] = "a" * 64
+    assert changes(locked, host) == []
+    gone = only(with_locks(plan, {}), host)["because"]
+    assert gone == f"its lock {name} is gone, and will be resolved anew"
+
+
+def test_an_environment_of_another_python_or_binding(plan: Row, host: Row) -> None:
+    receipt(host, "stack", STACK)["python"] = "3.10.4"
+    assert only(plan, host)["because"] == "it was made with Python 3.10, not 3.11"
+    receipt(host, "stack", STACK).update(
+        python="3.11.2", binding=["/usr/local/cuda-12.2/lib64/libcudart.so.12"]
+    )
+    assert "bound to other libraries" in only(plan, host)["because"]
+
+
+@pytest.mark.parametrize(
+    ("link", "action"),
+    [
+        ({"state": "missing", "target": None}, "install"),
+        ({"state": "link", "target": "cuda-12.2"}, "install"),
+        ({"state": "directory", "target": None}, "refuse"),
+        ({"state": "file", "target": None}, "refuse"),
+        ({"state": "link", "target": "cuda-11.8"}, None),
+        ({"state": "link", "target": "/usr/local/cuda-11.8"}, None),
+    ],
+)
+def test_the_default_link(link: Row, action: str | None, plan: Row, host: Row) -> None:
+    section(host, "toolkits")["default"] = {"path": "/usr/local/cuda", **link}
+    wanted = [("default_link", "/usr/local/cuda", action)] if action else []
+    assert found(plan, host) == wanted
+
+
+def test_the_linker_file(plan: Row, host: Row) -> None:
+    section(host, "linker")["files"][0]["directories"] = ["/usr/local/cuda-12.2/lib64"]
+    assert "lists other directories" in only(plan, host)["because"]
+    section(host, "linker")["files"] = []
+    assert only(plan, host)["because"] == f"{CONF} is not there"
+
+
+def test_the_linker_cache(plan: Row, host: Row) -> None:
+    cache = section(host, "linker")["cache"]
+    cache[1]["exists"] = False
+    assert "still has /usr/local/cuda-11.8/lib64/libcudnn.so.8" in only(plan, host)["because"]
+    del cache[1]
+    assert "lacks /usr/local/cuda-11.8/lib64/libcudnn.so.8" in only(plan, host)["because"]
+    cache.clear()
+    assert "lacks /usr/local/cuda-11.8/lib64" in only(plan, host)["because"]
+
+
+def test_the_cache_may_know_the_directory_by_another_name(plan: Row, host: Row) -> None:
+    for row in section(host, "linker")["cache"]:
+        row["path"] = f"/usr/local/cuda/lib64/{row['soname']}"
+        row["realpath"] = f"/usr/local/cuda-11.8/targets/x86_64-linux/lib/{row['soname']}"
+    assert changes(plan, host) == []
+
+
+def test_a_mangled_snapshot_never_raises(plan: Row, host: Row) -> None:
+    for each in mangled(host):
+        assert isinstance(changes(plan, each), list)
+        assert isinstance(Host(each).pythons, dict | None)
+
+
+def test_a_toolkit_that_is_wished_no_more_leaves_the_linker() -> None:
+    plan = resolve({})
+    old = [{"path": CONF, "directories": ["/usr/local/cuda-11.8/lib64"]}]
+    assert found(plan, snapshot(linker={"files": old})) == [("linker", CONF, "install")]
+    assert found(plan, snapshot()) == []

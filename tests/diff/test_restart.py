@@ -1,0 +1,173 @@
+"""Restart: nothing, a reload, a reboot, or none of ours to do; and never a second reboot."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from gpufleet.diff import changes
+from gpufleet.diff.restart import decide
+from gpufleet.host_state.host import Host
+from gpufleet.resolver import resolve
+from tests.support.host_documents import section, snapshot
+
+Row = dict[str, Any]
+
+OLD, NEW = "535.261.03", "550.163.01"
+BEFORE, NOW = "boot-1", "boot-2"
+CARD = {"address": "0000:01:00.0", "vendor": "0x10de", "device": "0x2330", "driver": None}
+HELD = [{"pid": 77, "user": "ada", "command": "python", "nodes": ["0"]}]
+OURS = [{"pid": 5, "user": "root", "command": "nvidia-persiste", "nodes": ["ctl"]}]
+
+
+def plan(count: int | None = 1, reboot: str = "auto", managed: bool = True) -> Row:
+    return {
+        "host": "gpu01",
+        "expect": {"count": count},
+        "driver": {"managed": managed, "reboot": reboot},
+    }
+
+
+def marker(tried: bool = False, boot_id: str = NOW, failed: Row | None = None) -> Row:
+    because = "driver 550.163.01 is being installed"
+    return {"boot_id": boot_id, "because": because, "tried": tried, "failed": failed}
+
+
+def host(  # noqa: PLR0917 (in the order in which a driver is looked at)
+    loaded: str | None = NEW,
+    on_disk: str | None = NEW,
+    library: str | None = NEW,
+    cards: tuple[str | None, ...] = ("nvidia",),
+    next_boot: str | None = "6.1",
+    next_module: str | None = NEW,
+    **driver: Any,
+) -> Host:
+    modules = [{"name": "nvidia-uvm", "version": "other"}]
+    modules += [{"name": "nvidia-current", "version": next_module}] if next_module else []
+    kernel = {"running": "6.1", "boot_id": NOW, "next_boot": next_boot}
+    document = snapshot(
+        driver={"loaded": loaded, "on_disk": on_disk, "library": library, "holders": [], **driver}
+    )
+    sections = {
+        "kernel": {**kernel, "installed": [{"version": "6.2", "modules": modules}]},
+        "gpus": {"pci": [{**CARD, "driver": each} for each in cards]},
+    }
+    for name, data in sections.items():
+        document["sections"][name] = {"state": "ok", "data": data, "error": None}
+    return Host(document)
+
+
+REFUSED = {"boot_id": NOW, "said": "No such device"}
+# {what it is: (plan, host, action, words of because)}
+CASES: dict[str, tuple[Row, Host, str, str]] = {
+    "right": (plan(), host(), "none", NEW),
+    "right, a marker stands": (plan(), host(reboot_pending=marker()), "none", NEW),
+    "right, and the kernel has no module any more": (plan(), host(on_disk=None), "none", NEW),
+    "not managed": (plan(managed=False), host(loaded=OLD), "none", "not managed"),
+    "declared without a GPU": (plan(0), host(None, cards=()), "none", "count: 0"),
+    "nothing declared, no card": (plan(None), host(None, cards=()), "none", "PCI bus"),
+    "nothing declared, a card": (plan(None), host(None), "reload", "not loaded"),
+    "upgraded, nothing holds": (plan(), host(OLD), "reload", f"module is {OLD}, on disk is {NEW}"),
+    "our daemons hold": (plan(), host(OLD, holders=OURS), "reload", OLD),
+    "somebody holds": (plan(), host(OLD, holders=OURS + HELD), "reboot", "python (pid 77 of ada)"),
+    "not loaded": (plan(), host(None), "reload", "not loaded"),
+    "not loaded, a reload failed": (
+        plan(), host(None, reboot_pending=marker(failed=REFUSED)), "reboot", "No such device"),
+    "a reload failed in another boot": (
+        plan(), host(None, reboot_pending=marker(failed={**REFUSED, "boot_id": BEFORE})), "reload",
+        "not loaded"),
+    "nouveau holds the card": (plan(), host(None, cards=("nouveau",)), "reboot", "nouveau holds"),
+    "nouveau is not kept away": (
+        plan(), host(None, cards=("nouveau",), nouveau={"blacklisted": False}), "stuck",
+        "nouveau is not blacklisted"),
+    "nouveau is not kept away, and not there": (
+        plan(), host(None, nouveau={"blacklisted": False}, holders=HELD), "reboot", "not loaded"),
+    "only the next kernel has it": (
+        plan(), host(None, None, next_boot="6.2"), "reboot", "not loaded"),
+    "no kernel has it": (
+        plan(), host(None, None, next_boot="6.2", next_module=None), "stuck",
+        "kernel 6.2 has module none"),
+    "the libraries alone were upgraded": (
+        plan(), host(OLD, OLD, NEW), "stuck", f"has module {OLD}, the libraries are {NEW}"),
+    "no libraries": (plan(), host(None, NEW, None), "stuck", "libraries are missing"),
+    "a killed run had asked for a reboot": (
+        plan(), host(OLD, holders=HELD, reboot_pending=marker(True)), "reboot", OLD),
+    "rebooted, still held by nouveau": (
+        plan(), host(None, cards=("nouveau",), reboot_pending=marker(True, BEFORE)), "stuck",
+        "nouveau holds 0000:01:00.0, after the reboot"),
+    "rebooted, not loaded by itself": (
+        plan(), host(None, reboot_pending=marker(True, BEFORE)), "reload", "not loaded"),
+    "rebooted, cannot be loaded": (
+        plan(), host(None, reboot_pending=marker(True, BEFORE, REFUSED)), "stuck",
+        "after the reboot that was to mend it; loading it says: No such device"),
+    "rebooted by hand since": (
+        plan(), host(None, reboot_pending=marker(False, BEFORE, REFUSED)), "reboot", "No such"),
+    "never, a reload would do": (plan(reboot="never"), host(OLD), "reload", OLD),
+    "never, somebody holds": (
+        plan(reboot="never"), host(OLD, holders=HELD), "wait", "gpu_driver_reboot: never"),
+    "always, and it changed": (
+        plan(reboot="always"), host(reboot_pending=marker()), "reboot", "is being installed"),
+    "always, and it was rebooted": (
+        plan(reboot="always"), host(reboot_pending=marker(True, BEFORE)), "none", NEW),
+    "always, and nothing changed": (plan(reboot="always"), host(), "none", NEW),
+    "always, without a GPU": (
+        plan(0, "always"), host(None, cards=(), reboot_pending=marker()), "reboot", "is being"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_host_needs(case: str) -> None:
+    given, seen, action, because = CASES[case]
+    decision = decide(given, seen)
+    assert decision["action"] == action, decision
+    assert because in decision["because"]
+    assert bool(decision["remedy"]) == (action != "none")
+
+
+@pytest.mark.parametrize("name", ["kernel", "gpus", "driver"])
+def test_a_host_that_was_not_looked_at_is_not_rebooted(name: str) -> None:
+    document: Any = host(OLD, holders=HELD).snapshot
+    document["sections"][name] = {"state": "hung", "data": None, "error": "deadline"}
+    decision = decide(plan(), Host(document))
+    assert decision["action"] == "wait"
+    assert f"the host's {name} could not be looked at" in decision["because"]
+
+
+def test_the_host_that_ansible_runs_on_is_reloaded_and_never_rebooted() -> None:
+    assert decide(plan(), host(OLD), control_node=True)["action"] == "reload"
+    for policy in ("auto", "always"):
+        decision = decide(plan(reboot=policy), host(OLD, holders=HELD), control_node=True)
+        assert decision["action"] == "wait"
+        assert "Ansible itself runs on this host" in decision["because"]
+
+
+@pytest.mark.parametrize(
+    ("case", "row"),
+    [
+        ("right", False),
+        ("right, a marker stands", True),
+        ("not managed", False),
+        ("upgraded, nothing holds", True),
+        ("somebody holds", True),
+        ("never, somebody holds", False),
+        ("rebooted, cannot be loaded", False),
+        ("no kernel has it", False),
+    ],
+)
+def test_a_host_that_needs_a_restart_is_not_left_alone(case: str, row: bool) -> None:
+    given, seen, _, because = CASES[case]
+    whole = {**resolve({}), **given, "driver": {**given["driver"], "source": "runfile"}}
+    # All else of the driver is as it should be.
+    document = deepcopy(dict(seen.snapshot or {}))
+    section(document, "kernel")["container"] = "podman"
+    section(document, "driver")["nouveau"] = {"blacklisted": True}
+    section(document, "receipts")["receipts"] = [
+        {"kind": "driver", "id": "driver", "version": NEW, "source": "runfile"}]  # fmt: skip
+    rows = changes(whole, document)
+    assert all(each["action"] == "restart" for each in rows)
+    assert len(rows) == row
+    for each in rows:
+        assert (each["what"], each["id"]) == ("driver", "driver")
+        assert because in each["because"]

@@ -1,0 +1,184 @@
+"""What is asked for in containers, and what a host lacks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from gpufleet.diff import changes
+from gpufleet.resolver import resolve
+from gpufleet.spec.parse import places
+from tests.support.host_documents import Row, snapshot, wish
+
+WISH = wish(gpu_containers={"toolkit": "1.17.8"}, gpu_expect={"count": 2})
+RECEIPT = {"kind": "containers", "id": "engine", "path": "/", "engine": "docker", "changed": []}
+
+
+def seen(**others: Any) -> Row:
+    """A section as a host shows it that is as planned, with two cards."""
+    return {
+        "engine": {"name": "docker", "version": "26.1.5+dfsg1", "runtimes": ["nvidia", "runc"],
+                   "live_restore": True, "error": None},
+        "daemon": {"path": "/etc/docker/daemon.json", "exists": True, "error": None,
+                   "runtimes": {"nvidia": "nvidia-container-runtime"}, "live_restore": True,
+                   "cdi": True, "data_root": None},
+        "toolkit": {"version": "1.17.8-1", "held": True},
+        "cdi": [{"path": "/run/cdi/nvidia.yaml", "driver_version": "550.163.01", "error": None}],
+        "dev_char": {"missing": []},
+        "wrapper": "/usr/local/bin/nvidia-docker",
+        "run": None,
+        **others,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def host() -> Row:
+    return snapshot(
+        containers=seen(),
+        receipts={"receipts": [deepcopy(RECEIPT)]},
+        driver={"loaded": "550.163.01", "library": "550.163.01"},
+    )
+
+
+def rows(wishes: Row, host: Row) -> list[Row]:
+    plan = resolve(wishes, host)
+    assert plan["problems"] == []
+    return [row for row in changes(plan, host) if row["what"] == "containers"]
+
+
+def test_the_plan_says_everything_of_them() -> None:
+    assert resolve(WISH)["containers"] == {
+        "engine": "docker", "image": None, "source": "distro", "toolkit": "1.17.8",
+        "data_root": None, "gpus": 2}  # fmt: skip
+    assert resolve(wish())["containers"] is None
+
+
+def test_the_probe_is_told_what_to_ask() -> None:
+    assert places(WISH)["containers"] == {"engine": "docker", "image": None}
+    assert places(wish())["containers"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({"engine": "lxc"}, "gpu_containers.engine"),
+        ({"toolkit": 1.17}, "gpu_containers.toolkit"),
+        ({"data_root": "srv"}, "gpu_containers.data_root"),
+        ({"engin": "docker"}, "gpu_containers.engin"),
+        ({"engine": "podman", "source": "docker_repo"}, "gpu_containers.source"),
+        ({"engine": "podman", "data_root": "/srv"}, "gpu_containers.data_root"),
+    ],
+)
+def test_a_wish_of_the_wrong_shape_is_refused_with_its_place(given: Row, where: str) -> None:
+    problems = resolve(wish(gpu_containers=given))["problems"]
+    assert [problem["where"] for problem in problems] == [where]
+
+
+def test_a_host_as_planned_is_left_alone(host: Row) -> None:
+    assert rows(WISH, host) == []
+
+
+def test_a_fresh_host(host: Row) -> None:
+    nothing = seen(engine=None, toolkit=None, wrapper=None, cdi=[])
+    fresh = snapshot(containers=nothing)
+    assert [(row["action"], row["because"]) for row in rows(WISH, fresh)] == [
+        ("install", "docker is not installed")
+    ]
+
+
+Break = Callable[[Row], None]
+
+
+def change(*path: str, to: Any) -> Break:
+    def act(there: Row) -> None:
+        for key in path[:-1]:
+            there = there[key]
+        there[path[-1]] = to
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("break_it", "because"),
+    [
+        (change("toolkit", to=None), "toolkit is not installed"),
+        (change("toolkit", "version", to="1.18.0-1"), "1.18.0-1, planned is 1.17.8"),
+        (change("toolkit", "held", to=False), "not held"),
+        (change("engine", "error", to="Cannot connect"), "does not answer: Cannot connect"),
+        (change("engine", "runtimes", to=["runc"]), "running Docker does not know the runtime"),
+        (change("engine", "live_restore", to=False), "running Docker has no live-restore"),
+        (change("daemon", "runtimes", to={}), "does not register the runtime"),
+        (change("daemon", "live_restore", to=None), "does not say live-restore"),
+        (change("daemon", "cdi", to=None), "does not turn on features.cdi"),
+        (change("wrapper", to=None), "no nvidia-docker command"),
+        (change("cdi", to=[]), "no CDI specification"),
+        (change("dev_char", "missing", to=["/dev/char/195:0"]), "/dev/char/195:0 is missing"),
+    ],
+)
+def test_what_is_not_as_planned_is_mended(host: Row, break_it: Break, because: str) -> None:
+    break_it(host["sections"]["containers"]["data"])
+    (row,) = rows(WISH, host)
+    assert row["action"] == "repair"
+    assert because in row["because"]
+
+
+def test_an_older_engine_knows_no_cdi(host: Row) -> None:
+    there = host["sections"]["containers"]["data"]
+    there["engine"]["version"], there["daemon"]["cdi"] = "20.10.24+dfsg1", None
+    assert rows(WISH, host) == []
+
+
+def test_a_specification_of_another_driver_is_made_anew(host: Row) -> None:
+    host["sections"]["driver"]["data"]["loaded"] = "560.35.05"
+    (row,) = rows(WISH, host)
+    assert "is of 550.163.01, loaded is 560.35.05" in row["because"]
+
+
+def test_without_cards_nothing_is_asked_of_them(host: Row) -> None:
+    there = host["sections"]["containers"]["data"]
+    there["cdi"], there["dev_char"] = [], {"missing": ["/dev/char/195:0"]}
+    assert rows({**WISH, "gpu_expect": {"count": 0}}, host) == []
+
+
+def test_a_damaged_daemon_json_is_refused_before_anything_changes(host: Row) -> None:
+    host["sections"]["containers"]["data"]["daemon"]["error"] = "line 3"
+    (row,) = rows(WISH, host)
+    assert (row["action"], row["because"]) == (
+        "refuse", "/etc/docker/daemon.json cannot be read: line 3")  # fmt: skip
+
+
+def test_a_killed_run_is_finished(host: Row) -> None:
+    entry = {"kind": "containers", "id": "engine", "state": "installing", "started": "then"}
+    host["sections"]["receipts"]["data"]["journal"] = [entry]
+    (row,) = rows(WISH, host)
+    assert (row["action"], row["because"]) == ("finish", "the journal says installing since then")
+
+
+def test_what_nothing_declares_goes_where_that_is_wished(host: Row) -> None:
+    assert rows(wish(gpu_stacks=[]), host) == []
+    (row,) = rows(wish(gpu_stacks=[], gpu_prune=True), host)
+    assert row["action"] == "remove"
+
+
+def test_a_mangled_section_never_raises(host: Row) -> None:
+    plan = resolve(WISH, host)
+
+    def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        inside = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in inside:
+            yield (*path, key)
+            if isinstance(part, dict | list):
+                yield from paths(part, (*path, key))
+
+    section = host["sections"]["containers"]["data"]
+    for *path, last in list(paths(section)):
+        for odd in (None, 3, "x", [], {}, [None], True):
+            mangled = deepcopy(host)
+            inner: Any = mangled["sections"]["containers"]["data"]
+            for key in path:
+                inner = inner[key]
+            inner[last] = odd
+            assert isinstance(changes(plan, mangled), list)

@@ -1,0 +1,96 @@
+"""What is not of the declared shape is told with its place; what nobody declared passes."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.checks.host import SECTIONS
+from gpufleet.model import shape
+from gpufleet.probe import probe
+from gpufleet.verification import judge
+from tests.support.healthy_host import Document, data, verdicts
+
+
+def error(snapshot: Document, section: str) -> str:
+    found = shape.whole(snapshot)["sections"][section]
+    assert found["state"] == shape.DAMAGED
+    return str(found["error"])
+
+
+def test_a_healthy_snapshot_and_a_real_one_are_of_their_shape(
+    snapshot: Document, tmp_path: Path
+) -> None:
+    assert shape.whole(snapshot) == snapshot
+    (tmp_path / "tmp").mkdir()
+    real = probe.probe({"root": str(tmp_path), "deadline_s": 20})
+    real["sections"]["os"]["data"]["pythons"] = [{"path": "/usr/bin/python3.11", "version": ""}]
+    assert {name: section["error"] for name, section in shape.whole(real)["sections"].items()
+            if section["state"] != "ok"} == {}
+
+
+def test_every_section_of_the_checks_has_a_shape() -> None:
+    assert set(SECTIONS) >= set(shape.SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("trees",), None, "data.trees is null, and should be a list"),
+        (("trees", 0), "x", "data.trees[0] is 'x', and should be a mapping"),
+        (("trees", 0, "path"), "", "data.trees[0].path is '', and should be text"),
+        (("trees", 0, "receipt"), 1, "data.trees[0].receipt is 1, and should be flag"),
+        (("trees", 0, "closed"), [{"path": "/a"}],
+         "data.trees[0].closed[0].mode is missing, and should be text"),
+        (("default", "state"), "gone",
+         "data.default.state is 'gone', and should be link|missing|directory|file"),
+    ],
+)
+def test_the_place_is_named(
+    snapshot: Document, place: tuple[str | int, ...], value: Any, said: str
+) -> None:
+    inner: Any = data(snapshot, "toolkits")
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    assert error(snapshot, "toolkits") == said
+
+
+def test_a_damaged_section_is_judged_by_no_check(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"][0]["cudart"] = None
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["host.probe"]["cause"] == (
+        "Section 'toolkits' is damaged, or of another release: data.trees[0].cudart is null, and"
+        " should be a list")
+    assert {found[name]["verdict"] for name in ("host.probe", "toolkit.present", "stack.mapped")} \
+        == {"INCONCLUSIVE"}
+
+
+def test_a_section_without_its_data_is_damaged(plan: Document, snapshot: Document) -> None:
+    del snapshot["sections"]["toolkits"]["data"]
+    assert error(snapshot, "toolkits") == "data is null, and should be a mapping"
+    assert judge.judge(plan, snapshot)["verdict"] == "INCONCLUSIVE"
+
+
+def test_a_host_with_a_python_of_its_platform_alone_is_whole(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "os")["pythons"] = []
+    assert verdicts(plan, snapshot)["host.probe"] == "PASS"
+
+
+def test_what_nobody_declared_passes(plan: Document, snapshot: Document) -> None:
+    before = verdicts(plan, deepcopy(snapshot))
+    data(snapshot, "toolkits")["new"] = {"of": "another release"}
+    snapshot["sections"]["novel"] = {"state": "ok", "seconds": 1, "error": None, "data": [1]}
+    assert verdicts(plan, snapshot) == before
+
+
+@pytest.mark.parametrize("damage", [None, [], "text", {"kernel": None}, {"kernel": {"state": 1}}])
+def test_no_damage_raises(plan: Document, snapshot: Document, damage: Any) -> None:
+    snapshot["sections"] = damage
+    assert set(verdicts(plan, snapshot).values()) <= {"INCONCLUSIVE", "NOT-DECLARED", "PASS"}
+    assert judge.judge(plan, snapshot)["verdict"] == "INCONCLUSIVE"

@@ -1,0 +1,180 @@
+"""Who is drained after a night, and who is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.inventory import Question
+from gpufleet.nightly.drain import after_night, strikes
+from gpufleet.nightly.history import History
+from gpufleet.rollout.schedulers import PROMISE, SLURM, Hook, HookError
+from tests.support.fleet_stand_ins import Past, Slurm, session
+
+HOSTS = [f"gpu{number:02}" for number in range(1, 21)]
+
+
+@pytest.fixture
+def slurm() -> Slurm:
+    return Slurm({name: ["", ""] for name in HOSTS})
+
+
+def past(**letters: str) -> Past:
+    """The letters of gpu.smi; healthy ever since, where nothing is said."""
+    return Past({name: {"gpu.smi": letters.get(name, "PPP")} for name in HOSTS})
+
+
+def tried(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> tuple[list[str], list[str]]:
+    inventory = folder / "hosts.yml"
+    inventory.write_text("gpu_hosts:\n  hosts:\n" + "".join(f"    {name}:\n" for name in HOSTS))
+    return after_night(
+        history,
+        {"hook": "slurm", "after_strikes": 2, "question": Question([str(inventory)]), **settings},
+        Hook(SLURM, {name: name for name in HOSTS}, runner=slurm))
+
+
+def night(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> list[str]:
+    done, failed = tried(slurm, history, folder, **settings)
+    assert failed == []
+    return done
+
+
+@pytest.mark.parametrize(("letters", "count"), [
+    ("P", 0), ("F", 1), ("PFF", 2), ("FHF", 3), ("FPF", 1), ("FUF", 2), ("F?.F", 2), ("F-F", 1),
+    ("FFU", 0), ("FF?", 0), ("FFP", 0), ("", 0), ("U", 0)])
+def test_only_judged_nights_count_and_the_last_must_be_bad(letters: str, count: int) -> None:
+    first = datetime(2026, 11, 1, 3, tzinfo=UTC)
+    assert strikes(letters, [first + timedelta(days=n) for n in range(len(letters))]) == count
+
+
+@pytest.mark.parametrize(("letters", "hours", "count"), [
+    ("FF", [0.2], 1), ("FF", [7], 1), ("FF", [13], 2), ("FFF", [7, 17], 2),
+    ("FFFF", [1, 1, 22], 2), ("FPF", [1, 23], 1), ("FPFF", [24, 7, 17], 2)])
+def test_runs_of_one_night_are_one_strike_and_a_good_one_forgives(
+    letters: str, hours: list[float], count: int
+) -> None:
+    """`hours`: how long before the run after it each was, the last one first."""
+    times = [datetime(2026, 11, 21, 3, tzinfo=UTC)]
+    for each in hours:
+        times.insert(0, times[0] - timedelta(hours=each))
+    assert strikes(letters, times) == count
+
+
+def test_two_bad_nights_drain_and_a_good_one_gives_back(slurm: Slurm, tmp_path: Path) -> None:
+    assert night(slurm, past(gpu01="PF"), tmp_path) == []
+    said = night(slurm, past(gpu01="PFF"), tmp_path)
+    reason = "gpufleet nightly: gpu.smi failed, 2 nights in a row"
+    assert slurm.nodes["gpu01"] == ["DRAIN", reason + PROMISE]
+    assert said == [
+        "gpu01 is drained: gpu.smi failed, 2 nights in a row. Once repaired, a healthy night gives"
+        " it back; by hand: scontrol update NodeName=gpu01 State=RESUME"]
+    assert night(slurm, past(gpu01="FFF"), tmp_path) == []
+    assert night(slurm, past(gpu01="FFU"), tmp_path) == []
+    said = night(slurm, past(gpu01="FFP"), tmp_path)
+    assert said == ["gpu01 is healthy again and takes jobs: gpufleet had drained it."]
+    assert slurm.nodes["gpu01"] == ["", ""]
+
+
+@pytest.mark.parametrize("reason", [
+    "broken fan", f"gpufleet rollout: under way{PROMISE}", "Not responding",
+    f"gpufleet nightly: gpu.smi failed{PROMISE} - bob: do NOT resume"])
+def test_what_others_drained_stays_drained(slurm: Slurm, tmp_path: Path, reason: str) -> None:
+    slurm.nodes["gpu01"] = ["DRAIN", reason]
+    assert night(slurm, past(gpu01="PP"), tmp_path) == []
+    assert night(slurm, past(gpu01="FF"), tmp_path) == []
+    assert slurm.nodes["gpu01"] == ["DRAIN", reason]
+
+
+def test_never_more_than_a_share_is_out_of_service_whoever_took_it(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    slurm.nodes["gpu20"] = ["DRAIN", "broken fan"]
+    bad = dict.fromkeys(HOSTS[:5], "FF") | {"gpu03": "FFF"}
+    said = night(slurm, past(**bad), tmp_path)
+    # 10% of 20 is two, and one is out already: the one that is bad for longest goes.
+    assert [name for name in HOSTS if slurm.nodes[name][0]] == ["gpu03", "gpu20"]
+    assert len(said) == 5
+    assert "gpu01 is not drained" in said[1]
+    assert "2 of 20 hosts are out of service already" in said[1]
+    longer = {name: f"{letters}F" for name, letters in bad.items()}
+    assert night(slurm, past(**longer), tmp_path) == []  # told once
+    assert "gpu01 is drained" in night(slurm, past(**bad), tmp_path, most_percent=50)[0]
+
+
+def test_what_slurm_does_not_hear_is_out_of_service_too(slurm: Slurm, tmp_path: Path) -> None:
+    slurm.silent = {"gpu19": ("IDLE*", 9), "gpu20": ("IDLE+INVALID_REG", 9)}
+    bad = dict.fromkeys(HOSTS[:2], "FF")
+    said = night(slurm, past(**bad), tmp_path)
+    assert [name for name in HOSTS if slurm.nodes[name][0]] == []
+    assert "2 of 20 hosts are out of service already" in said[0]
+
+
+def test_a_scheduler_that_does_not_answer_is_a_trouble(tmp_path: Path) -> None:
+    def away(there: object, words: Sequence[str], limit_s: float) -> str:
+        raise HookError("scontrol gave no answer within 60 s.")
+
+    assert tried(away, past(gpu01="FF"), tmp_path) == (  # type: ignore[arg-type]
+        [], ["scontrol gave no answer within 60 s."])
+
+
+def test_a_node_that_cannot_be_told_is_a_trouble_and_the_others_are_told(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    slurm.refused = {"gpu01", "gpu03"}
+    slurm.nodes["gpu01"] = ["DRAIN", f"gpufleet nightly: gpu.smi failed{PROMISE}"]
+    slurm.nodes["gpu02"] = ["DRAIN", f"gpufleet nightly: gpu.smi failed{PROMISE}"]
+    done, failed = tried(slurm, past(gpu03="FF", gpu04="FF"), tmp_path, most_percent=50)
+    assert [line.split(":")[0] for line in done] == [
+        "gpu02 is healthy again and takes jobs", "gpu04 is drained"]
+    assert failed == ["gpu01: Access denied.", "gpu03: Access denied."]
+    assert slurm.nodes["gpu02"] == ["", ""]
+    assert slurm.nodes["gpu04"][0] == "DRAIN"
+
+
+def test_a_host_that_the_scheduler_does_not_know_is_named_once_and_stops_nothing(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    del slurm.nodes["gpu01"]
+    first = night(slurm, past(gpu01="FF", gpu02="FF"), tmp_path)
+    assert first[0].startswith("gpu01 is not drained")
+    assert "does not know it" in first[0]
+    assert slurm.nodes["gpu02"][0] == "DRAIN"
+    assert night(slurm, past(gpu01="FFF", gpu02="FFF"), tmp_path) == []
+
+
+@pytest.mark.parametrize(("checks", "told"), [
+    ({"gpu.smi": "FP", "gpu.count": "PF"}, None),
+    ({"gpu.smi": "FF", "gpu.count": "PF"}, "gpu.smi failed, 2 nights in a row"),
+    ({"gpu.smi": "FF", "gpu.count": "FF", "host.disk": "FF"},
+     "gpu.count, gpu.smi failed, 2 nights in a row"),
+    ({"host.disk": "FFF"}, None), ({"environment.login": "FFF"}, None),
+    ({"stack.readable": "FFF"}, None), ({"stack.matmul": "HHH"},
+                                        "stack.matmul failed, 3 nights in a row")])
+def test_it_is_the_same_check_in_each_night_and_one_that_computing_needs(
+    slurm: Slurm, tmp_path: Path, checks: dict[str, str], told: str | None
+) -> None:
+    history = past()
+    history.checks["gpu01"] = checks
+    night(slurm, history, tmp_path)
+    assert slurm.nodes["gpu01"] == (
+        ["DRAIN", f"gpufleet nightly: {told}{PROMISE}"] if told else ["", ""])
+
+
+def test_of_the_real_history_it_reads_the_same(slurm: Slurm, tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite") as history:
+        for day, verdict in enumerate(("PASS", "FAIL", "FAIL", "FAIL"), 18):
+            made = session({"gpu01": verdict, "gpu02": "PASS"})
+            # The last one is of the same night as the one before.
+            made.started = f"2026-11-{min(day, 20)}T0{day - 16}:00:00Z"
+            history.record(made, measure=lambda snapshot, plan: {})
+            said = night(slurm, history, tmp_path)
+            assert bool(said) is (day == 20)
+        assert slurm.nodes["gpu01"][1].startswith("gpufleet nightly: cudnn.files failed, 2 nights")
+
+
+def test_without_a_hook_nothing_is_asked() -> None:
+    assert after_night(past(gpu01="FF"), {"hook": "none"}) == ([], [])

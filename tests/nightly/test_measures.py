@@ -1,0 +1,119 @@
+"""What a night measured, by name: as much as was read, and nothing that was not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpufleet.nightly.measures import measures
+from tests.support.healthy_host import DRIVER, data, document, with_cards
+
+Document = dict[str, Any]
+
+
+@pytest.fixture
+def cards() -> tuple[Document, Document]:
+    """A plan and a snapshot of a host with two cards, whole."""
+    plan, snapshot = document("plan.json"), document("snapshot.json")
+    with_cards(plan, snapshot)
+    for number, card in enumerate(data(snapshot, "smi")["devices"]):
+        card.update(index=number, uuid=f"GPU-{number}", address=f"0000:0{number}:00.0",
+                    name="NVIDIA L4", temperature_c=31 + number)
+    matmul = data(snapshot, "stacks")["stacks"][0]["framework"]["matmul"]
+    matmul.append({**matmul[0], "requested": "/GPU:1", "tflops": 30.5, "first_s": 2.5})
+    return plan, snapshot
+
+
+def test_speeds_are_named_by_card_and_by_what_computed(cards: tuple[Document, Document]) -> None:
+    found = measures(cards[1], cards[0])
+    assert found["gpu.GPU-0.toolkit.11.8.tflops"] == 34.4
+    assert found["gpu.GPU-1.toolkit.11.8.first_op_s"] == 0.4
+    assert found["gpu.GPU-1.stack.tensorflow-2.13.1.tflops"] == 30.5
+    assert found["gpu.GPU-1.stack.tensorflow-2.13.1.first_op_s"] == 2.5
+    assert found["gpu.GPU-1.stack.tensorflow-2.13.1.wrong"] == 0
+    assert found["gpu.GPU-1.temperature_c"] == 32
+    assert found["gpu.GPU-0.bandwidth_gib_s"] == 1600
+    # Of a host with cards the processor's speed is nobody's concern.
+    assert not [name for name in found if name.startswith("cpu.")]
+
+
+@pytest.mark.parametrize("index", [0.5, float("nan"), float("inf")])
+def test_a_host_that_says_what_cannot_be_is_not_measured(
+    cards: tuple[Document, Document], index: float
+) -> None:
+    data(cards[1], "smi")["devices"][0]["index"] = index
+    assert measures(cards[1], cards[0]) == {}
+
+
+def test_tensorflow_may_count_cards_in_another_order(cards: tuple[Document, Document]) -> None:
+    plan, snapshot = cards
+    for device in data(snapshot, "stacks")["stacks"][0]["framework"]["small"]["local_devices"]:
+        device["description"] = device["description"].replace(":01:", ":0x:").replace(
+            ":00:", ":01:").replace(":0x:", ":00:")
+    found = measures(snapshot, plan)
+    assert found["gpu.GPU-0.stack.tensorflow-2.13.1.tflops"] == 30.5
+    assert "gpu.GPU-1.stack.tensorflow-2.13.1.tflops" not in found
+
+
+def test_versions_and_cards_are_texts(cards: tuple[Document, Document]) -> None:
+    found = measures(cards[1], cards[0])
+    assert {name: found[name] for name in (
+        "driver.version", "kernel.running", "os.version", "toolkits", "toolkit.11.8.version",
+        "stacks", "stack.tensorflow-2.13.1.version", "stack.tensorflow-2.13.1.python", "gpus",
+        "cudnn.11.8.libcudnn.so.8.version", "containers.engine")} == {
+        "driver.version": DRIVER, "kernel.running": "6.1.0-27-amd64", "os.version": "debian 12",
+        "toolkits": "11.8", "toolkit.11.8.version": "11.8.20220929",
+        "stacks": "tensorflow-2.13.1", "stack.tensorflow-2.13.1.version": "2.13.1",
+        "stack.tensorflow-2.13.1.python": "3.11.2",
+        "gpus": "0000:00:00.0 GPU-0 NVIDIA L4; 0000:01:00.0 GPU-1 NVIDIA L4",
+        "cudnn.11.8.libcudnn.so.8.version": "8.6.0", "containers.engine": "20.10.24+dfsg1"}
+
+
+def test_a_host_without_cards_has_the_speed_of_its_processor() -> None:
+    found = measures(document("snapshot.json"), document("plan.json"))
+    assert found["cpu.stack.tensorflow-2.13.1.tflops"] == 0.2122
+    assert "gpus" not in found  # nobody asked nvidia-smi
+
+
+@pytest.mark.parametrize("change", [
+    {"wrong": 1}, {"error": "out of memory"}, {"busy": {"free_mib": 1, "wanted_mib": 2}},
+    {"tflops": None}])
+def test_a_product_that_is_not_right_has_no_speed(
+    cards: tuple[Document, Document], change: Document
+) -> None:
+    plan, snapshot = cards
+    data(snapshot, "compute")["runs"][0]["cublas"][0].update(change)
+    found = measures(snapshot, plan)
+    assert "gpu.GPU-0.toolkit.11.8.tflops" not in found
+    assert "gpu.GPU-1.toolkit.11.8.tflops" in found
+
+
+def test_a_failing_nvidia_smi_says_nothing_of_cards(cards: tuple[Document, Document]) -> None:
+    plan, snapshot = cards
+    data(snapshot, "smi").update(status=9, devices=[])
+    assert "gpus" not in measures(snapshot, plan)
+    data(snapshot, "smi").update(status=0)
+    assert measures(snapshot, plan)["gpus"] == "none"
+
+
+def test_what_was_not_read_or_is_damaged_has_no_entry(cards: tuple[Document, Document]) -> None:
+    plan, snapshot = cards
+    snapshot["sections"]["toolkits"] = {"state": "hung", "seconds": 9, "error": "", "data": None}
+    data(snapshot, "stacks")["stacks"][0]["framework"]["matmul"] = "no list"
+    data(snapshot, "smi")["devices"][0]["temperature_c"] = None
+    found = measures(snapshot, plan)
+    assert not {"toolkits", "toolkit.11.8.version", "stacks", "gpu.GPU-0.temperature_c"} & set(
+        found)
+    assert found["driver.version"] == DRIVER
+    assert measures(None, plan) == measures({}, plan) == {}
+    assert measures(snapshot, {}) | {"toolkits": ""}
+
+
+def test_every_section_may_be_missing(cards: tuple[Document, Document]) -> None:
+    plan, snapshot = cards
+    whole = measures(snapshot, plan)
+    for name in list(snapshot["sections"]):
+        rest = {key: it for key, it in snapshot["sections"].items() if key != name}
+        found = measures({**snapshot, "sections": rest}, plan)
+        assert len(found) <= len(whole)

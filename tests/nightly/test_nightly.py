@@ -1,0 +1,357 @@
+"""The nightly as a command: what it keeps, whom it tells, and what it says when it cannot work."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.cli.nightly import main
+from gpufleet.nightly import config
+from gpufleet.nightly.history import History
+from gpufleet.nightly.run import hosts_of
+from tests.support.receivers import Listener, Post
+
+ROOT = Path(__file__).resolve().parents[2]
+Configured = Callable[..., Path]
+
+# A host that lets us in and never answers: the look at it lasts until somebody ends it.
+HANGING = "gpu_hosts: {hosts: {slow: {ansible_connection: local, ansible_become: false," \
+    " ansible_python_interpreter: %s, gpu_expect: {count: 0}}}}"
+
+
+def command(path: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "gpufleet", "nightly", "--config", str(path), *words]
+
+
+def nightly(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A run in this process, which has read its libraries already."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(["--config", str(path), *words])
+    return subprocess.CompletedProcess([], status, out.getvalue(), err.getvalue())
+
+
+def heartbeat(path: Path) -> dict[str, Any]:
+    return dict(json.loads((path.parent / "state" / "heartbeat.json").read_text()))
+
+
+def figures(path: Path) -> dict[str, float]:
+    """The metrics, by name and labels."""
+    lines = (path.parent / "metrics" / "gpufleet.prom").read_text().splitlines()
+    return {name: float(value) for name, _, value in (
+        line.rpartition(" ") for line in lines if not line.startswith("#"))}
+
+
+@pytest.fixture
+def hook(listener: Listener, tmp_path: Path) -> dict[str, Any]:
+    """Settings that tell the listener, and write metrics."""
+    (tmp_path / "metrics").mkdir()
+    return {"webhooks": [{"url": listener.url}], "textfile_dir": str(tmp_path / "metrics"),
+            "reports_url": "https://gpu.example.org/reports/"}
+
+
+def nights(path: Path) -> int:
+    with History(path.parent / "state" / "history.sqlite") as history:
+        return len(history.nights())
+
+
+def test_the_first_night_is_kept_reported_and_told_and_the_same_again_is_quiet(
+    configured: Configured, hook: dict[str, Any], listener: Listener
+) -> None:
+    path = configured(**hook, heartbeat_url=f"{listener.url}/alive")
+    done = nightly(path)
+    assert done.returncode == 1, done.stderr
+    # The first night is told as it is; then the dead man's switch hears that the work is done.
+    told, alive = listener.heard
+    assert (told[0], told[2]["event"], told[2]["since"]) == ("POST", "night", None)
+    assert told[2]["hosts"]["UNREACHABLE"] == 1
+    assert alive[0] == "GET"
+    name = told[2]["report"].removeprefix("https://gpu.example.org/reports/")
+    for file in (name, name.replace("report.html", "junit.xml")):
+        assert (path.parent / "reports" / file).exists()
+    assert heartbeat(path)["troubles"] == {}
+    found = figures(path)
+    assert found['gpufleet_host_healthy{host="gone"}'] == 0
+    assert found["gpufleet_last_success_timestamp_seconds"] == (
+        found["gpufleet_last_run_timestamp_seconds"])
+    assert nightly(path).returncode == 1
+    assert [(method, body) for method, _, body in listener.heard[2:]] == [("GET", None)]
+    assert nights(path) == 2
+    assert "s3cret" not in done.stderr + done.stdout
+    assert "s3cret" not in (path.parent / "state" / "told.json").read_text()
+
+
+def test_whom_it_could_not_tell_it_tells_the_next_night(
+    configured: Configured, hook: dict[str, Any], listener: Listener
+) -> None:
+    listener.answers = [404, 404]
+    path = configured(**hook)
+    done = nightly(path)
+    assert done.returncode == heartbeat(path)["status"] == 5
+    assert "webhook at 127.0.0.1: it answered 404" in done.stderr
+    assert "tell" in heartbeat(path)["troubles"]
+    found = figures(path)
+    assert found['gpufleet_run_trouble{step="tell"}'] == 1
+    assert found["gpufleet_last_success_timestamp_seconds"] == 0
+    missed = listener.heard[0][2]["night"]
+    listener.heard.clear()
+    nightly(path)
+    assert [(body["event"], body["night"]) for _, _, body in listener.heard] == [
+        ("night", missed)]
+    listener.heard.clear()
+    nightly(path)
+    assert listener.heard == []
+
+
+def test_one_who_is_refused_keeps_nothing_from_the_others(
+    configured: Configured, post: Post
+) -> None:
+    post.refused.add("alice@example.org")
+    path = configured(mail={
+        "host": "127.0.0.1", "port": post.port, "tls": "none", "from": "gpufleet@example.org",
+        "to": ["ops@example.org", "alice@example.org"]})
+    assert nightly(path).returncode == 5
+    assert heartbeat(path)["troubles"] == {
+        "tell": "mail by 127.0.0.1: it refused alice@example.org"}
+    first = "Subject: gpufleet: first night (0 of 1 healthy)"
+    assert post.heard == [first, "Subject: gpufleet: the nightly did not do its work"]
+    nightly(path)
+    assert post.heard[2:] == []
+
+
+def test_a_night_that_is_refused_again_is_given_up_and_tonights_comes_first(
+    configured: Configured, hook: dict[str, Any], listener: Listener
+) -> None:
+    path = configured(**hook)
+    listener.answers = [413, 200]
+    nightly(path)
+    (path.parent / "hosts.yml").write_text(path.parent.joinpath("hosts.yml").read_text().replace(
+        "gone:", "other:"))
+    listener.heard.clear()
+    listener.answers = [200, 413]
+    nightly(path)
+    told = [body for _, _, body in listener.heard if body["event"] == "night"]
+    assert [body["since"] is None for body in told] == [False, True]
+    listener.heard.clear()
+    nightly(path)
+    assert listener.heard == []
+
+
+def test_figures_and_heartbeat_are_written_before_anybody_is_told(
+    configured: Configured, hook: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = configured(**hook)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpufleet.nightly.notifications.tell", killed)
+    with pytest.raises(KeyboardInterrupt):
+        nightly(path)
+    assert figures(path)['gpufleet_host_healthy{host="gone"}'] == 0
+    assert heartbeat(path)["troubles"] == {}
+
+
+def test_a_webhook_that_speaks_no_http_keeps_nobody_from_the_figures(
+    configured: Configured, hook: dict[str, Any], post: Post, listener: Listener
+) -> None:
+    hook["webhooks"].insert(0, {"url": f"http://127.0.0.1:{post.port}/s3cret"})
+    path = configured(**hook)
+    done = nightly(path)
+    assert "it should (BadStatusLine)" in done.stderr and "s3cret" not in done.stderr
+    assert [body["event"] for _, _, body in listener.heard] == ["night", "failure"]
+    assert figures(path)['gpufleet_run_trouble{step="tell"}'] == 1
+    assert "tell" in heartbeat(path)["troubles"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"inventory": ["/nowhere"]}, "There is no such inventory."),
+     ({"limit": "nobody"}, "No host is matched"),
+     ({"fanuot": 3}, "Did you mean 'fanout'?")],
+)
+def test_one_that_cannot_run_says_so_to_whom_it_can(
+    configured: Configured, hook: dict[str, Any], listener: Listener, wrong: dict[str, Any],
+    words: str,
+) -> None:
+    done = nightly(configured(**{**hook, **wrong}))
+    assert done.returncode == 4
+    assert words in done.stderr and "Traceback" not in done.stderr
+    [(_, _, body)] = listener.heard
+    assert (body["event"], body["judged"]) == ("failure", False)
+    assert words in " ".join(body["errors"])
+
+
+def test_a_run_that_cannot_begin_moves_the_last_run_and_not_the_last_success(
+    configured: Configured, hook: dict[str, Any]
+) -> None:
+    nightly(configured(**hook))
+    path = configured(**hook, limit="nobody")
+    before = figures(path)
+    assert nightly(path).returncode == 4
+    after = figures(path)
+    run, success = (f"gpufleet_last_{what}_timestamp_seconds" for what in ("run", "success"))
+    assert after[run] > before[run]
+    assert after[success] == before[success]
+    assert not [name for name in after if name.startswith(("gpufleet_host_", "gpufleet_hosts"))]
+
+
+def test_a_history_that_cannot_be_written_is_told_with_what_was_seen(
+    configured: Configured, hook: dict[str, Any], listener: Listener
+) -> None:
+    path = configured(**hook)
+    (path.parent / "state" / "history.sqlite").mkdir(parents=True)
+    done = nightly(path)
+    assert done.returncode == 5
+    assert "history: " in done.stderr and "Traceback" not in done.stderr
+    [(_, _, body)] = listener.heard
+    assert (body["event"], body["judged"]) == ("failure", True)
+    assert figures(path)['gpufleet_run_trouble{step="history"}'] == 1
+    assert (path.parent / "reports" / "latest" / "report.html").exists()
+
+
+@pytest.fixture
+def hanging(configured: Configured, hook: dict[str, Any], tmp_path: Path) -> Path:
+    """A configuration whose look does not end."""
+    stand_in = tmp_path / "python"
+    stand_in.write_text(f"#!/bin/sh\ntouch {tmp_path}/looking\nexec sleep 30\n")
+    stand_in.chmod(0o755)
+    path = configured(**hook)
+    nightly(path)
+    (tmp_path / "hosts.yml").write_text(HANGING % stand_in)
+    return path
+
+
+def looking(path: Path) -> subprocess.Popen[str]:
+    """A run that is in the middle of its look."""
+    running = subprocess.Popen(command(path), cwd=ROOT, stderr=subprocess.PIPE, text=True,
+                               start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (path.parent / "looking").exists():
+        assert running.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    return running
+
+
+def test_a_run_that_is_stopped_calls_nobody_healthy_and_says_so(
+    hanging: Path, listener: Listener
+) -> None:
+    listener.heard.clear()
+    running = looking(hanging)
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 5
+    assert "It was stopped before it was done (SIGTERM)" in said
+    [(_, _, body)] = listener.heard
+    assert (body["event"], body["judged"]) == ("failure", False)
+    assert nights(hanging) == 1
+    assert not [name for name in figures(hanging) if name.startswith("gpufleet_host_healthy")]
+
+
+def test_one_runs_at_a_time_and_after_a_kill_the_next_does_all_of_it(hanging: Path) -> None:
+    running = looking(hanging)
+    other = nightly(hanging)
+    assert (other.returncode, "Another nightly is running." in other.stderr) == (4, True)
+    before = heartbeat(hanging)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+    assert (nights(hanging), heartbeat(hanging)) == (1, before)
+    (hanging.parent / "hosts.yml").write_text(
+        "gpu_hosts: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1}}}")
+    assert nightly(hanging).returncode == 1
+    assert nights(hanging) == 2
+    assert heartbeat(hanging)["troubles"] == {}
+
+
+def test_status_says_when_it_has_not_run(configured: Configured, hook: dict[str, Any]) -> None:
+    path = configured(**hook)
+    never = nightly(path, "--status")
+    assert (never.returncode, "has never run" in never.stderr) == (1, True)
+    nightly(path)
+    assert nightly(path, "--status").returncode == 0
+    last = heartbeat(path)
+    (path.parent / "state" / "heartbeat.json").write_text(
+        json.dumps({**last, "last_run": last["last_run"] - 29 * 3600}))
+    late = nightly(path, "--status")
+    assert late.returncode == 1
+    assert "one is expected every 28 h" in late.stdout
+
+
+def test_check_reads_everything_and_runs_nothing(
+    configured: Configured, hook: dict[str, Any], listener: Listener
+) -> None:
+    path = configured(**hook)
+    done = nightly(path, "--check")
+    assert (done.returncode, done.stdout) == (
+        0, f"{path}: 1 hosts, 1 channels. A night in which every host hangs takes 0.1 h.\n")
+    # Thirty-two at the same time, 300 s each.
+    (path.parent / "hosts.yml").write_text(
+        "gpu_hosts: {hosts: {'gpu[001:600]': {ansible_host: 127.0.0.1}}}")
+    assert "600 hosts, 1 channels. A night in which every host hangs takes 1.6 h." in nightly(
+        path, "--check").stdout
+    assert nightly(configured(**hook, limit="nobody"), "--check").returncode == 4
+    assert listener.heard == [] and not (path.parent / "state").exists()
+
+
+def test_what_the_hosts_found_themselves_is_a_night_too(
+    configured: Configured, hook: dict[str, Any], listener: Listener, tmp_path: Path
+) -> None:
+    path = configured(**hook, pulled=str(tmp_path / "pulled"))
+    assert f"pulled: {tmp_path}/pulled: It is not there" in nightly(path, "--check").stderr
+    assert nightly(path).returncode == 4
+    (tmp_path / "pulled").mkdir()
+    assert f"What they found themselves is read from {tmp_path}/pulled." in nightly(
+        path, "--check").stdout
+    done = nightly(path)
+    assert done.returncode == 1, done.stderr
+    event = listener.heard[-1][2]
+    assert event["hosts"]["UNREACHABLE"] == 1
+    assert "has left no result" in json.dumps(event["standing"])
+
+
+def test_under_slurm_the_probe_is_a_job_step(configured: Configured) -> None:
+    settings = config.read(configured(launcher="slurm", deep=True))
+    host, = hosts_of(settings)
+    assert host.connection.launcher[0] == "srun"
+    # The minutes of `deep` are added to a host's deadline.
+    assert "--time=12" in host.connection.launcher
+
+
+def test_check_refuses_a_place_that_it_cannot_write_to(
+    configured: Configured, hook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda place, how: place != tmp_path / "metrics")
+    done = nightly(configured(**hook), "--check")
+    assert done.returncode == 4
+    assert f"textfile_dir: {tmp_path}/metrics" in done.stderr
+
+
+def test_a_test_message_reaches_everyone(
+    configured: Configured, hook: dict[str, Any], listener: Listener
+) -> None:
+    assert nightly(configured(**hook), "--test-message").returncode == 0
+    assert [body["event"] for _, _, body in listener.heard] == ["test"]
+    listener.answers = [404]
+    assert nightly(configured(**hook), "--test-message").returncode == 1
+
+
+def test_old_reports_are_removed_and_nothing_else_is(
+    configured: Configured, hook: dict[str, Any]
+) -> None:
+    path = configured(**hook)
+    reports = path.parent / "reports"
+    for name in ("2020-01-01T03-00-00Z", "2020-01-01T03-00-00Z-1", "2020-notes"):
+        (reports / name).mkdir(parents=True)
+    nightly(path)
+    assert [each.name for each in reports.glob("2020*")] == ["2020-notes"]

@@ -1,0 +1,184 @@
+"""Artifacts come into the cache whole and checked, or not at all, each once."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.plugins.conftest import Run, load, sha256
+
+CONTENT = b"a runfile's content " * 5000
+NAME = "cuda_11.8.0_linux.run"
+
+
+class Mirror(BaseHTTPRequestHandler):
+    """Serves CONTENT, continues where asked, and notes what was asked of it."""
+
+    breaks_off_at: ClassVar[int | None] = None
+    content: ClassVar[bytes] = CONTENT
+    encoding: ClassVar[str] = "identity"
+    asked: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        type(self).asked.append(wanted)
+        start = int(wanted.split("=")[1].rstrip("-")) if wanted else 0
+        if wanted and start >= len(self.content):
+            self.send_error(416)
+            return
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(len(self.content) - start))
+        self.send_header("Content-Encoding", self.encoding)
+        self.end_headers()
+        self.wfile.write(self.content[start : self.breaks_off_at])
+
+    def log_message(self, *_: Any) -> None:
+        """Stay silent."""
+
+
+@pytest.fixture
+def mirror() -> Iterator[str]:
+    Mirror.asked, Mirror.breaks_off_at = [], None
+    Mirror.content, Mirror.encoding = CONTENT, "identity"
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/{NAME}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> dict[str, Any]:
+    """What every call says: the file, its checksum, the cache."""
+    original = tmp_path / "original"
+    original.write_bytes(CONTENT)
+    return {"file": NAME, "checksum": sha256(original), "cache": tmp_path / "cache"}
+
+
+def test_a_download_lands_in_the_cache_under_its_name(
+    run: Run, declared: dict[str, Any], mirror: str
+) -> None:
+    answer = run(load("gpu_artifact"), url=mirror, **declared)
+    assert answer["changed"]
+    assert Path(answer["path"]).read_bytes() == CONTENT
+    assert not list(declared["cache"].glob("*.partial"))
+
+
+def test_what_is_cached_is_not_asked_for_again(
+    run: Run, declared: dict[str, Any], mirror: str
+) -> None:
+    run(load("gpu_artifact"), url=mirror, **declared)
+    assert not run(load("gpu_artifact"), url=mirror, **declared)["changed"]
+    assert len(Mirror.asked) == 1
+
+
+def test_a_download_that_was_cut_off_is_continued(
+    run: Run, declared: dict[str, Any], mirror: str
+) -> None:
+    declared["cache"].mkdir()
+    (declared["cache"] / f"{NAME}.partial").write_bytes(CONTENT[:1234])
+    answer = run(load("gpu_artifact"), url=mirror, **declared)
+    assert Path(answer["path"]).read_bytes() == CONTENT
+    assert Mirror.asked == ["bytes=1234-"]
+
+
+def test_a_download_that_was_whole_but_not_renamed_is_taken(
+    run: Run, declared: dict[str, Any], mirror: str
+) -> None:
+    declared["cache"].mkdir()
+    (declared["cache"] / f"{NAME}.partial").write_bytes(CONTENT)
+    assert Path(run(load("gpu_artifact"), url=mirror, **declared)["path"]).read_bytes() == CONTENT
+
+
+def test_a_connection_that_breaks_off_is_told_as_such_and_continued(
+    run: Run, declared: dict[str, Any], mirror: str
+) -> None:
+    Mirror.breaks_off_at = 5000
+    answer = run(load("gpu_artifact"), url=mirror, **declared)
+    assert answer["failed"]
+    assert "broke off" in answer["msg"]
+    Mirror.breaks_off_at = None
+    answer = run(load("gpu_artifact"), url=mirror, **declared)
+    assert Path(answer["path"]).read_bytes() == CONTENT
+    assert Mirror.asked == [None, "bytes=5000-"]
+
+
+def test_an_archive_that_a_server_calls_encoded_stays_as_it_is(
+    run: Run, declared: dict[str, Any], mirror: str, tmp_path: Path
+) -> None:
+    Mirror.content, Mirror.encoding = gzip.compress(CONTENT), "gzip"
+    (tmp_path / "archive").write_bytes(Mirror.content)
+    declared["checksum"] = sha256(tmp_path / "archive")
+    answer = run(load("gpu_artifact"), url=mirror, **declared)
+    assert Path(answer["path"]).read_bytes() == Mirror.content
+
+
+def test_a_relative_directory_is_refused(run: Run, declared: dict[str, Any]) -> None:
+    answer = run(load("gpu_artifact"), source="here", **declared)
+    assert answer["failed"]
+    assert "absolute path" in answer["msg"]
+
+
+def test_a_wrong_checksum_names_both_sides_and_keeps_nothing(
+    run: Run, declared: dict[str, Any], mirror: str
+) -> None:
+    declared["checksum"] = "sha256:" + "0" * 64
+    answer = run(load("gpu_artifact"), url=mirror, **declared)
+    assert answer["failed"]
+    assert "0" * 64 in answer["msg"]
+    assert "gpu_artifacts" in answer["msg"]
+    assert not [path for path in declared["cache"].glob("cuda*") if path.is_file()]
+
+
+def test_an_unreachable_site_names_the_way_out(run: Run, declared: dict[str, Any]) -> None:
+    answer = run(load("gpu_artifact"), url="http://127.0.0.1:9/nothing", **declared)
+    assert answer["failed"]
+    assert "cannot be reached" in answer["msg"]
+    assert "gpu_artifacts_source" in answer["msg"]
+
+
+def test_a_file_behind_a_login_is_not_tried(
+    run: Run, declared: dict[str, Any], mirror: str
+) -> None:
+    answer = run(load("gpu_artifact"), url=mirror, login_required=True, **declared)
+    assert answer["failed"]
+    assert "login" in answer["msg"]
+    assert Mirror.asked == []
+
+
+def test_a_directory_is_used_in_place(run: Run, declared: dict[str, Any], tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / NAME).write_bytes(CONTENT)
+    answer = run(load("gpu_artifact"), source=source, **declared)
+    assert (answer["changed"], answer["path"]) == (False, str(source / NAME))
+
+
+def test_a_directory_that_lacks_the_file_says_where_to_get_it(
+    run: Run, declared: dict[str, Any], tmp_path: Path
+) -> None:
+    answer = run(load("gpu_artifact"), source=tmp_path, url="https://example.org/x", **declared)
+    assert answer["failed"]
+    assert "https://example.org/x" in answer["msg"]
+
+
+def test_a_file_that_changed_after_it_was_checked_is_checked_again(
+    run: Run, declared: dict[str, Any], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / NAME).write_bytes(CONTENT)
+    run(load("gpu_artifact"), source=source, **declared)
+    (source / NAME).write_bytes(CONTENT[:-1] + b"?")
+    assert run(load("gpu_artifact"), source=source, **declared)["failed"]
+
+
+def test_check_mode_downloads_nothing(run: Run, declared: dict[str, Any], mirror: str) -> None:
+    assert run(load("gpu_artifact"), check=True, url=mirror, **declared)["changed"]
+    assert Mirror.asked == []

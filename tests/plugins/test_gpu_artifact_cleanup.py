@@ -1,0 +1,54 @@
+"""What was brought to a host is taken away again, and nothing else."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugins.conftest import Run, load
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory of artifacts, and a cache beside it."""
+    for name in ("artifacts/run", "artifacts/tar", "cache/x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def clear(run: Run, place: Path, check: bool = False) -> dict[str, Any]:
+    """Run the module."""
+    return run(
+        load("gpu_artifact_cleanup"), check, directory=place / "artifacts", files=["run", "tar"],
+        caches=[str(place / "cache")], state_dir=place / "state",
+    )
+
+
+def test_files_caches_and_the_empty_directory_go(run: Run, place: Path) -> None:
+    assert clear(run, place)["changed"]
+    assert not (place / "artifacts").exists()
+    assert not (place / "cache").exists()
+    assert not clear(run, place)["changed"]
+
+
+def test_what_else_lies_there_stays(run: Run, place: Path) -> None:
+    (place / "artifacts" / "theirs").write_text("precious")
+    clear(run, place)
+    assert [path.name for path in (place / "artifacts").iterdir()] == ["theirs"]
+
+
+def test_check_mode_removes_nothing(run: Run, place: Path) -> None:
+    assert clear(run, place, check=True)["changed"]
+    assert (place / "artifacts" / "run").exists()
+
+
+def test_nothing_is_taken_from_an_installation_at_work(run: Run, place: Path) -> None:
+    (place / "state").mkdir()
+    with (place / "state" / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert not clear(run, place)["changed"]
+    assert (place / "artifacts" / "run").exists()

@@ -1,0 +1,145 @@
+"""The driver's packages: what pins and excludes them, and what a transaction must not do.
+
+The transactions themselves run on a lab host: tests/acceptance/test_driver_failures.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.plugins.conftest import load
+
+MODULE = load("gpu_driver_packages")
+MODULES = load("gpu_driver_modules")
+PACKAGES = {"libcuda1": "535.261.03-1", "nvidia-smi": "535.261.03-1", "nvidia-modprobe": "535.1-1"}
+
+
+def test_packages_are_pinned_to_their_versions() -> None:
+    assert MODULE.pins(PACKAGES).count("Pin-Priority: 1001") == 2
+    assert "Package: libcuda1 nvidia-smi\nPin: version 535.261.03-1\n" in MODULE.pins(PACKAGES)
+
+
+def test_each_package_is_excluded_by_its_whole_name() -> None:
+    text = MODULE.exclusions({"libstdc++6-nvidia": "1", "nvidia-smi": "1"})
+    assert r'"^libstdc\+\+6-nvidia$";' in text
+    assert '"^nvidia-smi$";' in text
+
+
+def test_a_transaction_prefers_the_branch_to_the_repositorys_own_choice() -> None:
+    assert "Pin: release o=Debian\nPin-Priority: 1001" in MODULE.transaction_pins(
+        "release o=Debian", None
+    )
+    exact = MODULE.transaction_pins("origin x", "570.")
+    assert exact.index("Pin: version 570.*") < exact.index("Pin: origin x")
+
+
+@pytest.mark.parametrize(
+    ("packages", "other"),
+    [
+        ({"libcuda1": "535.261.03-1"}, []),
+        ({"libcuda1": "470.256.02-2", "nvidia-smi": "535.261.03-1"}, ["libcuda1"]),
+        # These have versions of their own.
+        ({"nvidia-modprobe": "570.133.07-1", "nvidia-persistenced": "470.103.01-2"}, []),
+        ({"nvidia-support": "20220217+3~deb12u1"}, []),
+    ],
+)
+def test_packages_of_another_branch_are_told(packages: dict[str, str], other: list[str]) -> None:
+    assert MODULE.other_branch(packages, "535") == other
+
+
+@pytest.mark.parametrize(
+    ("installs", "removes", "told"),
+    [
+        ({"linux-image-6.1.0-50-amd64": {}}, [], "install, change or remove a kernel"),
+        ({}, ["linux-modules-6.8.0-31-generic"], "install, change or remove a kernel"),
+        ({}, ["libcuda1", "theirs"], "not the driver's: theirs"),
+    ],
+)
+def test_harm_is_refused(installs: dict[str, Any], removes: list[str], told: str) -> None:
+    with pytest.raises(MODULE.StateError, match=told):
+        MODULE.refuse_harm(installs, removes)
+
+
+def test_what_belongs_to_the_driver_may_go() -> None:
+    headers = {"linux-headers-6.1.0-50-amd64": {}, "linux-modules-nvidia-535-server-generic": {}}
+    MODULE.refuse_harm(headers, ["libcuda1", "glx-alternative-nvidia", "nvidia-kernel-dkms"])
+
+
+@pytest.mark.parametrize(
+    ("modules", "wrong"),
+    [
+        ([], "has no module of the driver"),
+        ([("535.261.03", "NVIDIA")], None),
+        ([("470.256.02", "NVIDIA")], "has the module of 470.256.02"),
+        ([("535.261.03", "Dual MIT/GPL")], "has the open module"),
+        ([("535.261.03", None)], None),
+    ],
+)
+def test_a_kernels_module_is_judged(modules: list[tuple[str, str]], wrong: str | None) -> None:
+    rows = [{"name": "nvidia", "version": own, "license": word} for own, word in modules]
+    declared = SimpleNamespace(params={"version": "535.261.03", "flavour": "proprietary"})
+    assert MODULES.Modules.wrong(declared, {"modules": rows}) == wrong
+
+
+@pytest.mark.parametrize(
+    ("version", "image", "judged"),
+    [
+        ("6.1", True, True),
+        ("6.0", False, False),
+        ("5.9", False, True),
+        ("0-rescue-abc", True, False),
+    ],
+)
+def test_only_kernels_that_start_the_host_get_modules(
+    version: str, image: bool, judged: bool
+) -> None:
+    assert MODULES.is_judged({"version": version, "image": image}, "5.9") is judged
+
+
+@pytest.mark.parametrize(
+    ("known", "address", "listed"),
+    [
+        ("http://deb.debian.org/debian/\n", "https://mirror.example/nvidia", False),
+        (
+            "http://a/\nhttps://me:secret@mirror.example/nvidia/\n",
+            "https://mirror.example/nvidia",
+            True,
+        ),
+        ("http://deb.debian.org/debian/\n", None, True),
+        ("", None, False),
+    ],
+)
+def test_check_mode_judges_only_by_lists_that_are_there(
+    known: str, address: str | None, listed: bool
+) -> None:
+    declared = SimpleNamespace(
+        params={"repository": {"uri": address} if address else None},
+        apt=SimpleNamespace(run=lambda *words: (0, known)),
+    )
+    assert MODULE.Driver.listed(declared) is listed
+
+
+def test_a_small_file_that_somebody_touched_is_written_again(tmp_path: Path) -> None:
+    """Else each night would find it changed, and no run would end that."""
+    place = tmp_path / "pins"
+    place.write_text("ours")
+    place.chmod(0o644)
+    assert not MODULE.differs(place, "ours")
+    kept = [{"path": str(place)[1:], "type": "file", "size": 4, "mtime": 1, "mode": "0644"}]
+    known = {"branch": "535", "module": "open", "source": "distro", "packages": {}}
+    driver = SimpleNamespace(
+        receipt={**known, "manifest": kept},
+        installation=SimpleNamespace(half_done=False),
+        params={**known, "flavour": "open", "version": None, "packages": [], "helpers": []},
+        headers=lambda rows: [],
+        there=lambda rows: {},
+        unheld=lambda rows: [],
+    )
+    assert MODULE.Driver.lacking(driver, {}) == [f"{place} has changed (mtime)"]
+    place.chmod(0o666)
+    assert MODULE.differs(place, "ours")
+    assert MODULE.differs(tmp_path / "none", "ours")

@@ -1,0 +1,186 @@
+"""Reloading the kernel modules: in order, with the daemons stopped, and holders named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpufleet.probe.probe import Host
+from tests.plugins.conftest import Run, load, tree
+
+OLD, NEW = "535.261.03", "550.163.01"
+VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Jan 1 00:00:00 UTC 2026\n"
+# As the kernel has them: name, size, count, which others use it.
+LOADED = {"nvidia_drm": "-", "nvidia_uvm": "-", "nvidia_modeset": "nvidia_drm,",
+          "nvidia": "nvidia_uvm,nvidia_modeset,", "ext4": "-"}  # fmt: skip
+
+
+class Machine:
+    """A host's /proc, and the programs that change it."""
+
+    def __init__(self, root: Path, module: ModuleType, run: Run) -> None:
+        self.root, self.module, self.answer = root, module, run
+        self.proc, self.state = root / "proc", root / "state"
+        (self.proc / "driver/nvidia").mkdir(parents=True)
+        (root / "dev").mkdir()
+        (root / "dev/nvidia0").touch()
+        self.used: dict[str, str] = {}
+        self.units = {"nvidia-persistenced": "is-active", "nvidia-fabricmanager": "is-enabled"}
+        self.dead: set[str] = set()
+        self.on_disk, self.said = NEW, ""
+        self.ran: list[str] = []
+
+    def load(self, version: str | None, used: dict[str, str]) -> None:
+        """What is loaded."""
+        self.used = used
+        rows = [f"{name} 1 0 {by} Live 0x0\n" for name, by in used.items()]
+        (self.proc / "modules").write_text("".join(rows))
+        file = self.proc / "driver/nvidia/version"
+        file.write_text(VERSION.format(version)) if version else file.unlink(missing_ok=True)
+
+    def hold(self, pid: int, command: str, unit: str = "session-1.scope") -> None:
+        """A process with a node of the GPU open."""
+        home = self.proc / str(pid)
+        (home / "fd").mkdir(parents=True)
+        (home / "fd/3").symlink_to("/dev/nvidia0")
+        (home / "comm").write_text(f"{command}\n")
+        (home / "cgroup").write_text(f"0::/system.slice/{unit}\n")
+
+    def command(self, words: list[str]) -> tuple[int, str, str]:
+        """What the programs do."""
+        if words[0] == "systemctl":
+            if words[1] == "--quiet":
+                return int(self.units.get(words[3]) != words[2]), "", ""
+            if words[1] == "stop":
+                shutil.rmtree(self.proc / "5", ignore_errors=True)
+            if words[1] == "start" and words[2] in self.dead:
+                return 1, "", "control process exited"
+        elif self.said:
+            return 1, "", self.said
+        elif words[0] == "rmmod":
+            assert self.used[words[1]] == "-", f"{words[1]} is in use"
+            rest = {name: by for name, by in self.used.items() if name != words[1]}
+            without = {n: by.replace(f"{words[1]},", "") or "-" for n, by in rest.items()}
+            self.load(OLD if "nvidia" in rest else None, without)
+        elif words[1] not in self.used:
+            self.load(self.on_disk, {**self.used, words[1]: "-"})
+        self.ran.append(" ".join(words))
+        return 0, "", ""
+
+    def reload(self, check: bool = False) -> dict[str, Any]:
+        """Run the module."""
+        return self.answer(self.module, check, version=NEW, state_dir=self.state)
+
+    @property
+    def marker(self) -> Any:
+        """The marker of a pending restart."""
+        file = self.state / "reboot-pending.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+
+@pytest.fixture
+def machine(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    module = load("gpu_driver_reload")
+    made = Machine(tmp_path, module, run)
+    monkeypatch.setattr(module, "HOST", Host({"root": str(tmp_path)}))
+    monkeypatch.setattr(
+        module.AnsibleModule, "run_command", lambda _self, words: made.command(words)
+    )
+    made.load(OLD, LOADED)
+    return made
+
+
+def test_modules_go_before_those_that_they_use_and_come_back(machine: Machine) -> None:
+    answer = machine.reload()
+    assert answer["changed"]
+    assert answer["loaded"] == OLD
+    assert [words for words in machine.ran if words.startswith("rmmod")] == [
+        "rmmod nvidia_drm", "rmmod nvidia_uvm", "rmmod nvidia_modeset", "rmmod nvidia",
+    ]  # fmt: skip
+    assert set(machine.used) == set(LOADED)
+    assert machine.module.loaded() == NEW
+
+
+def test_what_is_loaded_already_is_left_alone(machine: Machine) -> None:
+    machine.load(NEW, LOADED)
+    assert not machine.reload()["changed"]
+    assert machine.ran == []
+
+
+def test_a_host_without_modules_gets_them(machine: Machine) -> None:
+    machine.load(None, {})
+    assert machine.reload()["changed"]
+    assert [words for words in machine.ran if "mod" in words] == [
+        "modprobe nvidia", "modprobe nvidia_uvm",
+    ]  # fmt: skip
+
+
+def test_the_driver_s_own_daemons_are_stopped_and_started(machine: Machine) -> None:
+    machine.hold(5, "nvidia-persiste", "nvidia-persistenced.service")
+    assert machine.reload()["changed"]
+    assert machine.ran[0] == "systemctl stop nvidia-persistenced"
+    assert machine.ran[-1] == "systemctl start nvidia-persistenced"
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_holder_is_named_and_nothing_is_touched(machine: Machine, check: bool) -> None:
+    machine.hold(5, "nvidia-persiste", "nvidia-persistenced.service")
+    machine.hold(77, "python")
+    answer = machine.reload(check)
+    assert answer["failed"]
+    assert "held by python (pid 77 of " in answer["msg"]
+    assert "persiste" not in answer["msg"]
+    assert machine.ran == []
+    assert machine.marker is None
+
+
+def test_another_module_that_uses_them_is_named(machine: Machine) -> None:
+    machine.load(OLD, {"nvidia": "gdrdrv,", "gdrdrv": "-"})
+    assert "other kernel modules use them: gdrdrv" in machine.reload()["msg"]
+    assert machine.ran == []
+    assert machine.marker["failed"]["said"] == "other kernel modules use them: gdrdrv"
+
+
+def test_what_loading_said_is_kept_and_the_daemons_run_again(machine: Machine) -> None:
+    machine.said = "could not insert 'nvidia': No such device"
+    machine.hold(5, "nvidia-persiste", "nvidia-persistenced.service")
+    answer = machine.reload()
+    assert "No such device" in answer["msg"]
+    assert machine.ran == [
+        "systemctl stop nvidia-persistenced",
+        "systemctl start nvidia-fabricmanager",
+        "systemctl start nvidia-persistenced",
+    ]
+    assert machine.marker["failed"]["boot_id"]
+    assert not machine.marker["tried"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "failed"), [("nvidia-persistenced", True), ("nvidia-fabricmanager", False)]
+)
+def test_a_daemon_that_ran_before_must_run_again(
+    machine: Machine, unit: str, failed: bool
+) -> None:
+    machine.dead = {unit}
+    answer = machine.reload()
+    assert bool(answer.get("failed")) == failed
+    assert (f"{unit} ran before and cannot be started" in answer.get("msg", "")) == failed
+    assert machine.module.loaded() == NEW
+
+
+def test_modules_of_another_version_than_wanted_are_no_success(machine: Machine) -> None:
+    machine.on_disk = OLD
+    assert f"modprobe loaded {OLD}, wanted is {NEW}" in machine.reload()["msg"]
+
+
+def test_check_mode_changes_nothing_and_shows_both_versions(machine: Machine) -> None:
+    before = tree(machine.root)
+    answer = machine.reload(check=True)
+    assert answer["changed"]
+    assert (OLD in answer["diff"]["before"], NEW in answer["diff"]["after"]) == (True, True)
+    assert tree(machine.root) == before

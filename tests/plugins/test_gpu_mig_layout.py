@@ -1,0 +1,144 @@
+"""MIG layouts, against a stand-in for nvidia-smi that keeps the GPUs' state in a file, and records
+how it was called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugins.conftest import Run, load
+
+SMI = """#!{python}
+import json, sys
+from pathlib import Path
+place = Path({place!r})
+gpus, words = json.loads(place.read_text()), sys.argv[1:]
+with Path(str(place) + ".calls").open("a") as stream:
+    stream.write(" ".join(words) + "\\n")
+if words == ["-L"]:
+    for index, gpu in enumerate(gpus):
+        print(f"GPU {{index}}: Stand-in (UUID: GPU-{{index}})")
+        for at, name in enumerate(gpu["instances"]):
+            print(f"  MIG {{name}}     Device  {{at}}: (UUID: MIG-{{at}})")
+elif words[0].startswith("--query-gpu"):
+    for index, gpu in enumerate(gpus):
+        print(f"{{index}}, {{gpu['mode']}}")
+else:
+    gpu = gpus[int(words[words.index("-i") + 1])]
+    if gpu.get("busy") and ("-dci" in words or "-mig" in words):
+        sys.exit("In use by another client")
+    if "-mig" in words:
+        gpu["mode"] = "Enabled" if words[-1] == "1" else "Disabled"
+    elif "-lci" in words or "-lgi" in words:
+        print("\\n".join(gpu["instances"]) or "No instances found: Not Found")
+    elif "-dgi" in words:
+        gpu["instances"] = []
+    elif "-cgi" in words:
+        gpu["instances"] = words[words.index("-cgi") + 1].split(",")
+    place.write_text(json.dumps(gpus))
+"""
+
+
+class Cards:
+    """The stand-in's GPUs, and the module on them."""
+
+    def __init__(self, root: Path, run: Run) -> None:
+        self.place, self.run = root / "gpus.json", run
+
+    def have(self, *gpus: dict[str, Any]) -> None:
+        self.place.write_text(json.dumps(gpus))
+
+    def split(self, layout: dict[str, list[str]], check: bool = False) -> dict[str, Any]:
+        self.calls_file.unlink(missing_ok=True)
+        return self.run(load("gpu_mig_layout"), check, layout=layout)
+
+    @property
+    def calls_file(self) -> Path:
+        return self.place.with_name("gpus.json.calls")
+
+    @property
+    def changes(self) -> list[str]:
+        """The calls that change something."""
+        asked = ("-L", "--query", "mig -i 0 -l", "mig -i 1 -l")
+        lines = self.calls_file.read_text().splitlines()
+        return [line for line in lines if not line.startswith(asked)]
+
+    @property
+    def state(self) -> list[tuple[str, list[str]]]:
+        return [(gpu["mode"], gpu["instances"]) for gpu in json.loads(self.place.read_text())]
+
+
+@pytest.fixture
+def cards(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Cards:
+    import sys  # noqa: PLC0415
+
+    made = Cards(tmp_path, run)
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI.format(python=sys.executable, place=str(made.place)))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return made
+
+
+HALVES = ["3g.40gb", "3g.40gb"]
+
+
+def gpu(mode: str = "Disabled", instances: list[str] | None = None, **more: Any) -> dict[str, Any]:
+    return {"mode": mode, "instances": instances or [], **more}
+
+
+def test_mig_is_switched_on_and_instances_made(cards: Cards) -> None:
+    cards.have(gpu(), gpu())
+    assert cards.split({"all": HALVES})["gpus"] == [0, 1]
+    assert cards.state == [("Enabled", HALVES)] * 2
+    assert cards.changes[:2] == ["-i 0 -mig 1", "mig -i 0 -cgi 3g.40gb,3g.40gb -C"]
+
+
+def test_a_second_run_changes_nothing(cards: Cards) -> None:
+    cards.have(gpu("Enabled", HALVES))
+    assert not cards.split({"all": HALVES})["changed"]
+    assert cards.changes == []
+
+
+def test_other_instances_are_removed_first(cards: Cards) -> None:
+    cards.have(gpu("Enabled", ["7g.80gb"]))
+    cards.split({"0": HALVES})
+    assert cards.changes == ["mig -i 0 -dci", "mig -i 0 -dgi", "mig -i 0 -cgi 3g.40gb,3g.40gb -C"]
+    assert cards.state == [("Enabled", HALVES)]
+
+
+def test_none_switches_mig_off(cards: Cards) -> None:
+    cards.have(gpu("Enabled", HALVES))
+    cards.split({"all": []})
+    assert cards.state == [("Disabled", [])]
+
+
+def test_a_gpu_of_which_nothing_is_said_is_left_alone(cards: Cards) -> None:
+    cards.have(gpu("Enabled", ["7g.80gb"]), gpu())
+    assert cards.split({"1": HALVES})["gpus"] == [1]
+    assert cards.state[0] == ("Enabled", ["7g.80gb"])
+
+
+def test_check_mode_changes_nothing(cards: Cards) -> None:
+    cards.have(gpu())
+    answer = cards.split({"all": HALVES}, check=True)
+    assert answer["changed"]
+    assert answer["diff"]["after"] == "GPU 0: 3g.40gb, 3g.40gb\n"
+    assert cards.changes == []
+
+
+def test_a_gpu_in_use_is_told(cards: Cards) -> None:
+    cards.have(gpu("Enabled", ["7g.80gb"], busy=True))
+    answer = cards.split({"all": HALVES})
+    assert answer["failed"]
+    assert "In use by another client" in answer["msg"]
+    assert cards.state == [("Enabled", ["7g.80gb"])]
+
+
+def test_a_gpu_without_mig_is_refused(cards: Cards) -> None:
+    cards.have(gpu("[N/A]"))
+    assert "does not know MIG" in cards.split({"all": HALVES})["msg"]
+    assert cards.changes == []

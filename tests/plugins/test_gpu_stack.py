@@ -1,0 +1,517 @@
+"""A stack's module and the binding: exact packages, the toolkit's own libraries, receipts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpufleet.probe.probe import Host, bound_to
+from gpufleet.resolver import resolve
+from tests.plugins.conftest import Run, load, sha256
+from tests.support.elf_file import shared_library
+
+ROOT = Path(__file__).resolve().parents[2]
+BINDING = ROOT / "roles" / "tensorflow_gpu" / "files" / "_gpufleet_binding.py"
+
+SONAME = "libcudart.so.11.0"
+
+# uv, reduced to what the module asks of it: an environment, and "installed" packages.
+UV = """#!/bin/sh
+echo "$@" >>{calls}
+{fails}
+for word; do last=$word; done
+case $1 in
+venv) {python} -m venv --without-pip "$last" ;;
+pip) site=$(echo {venv}/lib/python3*/site-packages)
+  if [ "$2" = uninstall ]; then rm -r "$site/$last"-* "$site/native.so"; exit; fi
+  printf whole >"$site/native.so"
+  grep '==' "$last" | sed 's/==/ /; s/ *\\\\$//' | while read -r name version; do
+    rm -rf "$site/$name"-*
+    mkdir -p "$site/$name-$version.dist-info"
+    printf 'Name: %s\\nVersion: %s\\n' "$name" "$version" \\
+      >"$site/$name-$version.dist-info/METADATA"
+    echo "native.so,sha256=x,5" >"$site/$name-$version.dist-info/RECORD"
+  done ;;
+esac
+"""
+
+# What stands for the environment's own interpreter: it notes what `-m pip` is called with, and
+# installs packages that are nothing but their metadata.
+PIP = """#!/bin/sh
+if [ "$2" != pip ]; then exec {python} "$@"; fi
+for last; do :; done
+echo "$@" >>{calls}; cat "$last" >>{calls}; echo -- >>{calls}
+site=$(echo {venv}/lib/python3*/site-packages)
+grep -o '^[a-z]*==[0-9.]*' "$last" | while IFS== read -r name _ version; do
+  info="$site/$name-$version.dist-info"
+  mkdir -p "$info"
+  printf 'Name: %s\\nVersion: %s\\n\\n' "$name" "$version" >"$info/METADATA"
+done
+"""
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+class Bench:
+    """A stack's place, its lock, a toolkit's libraries, and a stand-in for uv."""
+
+    def __init__(self, root: Path, module: ModuleType, run: Run) -> None:
+        self.root, self.module, self.run = root, module, run
+        self.venv, self.state, self.calls = root / "stack", root / "state", root / "calls"
+        self.lock, self.uv = root / "stack.lock", root / "uv"
+        self.lib = root / "cuda" / "lib64"
+        self.lib.mkdir(parents=True)
+        self.write()
+
+    def write(self, version: str = "2.13.1", fails: str = "") -> None:
+        """Write lock and uv."""
+        self.lock.write_text(f"tensorflow=={version} \\\n    --hash=sha256:00\nnumpy==1.24.3\n")
+        self.uv.write_text(
+            UV.format(calls=self.calls, fails=fails, python=sys.executable, venv=self.venv)
+        )
+        self.uv.chmod(0o755)
+
+    def install(self, check: bool = False, **more: Any) -> dict[str, Any]:
+        """Run the module."""
+        arguments = {
+            "name": "tensorflow-2.13.1",
+            "distribution": "tensorflow",
+            "version": "2.13.1",
+            "venv": self.venv,
+            "python": VERSION,
+            "interpreter": sys.executable,
+            "uv": self.uv,
+            "lock": self.lock,
+            "lock_sha256": sha256(self.lock).partition(":")[2],
+            "binding": BINDING.read_text(),
+            "activation": self.root / "variables.sh",
+            "cache": self.root / "cache",
+            "state_dir": self.state,
+        }
+        return self.run(self.module, check, **{**arguments, **more})
+
+    def receipt(self) -> dict[str, Any]:
+        """The stack's receipt."""
+        document: dict[str, Any] = json.loads(
+            (self.state / "receipts" / "stack-tensorflow-2.13.1.json").read_text()
+        )
+        return document
+
+    def site(self) -> Path:
+        """The environment's packages."""
+        return next(self.venv.glob("lib/python3*/site-packages"))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, run: Run) -> Bench:
+    return Bench(tmp_path, load("gpu_stack"), run)
+
+
+def test_installs_what_the_lock_lists_and_says_so_in_the_receipt(bench: Bench) -> None:
+    answer = bench.install()
+    assert (answer["changed"], answer["state"]) == (True, "absent")
+    assert bench.receipt()["packages"] == {"tensorflow": "2.13.1", "numpy": "1.24.3"}
+    assert bench.receipt()["lock_sha256"] == sha256(bench.lock).partition(":")[2]
+    assert not (bench.root / "cache").exists()
+
+
+SESSION = """
+old=$(env | sort)
+. {venv}/bin/activate
+echo "$TF_CPP_MIN_LOG_LEVEL $TF_FORCE_GPU_ALLOW_GROWTH $(command -v python)"
+. {venv}/bin/activate
+deactivate
+test "$old" = "$(env | sort)" || {{ echo "$old" >&2; env | sort >&2; exit 1; }}
+set | grep -i gpufleet | grep -v "^old=" || echo "nothing is left"
+"""
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+@pytest.mark.parametrize("before", [{}, {"TF_CPP_MIN_LOG_LEVEL": "3 'quoted'"}])
+def test_activation_sets_the_variables_and_puts_back_what_was_there(
+    bench: Bench, shell: str, before: dict[str, str]
+) -> None:
+    bench.install()
+    given = {"TF_CPP_MIN_LOG_LEVEL": "1", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    wishes = {"gpu_stacks": [{"tensorflow": "2.13.1", "environment": given}]}
+    text = next(row["text"] for row in resolve(wishes)["environment"] if "leave ()" in row["text"])
+    (bench.root / "variables.sh").write_text(text)
+    done = subprocess.run(
+        [shell, "-e"],
+        input=SESSION.format(venv=bench.venv),
+        env={"PATH": "/usr/bin:/bin", "VIRTUAL_ENV_DISABLE_PROMPT": "1", "_": "", **before},
+        capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"1 true {bench.venv}/bin/python\nnothing is left\n"
+
+
+def test_activation_needs_no_variables(bench: Bench) -> None:
+    bench.install()
+    words = ["dash", "-e", "-c", f". {bench.venv}/bin/activate; deactivate; echo well"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "well\n"
+
+
+def test_a_stack_of_before_learns_to_read_its_variables(bench: Bench) -> None:
+    bench.install(activation=bench.root / "elsewhere.sh")
+    answer = bench.install()
+    assert "activation is" in answer["because"]
+    assert not bench.install()["changed"]
+    script = (bench.venv / "bin" / "activate").read_text()
+    assert str(bench.root / "variables.sh") in script
+    assert "elsewhere" not in script
+
+
+def test_insists_on_hashes(bench: Bench) -> None:
+    bench.install()
+    assert "pip install --no-deps --require-hashes" in bench.calls.read_text()
+
+
+@pytest.mark.parametrize(
+    ("wheelhouse", "words"),
+    [
+        ("http://m.example.org:8090/wheels", " --trusted-host m.example.org -r"),
+        ("https://m.example.org/wheels", " -r"),
+    ],
+)
+def test_a_wheelhouse_is_the_only_place_that_is_asked(
+    bench: Bench, wheelhouse: str, words: str
+) -> None:
+    bench.install(wheelhouse=wheelhouse)
+    assert f"--no-index --find-links {wheelhouse}{words}" in bench.calls.read_text()
+
+
+def test_a_wheelhouse_that_is_not_there_is_told_before_anything_is_begun(bench: Bench) -> None:
+    answer = bench.install(wheelhouse="/no/such/place")
+    assert answer["failed"]
+    assert "gpu_wheelhouse is /no/such/place" in answer["msg"]
+    assert not bench.venv.exists()
+    assert not list(bench.state.glob("journal/*"))
+
+
+def test_a_second_run_changes_nothing_and_calls_nothing(bench: Bench) -> None:
+    bench.install()
+    bench.calls.unlink()
+    assert not bench.install()["changed"]
+    assert not bench.calls.exists()
+
+
+def test_what_only_an_earlier_lock_listed_is_taken_away(bench: Bench) -> None:
+    bench.install()
+    bench.lock.write_text("tensorflow==2.13.1\n")
+    bench.install()
+    assert not list(bench.site().glob("numpy-*"))
+    assert bench.receipt()["packages"] == {"tensorflow": "2.13.1"}
+    assert not bench.install()["changed"]
+
+
+def test_somebody_s_pip_install_is_undone(bench: Bench) -> None:
+    bench.install()
+    metadata = bench.site() / "tensorflow-2.13.1.dist-info" / "METADATA"
+    metadata.write_text("Name: tensorflow\nVersion: 2.14.0\n")
+    answer = bench.install()
+    assert "tensorflow 2.14.0 (lock: 2.13.1)" in answer["because"]
+    assert not bench.install()["changed"]
+
+
+def test_what_people_installed_beside_the_lock_is_theirs(bench: Bench) -> None:
+    bench.install()
+    extra = bench.site() / "extra-1.0.dist-info"
+    extra.mkdir()
+    (extra / "METADATA").write_text("Name: extra\nVersion: 1.0\n")
+    assert not bench.install()["changed"]
+    bench.write()
+    bench.lock.write_text(bench.lock.read_text() + "six==1.16.0\n")
+    assert bench.install()["changed"]
+    assert extra.exists()
+    assert set(bench.receipt()["packages"]) == {"numpy", "six", "tensorflow"}
+
+
+def test_a_damaged_library_of_a_package_is_installed_again(bench: Bench) -> None:
+    bench.install()
+    (bench.site() / "native.so").write_text("cut")
+    answer = bench.install()
+    assert "native.so: size" in answer["because"]
+    assert "--reinstall" in bench.calls.read_text()
+    assert (bench.site() / "native.so").read_text() == "whole"
+
+
+def test_another_lock_is_installed(bench: Bench) -> None:
+    bench.install()
+    bench.lock.write_text("tensorflow==2.13.1\nnumpy==1.24.2\n")
+    assert bench.install()["changed"]
+    assert bench.receipt()["packages"]["numpy"] == "1.24.2"
+
+
+def test_after_a_killed_repair_metadata_is_not_believed(bench: Bench) -> None:
+    bench.install()
+    entry = {"fresh": False, "started": "2026-01-01T00:00:00Z", "state": "installing"}
+    (bench.state / "journal" / "stack-tensorflow-2.13.1.json").write_text(json.dumps(entry))
+    bench.calls.unlink()
+    assert bench.install()["state"] == "half-installed"
+    assert "--reinstall" in bench.calls.read_text()
+
+
+def test_an_environment_of_another_python_is_made_anew(bench: Bench) -> None:
+    bench.install()
+    receipt = bench.receipt()
+    path = bench.state / "receipts" / "stack-tensorflow-2.13.1.json"
+    path.write_text(json.dumps({**receipt, "python": "3.8.1"}))
+    (bench.venv / "old").write_text("")
+    answer = bench.install()
+    assert answer["because"] == f"made with Python 3.8.1, declared is {VERSION}"
+    assert not (bench.venv / "old").exists()
+
+
+def test_nothing_is_left_that_everybody_may_write(bench: Bench) -> None:
+    bench.write(fails=f"[ $1 = venv ] || touch {bench.venv}/.lock; chmod -f 666 {bench.venv}/.lock")
+    bench.install()
+    open_files = [
+        path for path in bench.venv.rglob("*")
+        if not path.is_symlink() and path.stat().st_mode & 0o022
+    ]
+    assert open_files == []
+
+
+def test_the_index_s_password_is_in_no_command(bench: Bench) -> None:
+    url = "https://user:secret@mirror.example.org/simple"
+    answer = bench.install(index_url=url)
+    assert "secret" not in bench.calls.read_text()
+    assert "secret" not in json.dumps(answer)
+
+
+def test_a_lock_without_the_release_is_refused(bench: Bench) -> None:
+    bench.write(version="2.12.0")
+    answer = bench.install()
+    assert answer["failed"]
+    assert "tensorflow 2.13.1 is not in " in answer["msg"]
+
+
+def test_an_environment_of_unknown_origin_is_refused(bench: Bench) -> None:
+    bench.venv.mkdir()
+    (bench.venv / "theirs").write_text("precious")
+    answer = bench.install()
+    assert answer["failed"]
+    assert "was not made by gpufleet" in answer["msg"]
+    assert (bench.venv / "theirs").exists()
+
+
+def test_a_failing_installer_is_quoted_and_the_next_run_starts_afresh(bench: Bench) -> None:
+    bench.write(fails='[ $1 = venv ] || { echo "no such index" >&2; exit 2; }')
+    answer = bench.install()
+    assert answer["failed"]
+    assert "no such index" in answer["msg"]
+    bench.write()
+    assert bench.install()["state"] == "half-installed"
+    assert not bench.install()["changed"]
+
+
+def test_a_python_that_is_not_there_is_named(bench: Bench) -> None:
+    answer = bench.install(python="3.99", interpreter=None)
+    assert answer["failed"]
+    assert "Python 3.99 is not on this host" in answer["msg"]
+    answer = bench.install(interpreter="/nowhere/bin/python3.9")
+    assert "/nowhere/bin/python3.9 is not on this host" in answer["msg"]
+
+
+def test_uv_brings_an_interpreter_into_its_directory(bench: Bench) -> None:
+    place = bench.root / "pythons"
+    made = place / f"cpython-{VERSION}.9-linux-x86_64-gnu" / "bin"
+    brings = f"mkdir -p {made}; ln -sf {sys.executable} {made}/python{VERSION}"
+    bench.write(fails=f'[ "$1" != python ] || {{ {brings}; exit; }}')
+    assert bench.install(interpreter=None, python_dir=place)["changed"]
+    calls = bench.calls.read_text().splitlines()
+    assert calls[0] == f"python install --install-dir {place} --no-bin {VERSION}"
+    assert f"--python {made}/python{VERSION}" in calls[1]
+
+
+def test_pip_of_the_lock_comes_first_for_an_interpreter_that_uv_does_not_know(
+    bench: Bench,
+) -> None:
+    python = bench.root / "python3"
+    python.write_text(
+        f"#!/bin/sh\n{sys.executable} -m venv --without-pip {bench.venv}\n"
+        f"cat >{bench.venv}/bin/python3-pip <<'E'\n"
+        + PIP.format(calls=bench.calls, python=sys.executable, venv=bench.venv)
+        + f"E\nchmod +x {bench.venv}/bin/python3-pip\n"
+        f"ln -sf python3-pip {bench.venv}/bin/python\n"
+    )
+    python.chmod(0o755)
+    bench.lock.write_text(
+        "tensorflow==2.13.1 \\\n    --hash=sha256:00\n"
+        "pip==21.3.1 \\\n    --hash=sha256:11 \\\n    --hash=sha256:22\nnumpy==1.24.3\n"
+    )
+    answer = bench.install(installer="pip", uv=None, interpreter=str(python))
+    assert answer["changed"], answer
+    first, second = bench.calls.read_text().split("--\n")[:2]
+    assert first.split("\n", 1)[1] == (
+        "pip==21.3.1 \\\n    --hash=sha256:11 \\\n    --hash=sha256:22\n"
+    )
+    assert "--require-hashes" in first
+    assert "tensorflow==2.13.1" in second
+
+
+def test_check_mode_changes_nothing(bench: Bench) -> None:
+    assert bench.install(check=True)["changed"]
+    assert not bench.venv.exists()
+    assert not bench.calls.exists()
+
+
+def test_the_binding_is_tried_at_once(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME)
+    assert bench.install(libraries=[SONAME], library_dir=bench.lib)["changed"]
+    assert bench.receipt()["binding"] == [str(bench.lib / SONAME)]
+    # By this a toolkit is spared that somebody's copy of the environment is bound to.
+    assert bound_to(Host({}), str(bench.venv)) == str(bench.lib)
+    listed = {Path(entry["path"]).name for entry in bench.receipt()["manifest"]}
+    assert listed >= {"_gpufleet_binding.json", "_gpufleet_binding.pth", "_gpufleet_binding.py"}
+    assert listed >= {"pyvenv.cfg", "python"}
+    assert "native.so" not in listed  # pip's own record speaks for packages
+
+
+def test_a_missing_library_stops_the_installation(bench: Bench) -> None:
+    answer = bench.install(libraries=["libcublas.so.11"], library_dir=bench.lib)
+    assert answer["failed"]
+    assert f"libcublas.so.11 is missing in {bench.lib}" in answer["msg"]
+
+
+def imported(bench: Bench, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in the stack's environment, in which an empty module plays TensorFlow."""
+    (bench.site() / "tensorflow.py").write_text("")
+    return subprocess.run(
+        [bench.venv / "bin" / "python", "-c", program, str(bench.lib / SONAME)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_a_library_that_does_not_load_stops_the_installation(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME, ("libnowhere.so.1",))
+    answer = bench.install(libraries=[SONAME], library_dir=bench.lib)
+    assert answer["failed"]
+    assert "libnowhere.so.1: cannot open shared object file" in answer["msg"]
+
+
+def test_the_binding_loads_by_path_when_tensorflow_is_first_imported(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME)
+    bench.install(libraries=[SONAME], library_dir=bench.lib)
+    said = imported(
+        bench,
+        "import sys; mapped = lambda: sys.argv[1] in open('/proc/self/maps').read();"
+        "before = mapped(); import tensorflow; print(before, mapped())",
+    )
+    assert (said.stdout.split(), said.stderr) == (["False", "True"], "")
+
+
+def test_the_binding_wins_over_the_environment(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME)
+    other = shared_library(bench.root / "other" / SONAME, SONAME)
+    bench.install(libraries=[SONAME], library_dir=bench.lib)
+    said = imported(
+        bench,
+        f"import ctypes, sys, tensorflow; ctypes.CDLL('{SONAME}');"
+        "maps = open('/proc/self/maps').read();"
+        f"print(sys.argv[1] in maps, '{other}' in maps)",
+        LD_LIBRARY_PATH=str(other.parent),
+    )
+    assert said.stdout.split() == ["True", "False"]
+
+
+def test_the_binding_says_what_it_cannot_load_and_lets_the_import_go_on(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME)
+    bench.install(libraries=[SONAME], library_dir=bench.lib)
+    (bench.lib / SONAME).unlink()
+    said = imported(bench, "import tensorflow; print('imported')")
+    assert said.stdout == "imported\n"
+    assert f"gpufleet: cannot load {bench.lib}/{SONAME}" in said.stderr
+
+
+def test_libraries_are_loaded_after_those_they_need(bench: Bench, tmp_path: Path) -> None:
+    order = bench.module.libraries_in_order
+    folder = tmp_path / "order"
+    needed = ("libcublasLt.so.11", "libc.so.6")
+    shared_library(folder / "libcublas.so.11", "libcublas.so.11", needed)
+    shared_library(folder / "libcublasLt.so.11", "libcublasLt.so.11")
+    shared_library(folder / "libcudnn.so.8", "libcudnn.so.8")
+    shared_library(
+        folder / "libcudnn_cnn_infer.so.8", "libcudnn_cnn_infer.so.8", ("libcudnn_ops_infer.so.8",)
+    )
+    shared_library(folder / "libcudnn_ops_infer.so.8", "libcudnn_ops_infer.so.8")
+    # Opened by cuDNN while it runs, under a name that its own version does not tell.
+    shared_library(folder / "libnvrtc.so.11.8.89", "libnvrtc.so.11.2")
+    (folder / "libnvrtc.so.11.2").symlink_to("libnvrtc.so.11.8.89")
+    paths = order([str(folder)], ["libcublas.so.11", "libcudnn.so.8"])
+    assert [Path(path).name for path in paths] == [
+        "libcublasLt.so.11",
+        "libcublas.so.11",
+        "libcudnn_ops_infer.so.8",
+        "libcudnn_cnn_infer.so.8",
+        "libnvrtc.so.11.2",
+        "libcudnn.so.8",
+    ]
+
+
+def test_a_stack_with_cuda_from_pip_is_bound_to_its_own_wheels(bench: Bench) -> None:
+    bench.install()
+    assert bench.receipt()["binding"] == []
+    wheel = bench.site() / "nvidia" / "cuda_runtime" / "lib"
+    shared_library(wheel / SONAME, SONAME)
+    assert bench.install(libraries=[SONAME])["because"] == "bound to other libraries than declared"
+    assert bench.receipt()["binding"] == [str(wheel / SONAME)]
+    assert not bench.install(libraries=[SONAME])["changed"]
+    away = bench.install(libraries=[SONAME], library_dir=bench.lib)
+    assert f"{SONAME} is missing in {bench.lib}" in away["msg"]
+
+
+def test_the_binding_steps_aside_and_the_finders_after_it_are_all_asked(tmp_path: Path) -> None:
+    (tmp_path / "_gpufleet_binding.py").write_text(BINDING.read_text())
+    (tmp_path / "_gpufleet_binding.json").write_text('{"libraries": []}')
+    program = """
+import sys
+class Next:
+    asked = []
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        cls.asked.append(name)
+sys.meta_path.insert(0, Next)
+import _gpufleet_binding
+for _ in range(2):
+    try:
+        import tensorflow
+    except ImportError:
+        pass
+    print(Next.asked.count("tensorflow"), _gpufleet_binding._Binder in sys.meta_path)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    assert done.stdout.splitlines() == ["1 False", "2 False"]
+
+
+@pytest.mark.parametrize(("needed", "symbol", "status"), [
+    ("libcuda.so.1", "nothing", 0), ("libnowhere.so.1", "nothing", 1),
+    (None, "cuTensorMapEncodeIm2col", 0), (None, "cublasCreate_v2", 1)])
+def test_a_library_that_lacks_but_the_driver_is_no_failure_of_the_binding(
+    tmp_path: Path, needed: str | None, symbol: str, status: int
+) -> None:
+    """cuDNN 9.28's engines need a driver of CUDA 12, and a host may have no GPU."""
+    (tmp_path / "_gpufleet_binding.py").write_text(BINDING.read_text())
+    source, stub = tmp_path / "engines.c", tmp_path / "stub.so"
+    source.write_text(f"int {symbol}(void); int (*used)(void) = {symbol};")
+    library = tmp_path / "libengines.so.9"
+    empty = tmp_path / "empty.c"
+    empty.write_text(f"int {symbol}(void) {{ return 0; }}")
+    shared = ["gcc", "-shared", "-fPIC"]
+    subprocess.run([*shared, empty, "-o", stub, f"-Wl,-soname,{needed}"], check=True)
+    subprocess.run([*shared, source, "-o", library, *([stub] if needed else [])], check=True)
+    (tmp_path / "_gpufleet_binding.json").write_text(json.dumps({"libraries": [str(library)]}))
+    done = subprocess.run([sys.executable, "-m", "_gpufleet_binding"], cwd=tmp_path,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == status, done.stderr
+    assert ((needed or symbol) in done.stderr) is bool(status)

@@ -1,0 +1,66 @@
+"""A stack's lock: made once, kept, and never taken for another purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugins.conftest import Run, load
+
+UV = """#!/bin/sh
+cat >{asked}
+echo "$@" >>{calls}
+echo "six==1.17.0 \\\\"
+echo "    --hash=sha256:00"
+"""
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> dict[str, Any]:
+    """What every call says, with a stand-in for uv."""
+    uv = tmp_path / "uv"
+    uv.write_text(UV.format(asked=tmp_path / "asked", calls=tmp_path / "calls"))
+    uv.chmod(0o755)
+    path = tmp_path / "stacks" / "six.lock"
+    return {"path": path, "requirements": ["six==1.17.0"], "python": "3.11", "uv": uv}
+
+
+def test_it_is_resolved_once(run: Run, asked: dict[str, Any]) -> None:
+    module = load("gpu_stack_lock")
+    assert run(module, **asked)["changed"]
+    assert (asked["uv"].parent / "asked").read_text() == "six==1.17.0\n"
+    assert not run(module, **asked)["changed"]
+    assert len((asked["uv"].parent / "calls").read_text().splitlines()) == 1
+
+
+def test_it_says_what_it_was_made_for(run: Run, asked: dict[str, Any]) -> None:
+    run(load("gpu_stack_lock"), **asked)
+    assert asked["path"].read_text().startswith("# six==1.17.0 for Python 3.11.")
+
+
+@pytest.mark.parametrize("other", [{"requirements": ["six==1.16.0"]}, {"python": "3.12"}])
+def test_one_made_for_something_else_is_refused(
+    run: Run, asked: dict[str, Any], other: dict[str, Any]
+) -> None:
+    run(load("gpu_stack_lock"), **asked)
+    answer = run(load("gpu_stack_lock"), **{**asked, **other})
+    assert answer["failed"]
+    assert "Remove it to have it resolved anew" in answer["msg"]
+
+
+def test_one_that_a_person_wrote_is_taken(run: Run, asked: dict[str, Any]) -> None:
+    asked["path"].parent.mkdir()
+    asked["path"].write_text("six==1.17.0 --hash=sha256:00\n")
+    assert not run(load("gpu_stack_lock"), **asked)["changed"]
+
+
+def test_check_mode_writes_nothing(run: Run, asked: dict[str, Any]) -> None:
+    assert run(load("gpu_stack_lock"), check=True, **asked)["changed"]
+    assert not asked["path"].exists()
+
+
+def test_the_index_s_password_is_in_no_command(run: Run, asked: dict[str, Any]) -> None:
+    run(load("gpu_stack_lock"), index_url="https://user:secret@mirror.example.org/simple", **asked)
+    assert "secret" not in (asked["uv"].parent / "calls").read_text()

@@ -1,0 +1,226 @@
+"""The probe's look at containers, over planted trees and a planted engine."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.probe import probe
+from tests.probe.test_probe import put
+
+SPEC = """---
+cdiVersion: 0.5.0
+containerEdits:
+  mounts:
+  - containerPath: /usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03
+    hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.535.261.03
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: "0"
+- name: all
+kind: nvidia.com/gpu
+"""
+INFO = {"ServerVersion": "26.1.5", "Runtimes": {"runc": {}, "nvidia": {}}, "Driver": "overlay2",
+        "LiveRestoreEnabled": True, "CgroupDriver": "systemd"}  # fmt: skip
+STATUS = """Package: nvidia-container-toolkit-base
+Status: install ok installed
+Version: 9
+
+Package: nvidia-container-toolkit
+Status: hold ok installed
+Version: 1.17.8-1
+"""
+# Writes down each call, and answers as Docker would; $1 is its command.
+ENGINE = r"""#!/bin/sh
+echo "$*" | head -1 >>"$(dirname "$0")/calls"
+case $1 in
+    info) cat "$(dirname "$0")/info" ;;
+    import) echo sha256:1234 ;;
+    exec) case $* in
+        *matmul.py*) echo 'gpufleet-framework: {"state": "ok", "error": null}' ;;
+        *) cat "$(dirname "$0")/look" ;;
+    esac ;;
+    image) exit 1 ;;
+    images) echo sha256:1234 ;;
+esac
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    put(tmp_path, "usr/bin/docker", ENGINE, 0o755)
+    put(tmp_path, "usr/bin/info", json.dumps(INFO))
+    put(tmp_path, "usr/bin/look", "[]")
+    put(tmp_path, "etc/docker/daemon.json",
+        '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "live-restore": true}')
+    put(tmp_path, "var/lib/dpkg/status", STATUS)
+    put(tmp_path, "run/cdi/nvidia.yaml", SPEC)
+    (tmp_path / "tmp").mkdir()
+    return tmp_path
+
+
+def look(root: Path, **config: Any) -> dict[str, Any]:
+    """The section's data."""
+    wanted = {"engine": "docker", "image": None}
+    host = probe.Host({"root": str(root), "containers": wanted, **config}, 10)
+    found: dict[str, Any] = probe.section_containers(host)
+    return found
+
+
+def calls(root: Path) -> list[str]:
+    return (root / "usr/bin/calls").read_text().splitlines()
+
+
+def test_what_stands_there_is_read(root: Path) -> None:
+    put(root, "usr/local/bin/nvidia-docker", "", 0o755)
+    assert look(root) == {
+        "engine": {"name": "docker", "path": "/usr/bin/docker", "version": "26.1.5",
+                   "runtimes": ["nvidia", "runc"], "live_restore": True,
+                   "cgroup_driver": "systemd", "storage": "overlay2", "error": None},
+        "daemon": {"path": "/etc/docker/daemon.json", "exists": True, "error": None,
+                   "runtimes": {"nvidia": "nvidia-container-runtime"}, "live_restore": True,
+                   "cdi": None, "data_root": None},
+        "toolkit": {"version": "1.17.8-1", "held": True},
+        "cdi": [{"path": "/run/cdi/nvidia.yaml", "driver_version": "535.261.03",
+                 "devices": ["0", "all"], "error": None}],
+        "dev_char": {"missing": []},
+        "wrapper": "/usr/local/bin/nvidia-docker",
+        "run": None,
+    }  # fmt: skip
+
+
+def test_an_empty_host(tmp_path: Path) -> None:
+    found = look(tmp_path)
+    assert (found["engine"], found["toolkit"], found["cdi"], found["wrapper"]) == (
+        None, None, [], None)
+    assert not found["daemon"]["exists"]
+
+
+def test_where_none_is_declared_no_engine_is_asked(root: Path) -> None:
+    assert look(root, containers=None)["engine"] is None
+    assert not (root / "usr/bin/calls").exists()
+
+
+@pytest.mark.parametrize("text", ['{"a": 1,}', "[]", '{"runtimes": {"nvidia": "x"}}'])
+def test_a_daemon_json_that_docker_would_not_read(root: Path, text: str) -> None:
+    put(root, "etc/docker/daemon.json", text)
+    assert "not the JSON that Docker reads" in look(root)["daemon"]["error"]
+
+
+def test_a_daemon_that_does_not_run(root: Path) -> None:
+    put(root, "usr/bin/info", json.dumps({"ServerErrors": ["Cannot connect to the daemon"]}))
+    assert look(root)["engine"]["error"] == "Cannot connect to the daemon"
+
+
+def test_podman_describes_itself_otherwise(root: Path) -> None:
+    told = {"version": {"Version": "4.3.1"}, "store": {"graphDriverName": "overlay"},
+            "host": {"cgroupManager": "systemd", "ociRuntime": {"name": "crun"}}}  # fmt: skip
+    put(root, "usr/bin/podman", ENGINE, 0o755)
+    put(root, "usr/bin/info", json.dumps(told))
+    engine = look(root, containers={"engine": "podman", "image": None})["engine"]
+    assert (engine["version"], engine["storage"], engine["error"]) == ("4.3.1", "overlay", None)
+
+
+def test_a_toolkit_that_is_half_there_is_not_there(root: Path) -> None:
+    put(root, "var/lib/dpkg/status", STATUS.replace("hold ok installed", "install ok unpacked"))
+    assert look(root)["toolkit"] is None
+
+
+def test_specifications_of_others_are_none_of_ours(root: Path) -> None:
+    put(root, "etc/cdi/other.yaml", "kind: vendor.com/net\n")
+    put(root, "etc/cdi/old.json",
+        '{"kind": "nvidia.com/gpu", "devices": [\n{"name": "0"}],\n"p": "libcuda.so.470.1"}')
+    assert [(spec["path"], spec["driver_version"], spec["devices"])
+            for spec in look(root)["cdi"]] == [
+        ("/etc/cdi/old.json", "470.1", ["0"]),
+        ("/run/cdi/nvidia.yaml", "535.261.03", ["0", "all"])]
+
+
+def test_missing_links_are_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "device_numbers", lambda host: [(195, 0), (195, 255)])
+    (root / "dev/char").mkdir(parents=True)
+    (root / "dev/char/195:0").symlink_to("../nvidia0")
+    assert look(root)["dev_char"]["missing"] == ["/dev/char/195:255"]
+
+
+# -- a container of our own -----------------------------------------------------------------------
+
+
+def full(root: Path, **config: Any) -> dict[str, Any]:
+    found = look(root, mode="full", matmul="", **config)
+    run: dict[str, Any] = found["run"]
+    return run
+
+
+def test_a_container_without_cards_is_started_asked_and_removed(root: Path) -> None:
+    run = full(root, expect_gpus=0)
+    assert (run["state"], run["gpus"], run["reload"]) == ("ok", [], None)
+    said = calls(root)
+    assert [line.split()[0] for line in said] == [
+        "info", "import", "run", "exec", "rm", "images", "rmi"]
+    assert "--gpus" not in said[2]
+    assert "--network none" in said[2]
+    assert "/usr:/usr:ro" in said[2]
+    assert f"--name gpufleet-verify-{os.getpid()}" in said[2]
+    assert said[4] == f"rm -f gpufleet-verify-{os.getpid()}"
+    assert list((root / "tmp").iterdir()) == []
+
+
+def test_the_newest_stack_computes_in_it(root: Path) -> None:
+    for version in ("2.9.3", "2.13.1", "1.15.0"):
+        site = f"opt/gpufleet/stacks/{version}/lib/python3.11/site-packages"
+        put(root, f"opt/gpufleet/stacks/{version}/pyvenv.cfg", "version = 3.11.2\n")
+        put(root, f"{site}/tensorflow.dist-info/METADATA",
+            f"Name: tensorflow\nVersion: {version}\n")
+    run = full(root, expect_gpus=0)
+    assert run["stack"] == "/opt/gpufleet/stacks/2.13.1"
+    assert run["framework"]["state"] == "ok"
+
+
+def test_cards_are_looked_at_through_the_command_that_people_use(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe.shutil, "which", lambda name: None)
+    put(root, "dev/nvidiactl")
+    put(root, "usr/bin/look", '[{"node": "/dev/nvidia0", "error": null}]')
+    put(root, "usr/local/bin/nvidia-docker",
+        f'#!/bin/sh\necho nvidia-docker >>{root}/usr/bin/calls; exec {root}/usr/bin/docker "$@"\n',
+        0o755)
+    run = full(root, expect_gpus=1)
+    assert run["gpus"] == [{"node": "/dev/nvidia0", "error": None}]
+    assert calls(root)[2] == "nvidia-docker"
+
+
+def test_without_that_command_the_engine_is_asked_for_all(root: Path) -> None:
+    put(root, "dev/nvidiactl")
+    full(root, expect_gpus=None)
+    assert "run --gpus all" in calls(root)[2]
+
+
+def test_an_image_that_is_not_there_is_not_pulled(root: Path) -> None:
+    run = full(root, expect_gpus=0, containers={"engine": "docker", "image": "theirs:1"})
+    assert run["image"] == {"name": "theirs:1", "present": False, "framework": None}
+    assert not [line for line in calls(root) if line.startswith("pull")]
+
+
+def test_a_container_that_does_not_start_is_said_so_and_cleared_away(root: Path) -> None:
+    put(root, "usr/bin/docker",
+        ENGINE.replace("images)", "run) echo no space left >&2; exit 125 ;;\nimages)"), 0o755)
+    run = full(root, expect_gpus=0)
+    assert (run["state"], run["error"]) == ("failed", "docker run: no space left")
+    assert [line.split()[0] for line in calls(root)][-3:] == ["rm", "images", "rmi"]
+
+
+def test_an_engine_that_hangs_is_not_waited_for(root: Path) -> None:
+    put(root, "usr/bin/docker", ENGINE.replace("images)", "run) sleep 60 ;;\nimages)"), 0o755)
+    host = probe.Host({"root": str(root), "mode": "full", "matmul": "", "expect_gpus": 0,
+                       "containers": {"engine": "docker", "image": None}}, 2)  # fmt: skip
+    run = probe.section_containers(host)["run"]
+    assert run["state"] == "hung"
+    assert run["error"].startswith("docker run: no answer within")

@@ -1,0 +1,448 @@
+"""The probe over planted trees: kernels, the driver's modules and packages, what boots next."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.probe import probe
+from tests.probe.test_probe import look, put
+from tests.support.elf_file import kernel_module
+
+OLD, NEW = "6.1.0-9-amd64", "6.1.0-50-amd64"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A Debian with two kernels, and Debian's driver built for the older one, which runs."""
+    put(tmp_path, "proc/sys/kernel/osrelease", OLD + "\n")
+    for kernel in (OLD, NEW):
+        put(tmp_path, f"boot/vmlinuz-{kernel}")
+        put(tmp_path, f"boot/initrd.img-{kernel}")
+        (tmp_path / f"lib/modules/{kernel}/kernel").mkdir(parents=True)
+    put(tmp_path, f"usr/src/linux-headers-{OLD}/Makefile")
+    (tmp_path / f"lib/modules/{OLD}/build").symlink_to(f"/usr/src/linux-headers-{OLD}")
+    for name, said in (("", "NVIDIA"), ("-uvm", "Dual MIT/GPL")):
+        kernel_module(tmp_path / f"lib/modules/{OLD}/updates/dkms/nvidia-current{name}.ko",
+                      license=said, version="535.261.03", srcversion="AB")
+    (tmp_path / "tmp").mkdir()
+    return tmp_path
+
+
+def kernels(root: Path) -> dict[str, Any]:
+    return {row["version"]: row for row in look(root)["kernel"]["installed"]}
+
+
+# -- kernels and modules --------------------------------------------------------------------------
+
+
+def test_a_kernel_without_module_and_headers_shows_before_it_boots(root: Path) -> None:
+    found = kernels(root)
+    assert list(found) == [OLD, NEW]
+    assert found[OLD] == {
+        "version": OLD, "image": True, "headers": True,
+        "initramfs": f"/boot/initrd.img-{OLD}", "initramfs_nouveau": None,
+        "modules": [
+            {"name": name, "path": f"/lib/modules/{OLD}/updates/dkms/{file}.ko",
+             "version": "535.261.03", "license": said}
+            for name, file, said in (("nvidia", "nvidia-current", "NVIDIA"),
+                                     ("nvidia-uvm", "nvidia-current-uvm", "Dual MIT/GPL"))]}
+    assert (found[NEW]["image"], found[NEW]["headers"], found[NEW]["modules"]) == (True, False, [])
+    assert look(root)["driver"]["on_disk"] == "535.261.03"
+
+
+def test_headers_are_there_only_where_they_have_a_makefile(root: Path) -> None:
+    (root / f"lib/modules/{NEW}/build").symlink_to("/usr/src/gone")
+    assert kernels(root)[NEW]["headers"] is False
+
+
+@pytest.mark.parametrize("name", [
+    "kernel/drivers/video/fbdev/nvidia/nvidiafb.ko",
+    "kernel/drivers/platform/x86/nvidia-wmi-ec-backlight.ko",
+    "kernel/drivers/video/nvidia-wmi-ec-backlight.ko",
+    "updates/dkms/nvidia-fs.ko",
+])
+def test_modules_of_the_kernel_itself_are_no_driver(root: Path, name: str) -> None:
+    kernel_module(root / f"lib/modules/{NEW}/{name}", license="GPL")
+    assert kernels(root)[NEW]["modules"] == []
+
+
+@pytest.mark.parametrize("name", [
+    "extra/nvidia.ko", "weak-updates/nvidia/nvidia.ko", "updates/nvidia.ko",
+    "kernel/nvidia-535srv/nvidia.ko", "kernel/drivers/video/nvidia.ko",
+])
+def test_modules_are_found_where_each_distribution_puts_them(root: Path, name: str) -> None:
+    kernel_module(root / f"lib/modules/{NEW}/{name}", license="Dual MIT/GPL", version="580.95.05")
+    assert kernels(root)[NEW]["modules"] == [
+        {"name": "nvidia", "path": f"/lib/modules/{NEW}/{name}", "version": "580.95.05",
+         "license": "Dual MIT/GPL"}]
+
+
+def test_of_two_drivers_the_one_comes_first_that_modprobe_would_load(root: Path) -> None:
+    place = root / f"lib/modules/{NEW}/updates/dkms"
+    for file, version in (("nvidia-current", "535.261.03"), ("nvidia-tesla-470", "470.256.02")):
+        kernel_module(place / f"{file}.ko", version=version)
+    put(root, "etc/alternatives/modprobe.conf", "install nvidia modprobe -i nvidia-tesla-470 $X\n")
+    (root / "etc/modprobe.d").mkdir(parents=True)
+    (root / "etc/modprobe.d/nvidia.conf").symlink_to("/etc/alternatives/modprobe.conf")
+    assert [row["version"] for row in kernels(root)[NEW]["modules"]] == ["470.256.02", "535.261.03"]
+    put(root, "etc/alternatives/modprobe.conf", "install nvidia modprobe -i nvidia-current $X\n")
+    assert kernels(root)[NEW]["modules"][0]["version"] == "535.261.03"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF\x02\x01", b"text", bytes(200)])
+def test_a_module_that_is_cut_short_is_there_and_tells_nothing(root: Path, content: bytes) -> None:
+    place = root / f"lib/modules/{OLD}/updates/dkms/nvidia-current.ko"
+    place.write_bytes(content)
+    assert kernels(root)[OLD]["modules"][0]["version"] is None
+
+
+def test_a_module_cut_anywhere_is_damaged(tmp_path: Path) -> None:
+    whole = kernel_module(tmp_path / "x.ko", version="1").read_bytes()
+    for length in range(len(whole)):
+        (tmp_path / "cut.ko").write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"not a kernel module|truncated"):
+            probe.elf_modinfo(tmp_path / "cut.ko")
+
+
+def test_a_packed_module_is_not_unpacked_in_a_planted_tree(root: Path) -> None:
+    whole = kernel_module(root / "x.ko", version="1").read_bytes()
+    path = root / f"lib/modules/{NEW}/extra/nvidia.ko.gz"
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(whole))
+    assert kernels(root)[NEW]["modules"][0] == {
+        "name": "nvidia", "path": f"/lib/modules/{NEW}/extra/nvidia.ko.gz", "version": None,
+        "license": None}
+
+
+# -- what boots next ------------------------------------------------------------------------------
+
+GRUB = f"""
+if [ "${{next_entry}}" ] ; then
+   set default="${{next_entry}}"
+else
+   set default="DEFAULT"
+fi
+function gfxmode {{
+        set gfxpayload="${{1}}"
+}}
+menuentry 'Debian GNU/Linux' --class debian $menuentry_id_option 'gnulinux-simple-abc' {{
+        linux   /boot/vmlinuz-{NEW} root=UUID=abc ro quiet
+        initrd  /boot/initrd.img-{NEW}
+}}
+submenu 'Advanced options' $menuentry_id_option 'gnulinux-advanced-abc' {{
+        menuentry 'Debian, {NEW}' --class debian $menuentry_id_option 'new' {{
+                linux   /boot/vmlinuz-{NEW} root=UUID=abc ro quiet
+        }}
+        menuentry 'Debian, {OLD}' --class debian $menuentry_id_option 'old' {{
+                linux   /boot/vmlinuz-{OLD} root=UUID=abc ro quiet
+        }}
+}}
+"""
+
+
+@pytest.mark.parametrize(("default", "kept", "kernel"), [
+    ("0", "", NEW),
+    ("1>1", "", OLD),
+    ("gnulinux-advanced-abc>old", "", OLD),
+    (f"Advanced options>Debian, {OLD}", "", OLD),
+    ("${saved_entry}", "saved_entry=gnulinux-advanced-abc>old\n", OLD),
+    ("${saved_entry}", "", NEW),
+    ("0", "next_entry=1>1\n", OLD),
+])
+def test_grub_tells_what_boots_next(root: Path, default: str, kept: str, kernel: str) -> None:
+    put(root, "boot/grub/grub.cfg", GRUB.replace("DEFAULT", default))
+    put(root, "boot/grub/grubenv", f"# GRUB Environment Block\n{kept}####")
+    found = look(root)["kernel"]
+    assert (found["next_boot"], found["next_boot_source"]) == (kernel, "/boot/grub/grub.cfg")
+
+
+def test_loader_entries_tell_what_boots_next(root: Path) -> None:
+    for kernel in (OLD, NEW):
+        put(root, f"boot/loader/entries/abc-{kernel}.conf",
+            f"title Rocky\nversion {kernel}\nlinux /vmlinuz-{kernel}\n")
+    put(root, "boot/grub2/grub.cfg", "blscfg\n")
+    put(root, "boot/grub2/grubenv", f"saved_entry=abc-{OLD}\n")
+    found = look(root)["kernel"]
+    assert (found["next_boot"], found["next_boot_source"]) == (OLD, "/boot/loader/entries")
+    put(root, "boot/grub2/grubenv", "")
+    assert look(root)["kernel"]["next_boot_source"] == "the newest in /boot"
+
+
+def test_without_a_boot_loader_the_link_tells_else_the_newest(root: Path) -> None:
+    put(root, "boot/vmlinuz-0-rescue-abc")
+    found = look(root)["kernel"]
+    assert (found["next_boot"], found["next_boot_source"]) == (NEW, "the newest in /boot")
+    (root / "vmlinuz").symlink_to(f"boot/vmlinuz-{OLD}")
+    found = look(root)["kernel"]
+    assert (found["next_boot"], found["next_boot_source"]) == (OLD, "/vmlinuz")
+    for image in (root / "boot").glob("vmlinuz-*"):
+        image.unlink()
+    found = look(root)["kernel"]
+    assert (found["next_boot"], found["next_boot_source"]) == (None, None)
+
+
+def test_a_boot_loader_that_only_root_may_read_hides_no_kernel(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    read = probe.Host.text
+
+    def refuse(host: Any, name: str) -> Any:
+        if name.endswith("grub.cfg"):
+            raise PermissionError(name)
+        return read(host, name)
+
+    put(root, "boot/grub/grub.cfg", GRUB.replace("DEFAULT", "1>1"))
+    monkeypatch.setattr(probe.Host, "text", refuse)
+    found = look(root)["kernel"]
+    assert (found["next_boot"], found["next_boot_source"]) == (NEW, "the newest in /boot")
+
+
+@pytest.mark.parametrize(("name", "text", "kind"), [
+    ("run/systemd/container", "podman\n", "podman"),
+    ("proc/1/environ", "PATH=/bin\0container=lxc\0HOME=/\0", "lxc"),
+    (".dockerenv", "", "docker"),
+    ("proc/1/environ", "PATH=/bin\0", None),
+])
+def test_a_container_says_that_it_is_one(
+    root: Path, name: str, text: str, kind: str | None
+) -> None:
+    put(root, name, text)
+    assert look(root)["kernel"]["container"] == kind
+
+
+def test_secure_boot_is_read_from_the_firmware(root: Path) -> None:
+    assert look(root)["kernel"]["secure_boot"] == {"enabled": False, "enrolled": None}
+    place = root / "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+    place.parent.mkdir(parents=True)
+    assert look(root)["kernel"]["secure_boot"]["enabled"] is None
+    for state in (0, 1):
+        place.write_bytes(bytes([6, 0, 0, 0, state]))
+        assert look(root)["kernel"]["secure_boot"]["enabled"] is bool(state)
+    put(root, "run/systemd/container", "podman\n")
+    assert look(root)["kernel"]["secure_boot"]["enabled"] is None
+
+
+# -- nouveau, services, holders, DKMS -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "text", "blacklisted"), [
+    ("etc/modprobe.d/x.conf", "# blacklist nouveau\n", False),
+    ("etc/modprobe.d/x.conf", "blacklist nouveau\n", True),
+    ("usr/lib/modprobe.d/x.conf", "install nouveau /bin/false\n", True),
+    ("etc/modprobe.d/x.txt", "blacklist nouveau\n", False),
+    ("proc/cmdline", "ro modprobe.blacklist=nouveau quiet\n", True),
+])
+def test_what_forbids_nouveau(root: Path, name: str, text: str, blacklisted: bool) -> None:
+    put(root, name, text)
+    assert look(root)["driver"]["nouveau"] == {"loaded": False, "blacklisted": blacklisted}
+
+
+def test_a_file_of_etc_hides_the_one_of_usr(root: Path) -> None:
+    put(root, "usr/lib/modprobe.d/x.conf", "blacklist nouveau\n")
+    put(root, "etc/modprobe.d/x.conf", "")
+    assert look(root)["driver"]["nouveau"]["blacklisted"] is False
+
+
+@pytest.mark.parametrize(("listing", "inside"), [
+    ("usr/lib/modules/6.1/kernel/drivers/gpu/drm/nouveau/nouveau.ko\n", True),
+    ("usr/lib/modules/6.1/x/nouveau.ko.xz\netc/modprobe.d/ours.conf\n", False),
+    ("etc/modprobe.d/other.conf\n", False),
+])
+def test_an_initramfs_that_would_load_nouveau(listing: str, inside: bool) -> None:
+    assert probe.nouveau_listed(listing, ["/etc/modprobe.d/ours.conf"]) is inside
+
+
+@pytest.mark.parametrize(("mode", "older", "looked"), [
+    ("full", False, True), ("facts", True, True), ("facts", False, False),
+])
+def test_an_initramfs_is_looked_into_where_it_matters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str, older: bool, looked: bool
+) -> None:
+    """It takes a second: in facts only where what forbids nouveau is newer than it."""
+    initramfs = put(tmp_path, "initrd.img")
+    forbids = put(tmp_path, "nouveau.conf")
+    os.utime(initramfs, (0, forbids.stat().st_mtime - (9 if older else -9)))
+    monkeypatch.setattr(probe, "modprobe_files", lambda _: [(str(forbids), "blacklist nouveau\n")])
+    monkeypatch.setattr(probe, "run_command", lambda *_: (0, "drm/nouveau/nouveau.ko\n", ""))
+    kernel = {"initramfs": str(initramfs), "image": True}
+    found = probe.nouveau_in_initramfs(probe.Host({"mode": mode}), kernel)
+    assert found is (True if looked else None)
+
+
+def test_services_of_the_driver_are_found_by_their_files(root: Path) -> None:
+    put(root, "usr/lib/systemd/system/nvidia-persistenced.service")
+    unit = {"unit": "nvidia-persistenced.service", "enabled": False, "active": None}
+    assert look(root)["driver"]["persistence"] == unit
+    put(root, "etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service")
+    assert look(root)["driver"]["persistence"] == {**unit, "enabled": True}
+
+
+def test_who_holds_a_gpu_is_named(root: Path) -> None:
+    put(root, "dev/nvidia0")
+    for pid, target in (("41", "/dev/nvidia0"), ("41", "/dev/nvidiactl"), ("7", "/dev/null")):
+        place = root / f"proc/{pid}/fd/{target.rpartition('/')[2]}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)
+    put(root, "proc/41/comm", "python3\n")
+    holder, = look(root)["driver"]["holders"]
+    assert holder.pop("user") == probe.account_name(os.geteuid())
+    assert holder == {"pid": 41, "command": "python3", "nodes": ["/dev/nvidia0", "/dev/nvidiactl"]}
+
+
+def test_dkms_says_for_which_kernel_a_module_was_built(root: Path) -> None:
+    tree = "var/lib/dkms/nvidia-current/"
+    put(root, tree + "535.261.03/source/dkms.conf")
+    put(root, tree + "550.163.01/source/dkms.conf")
+    for kernel in (OLD, NEW):
+        put(root, f"{tree}535.261.03/{kernel}/x86_64/module/nvidia-current.ko")
+    (root / tree / f"kernel-{OLD}-x86_64").symlink_to(f"535.261.03/{OLD}/x86_64")
+    module = {"module": "nvidia-current", "version": "535.261.03"}
+    assert look(root)["driver"]["dkms"] == [
+        {**module, "kernel": NEW, "state": "built"}, {**module, "kernel": OLD,
+                                                      "state": "installed"},
+        {**module, "version": "550.163.01", "kernel": None, "state": "added"}]
+
+
+def test_a_marker_of_a_pending_reboot_is_shown_as_it_stands(root: Path) -> None:
+    put(root, "var/lib/gpufleet/reboot-pending.json", '{"schema": 1, "tried": false}')
+    assert look(root)["driver"]["reboot_pending"] == {"schema": 1, "tried": False}
+    put(root, "var/lib/gpufleet/reboot-pending.json", "{half")
+    assert "cannot be read" in look(root)["driver"]["reboot_pending"]["because"]
+
+
+MODES = "0, Enabled\n1, Disabled\n2, [N/A]\n"
+LISTING = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)
+  MIG 3g.40gb     Device  0: (UUID: MIG-1)
+  MIG 4g.40gb     Device  1: (UUID: MIG-2)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)
+"""
+
+
+@pytest.mark.parametrize(("answers", "told"), [
+    ([(0, MODES, ""), (0, LISTING, "")],
+     [{"gpu": 0, "mode": "on", "instances": ["3g.40gb", "4g.40gb"]},
+      {"gpu": 1, "mode": "off", "instances": []}, {"gpu": 2, "mode": None, "instances": []}]),
+    ([(0, "0, Disabled\n", "")], [{"gpu": 0, "mode": "off", "instances": []}]),
+    ([(None, "", "no answer within 8 s")], None),
+    ([(0, MODES, ""), (9, "", "")], None),
+])
+def test_mig_is_told_by_nvidia_smi_where_somebody_asks(
+    monkeypatch: pytest.MonkeyPatch, root: Path, answers: list[Any], told: object
+) -> None:
+    asked = iter(answers)
+    monkeypatch.setattr(probe, "run_command", lambda *_: next(asked))
+    put(root, "proc/driver/nvidia/version")
+    assert probe.mig_of(probe.Host({"root": str(root)})) is None
+    assert probe.mig_of(probe.Host({"root": str(root), "mig": True})) == told
+    assert list(asked) == []
+
+
+# -- packages -------------------------------------------------------------------------------------
+
+
+def stanza(name: str, version: str, status: str, arch: str = "amd64") -> str:
+    return (f"Package: {name}\nStatus: {status}\nArchitecture: {arch}\nVersion: {version}\n"
+            f"Description: x\n Status: in the text\n")
+
+
+def test_packages_are_read_from_dpkgs_own_database(root: Path) -> None:
+    put(root, "var/lib/dpkg/status", "\n".join([
+        stanza("dpkg", "1.21", "install ok installed"),
+        stanza("libcuda1", "535.261.03-1", "hold ok installed"),
+        stanza("libcuda1", "535.261.03-1", "install ok installed", "i386"),
+        stanza("nvidia-kernel-dkms", "535.261.03-1", "install ok half-configured"),
+        stanza("nvidia-smi", "525.1-1", "deinstall ok config-files"),
+        stanza("nvidia-cuda-toolkit", "11.8.0", "install ok installed"),
+        stanza("curl", "7.88", "install reinstreq installed"),
+        stanza("unattended-upgrades", "2.9", "install ok installed", "all")]))
+    found = look(root)["packages"]
+    row = {"name": "libcuda1", "version": "535.261.03-1", "status": "installed", "held": True}
+    assert found["manager"] == "dpkg"
+    assert found["driver"] == [
+        row, {**row, "name": "libcuda1:i386", "held": False},
+        {**row, "name": "nvidia-kernel-dkms", "status": "half-configured", "held": False}]
+    assert found["broken"] == [{"name": "curl", "status": "reinstreq"},
+                               {"name": "nvidia-kernel-dkms", "status": "half-configured"}]
+    assert found["unattended"] == {"installed": True, "excluded": False}
+
+
+@pytest.mark.parametrize(("name", "driver"), [
+    ("libcuda1", True), ("nvidia-tesla-470-kernel-dkms", True), ("nvidia-open-kernel-dkms", True),
+    ("libnvidia-compute-535-server", True), ("linux-modules-nvidia-535-server-generic", True),
+    ("nvidia-headless-535-server", True), ("nvidia-fabricmanager-535", True),
+    ("kmod-nvidia-latest-dkms", True), ("nvidia-driver-cuda-libs", True), ("cuda-drivers", True),
+    ("nvidia-cuda-mps", True), ("firmware-nvidia-gsp", True), ("libgl1-nvidia-glvnd-glx", True),
+    ("nvidia-persistenced", True), ("libnvidia-cfg1-535-server", True),
+    ("nvidia-cuda-toolkit", False), ("nvidia-container-toolkit", False), ("nvidia-cudnn", False),
+    ("libnvidia-container1", False), ("libcudart11.0", False), ("libnvidia-ml-dev", False),
+    ("nvidia-docker2", False), ("cuda-toolkit-12-4", False), ("libnvidia-egl-wayland1", False),
+])
+def test_which_packages_are_the_drivers(name: str, driver: bool) -> None:
+    assert bool(probe.DRIVER_PACKAGE.match(name)) is driver
+
+
+@pytest.mark.parametrize(("text", "excluded"), [
+    ('Unattended-Upgrade::Package-Blacklist {\n  "libcuda";\n  "nvidia-";\n};\n', True),
+    ('Unattended-Upgrade { Package-Blacklist { "libcuda"; "nvidia"; } };\n', True),
+    ('Unattended-Upgrade::Package-Blacklist:: ".*";\n', True),
+    ('Unattended-Upgrade::Package-Blacklist {\n//  "libcuda";\n  "nvidia-";\n};\n', False),
+    ('Unattended-Upgrade::Package-Blacklist { "(": "nvidia"; };\n', False),
+])
+def test_upgrades_at_night_leave_the_driver_alone(root: Path, text: str, excluded: bool) -> None:
+    put(root, "var/lib/dpkg/status", "\n".join(
+        stanza(name, "535.261.03-1", "install ok installed") for name in ("libcuda1",
+                                                                          "nvidia-smi")))
+    put(root, "etc/apt/apt.conf.d/52gpufleet-driver", text)
+    assert look(root)["packages"]["unattended"] == {"installed": False, "excluded": excluded}
+
+
+def test_pins_that_name_the_driver_are_shown(root: Path) -> None:
+    put(root, "var/lib/dpkg/status", stanza("libcuda1", "535.261.03-1", "install ok installed"))
+    put(root, "etc/apt/preferences.d/gpufleet-driver",
+        "Package: libcuda* libz*\nPin: version 535.261.03-1\nPin-Priority: 1001\n\n"
+        "Package: *\nPin: release a=stable\nPin-Priority: 500\n")
+    put(root, "etc/apt/preferences.d/cuda-600", "Package: *\nPin: release l=NVIDIA CUDA\n"
+        "Pin-Priority: 600\n")
+    put(root, "etc/apt/preferences.d/other.bak", "Package: libcuda1\nPin: version 1\n")
+    assert look(root)["packages"]["pins"] == [
+        {"path": "/etc/apt/preferences.d/cuda-600", "packages": ["*"],
+         "pin": "release l=NVIDIA CUDA", "priority": 600},
+        {"path": "/etc/apt/preferences.d/gpufleet-driver", "packages": ["libcuda*"],
+         "pin": "version 535.261.03-1", "priority": 1001}]
+
+
+def test_repositories_of_nvidia_and_docker_are_shown(root: Path) -> None:
+    put(root, "etc/apt/sources.list", "deb http://deb.debian.org/debian bookworm main\n")
+    put(root, "etc/apt/sources.list.d/cuda.list",
+        "# deb https://nvidia.example/old /\n"
+        "deb [arch=amd64 signed-by=/usr/share/keyrings/cuda.gpg]"
+        " https://me:secret@nvidia.example/repo /\n")
+    put(root, "etc/apt/sources.list.d/gpufleet-nvidia.sources",
+        "Types: deb\nURIs: http://mirror.example/repo\nSuites: /\n"
+        "Signed-By: /etc/apt/keyrings/gpufleet-nvidia.asc\n\n"
+        "Types: deb\nEnabled: no\nURIs: http://mirror.example/off\nSuites: /\n")
+    put(root, "etc/yum.repos.d/docker-ce.repo",
+        "[stable]\nname=x\nbaseurl=https://docker.example/9\ngpgkey=https://docker.example/gpg\n"
+        "\n[test]\nbaseurl=https://docker.example/t\nenabled=0\n")
+    rows = look(root)["packages"]["sources"]
+    assert [(row["uris"], row["suites"], row["signed_by"], row["format"]) for row in rows] == [
+        (["https://nvidia.example/repo"], ["/"], "/usr/share/keyrings/cuda.gpg", "list"),
+        (["http://mirror.example/repo"], ["/"], "/etc/apt/keyrings/gpufleet-nvidia.asc", "deb822"),
+        (["https://docker.example/9"], ["stable"], "https://docker.example/gpg", "repo")]
+
+
+def test_what_rpm_says_is_held_by_dnfs_versionlock() -> None:
+    out = "nvidia-driver-cuda\t535.261.03-1.el9\nkernel\t5.14.0-1\nkernel\t5.14.0-2\n"
+    locks = ["# a comment", "nvidia-driver-cuda-3:535.261.03-1.el9.*", "!kernel-0:5.14.0-1.*"]
+    rows = {row["name"]: row["held"] for row in probe.parse_rpm(out, locks)}
+    assert rows == {"nvidia-driver-cuda": True, "kernel": False}
+
+
+def test_a_host_without_a_package_manager_that_is_known(root: Path) -> None:
+    found = look(root)["packages"]
+    assert (found["manager"], found["driver"], found["broken"]) == (None, [], [])

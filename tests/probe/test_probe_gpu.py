@@ -1,0 +1,355 @@
+"""The probe on cards: what nvidia-smi prints, what the kernel's log says, who may open them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.probe import probe
+from tests.faults.gpu_host import GpuHost
+from tests.probe.test_probe import PROBE, interpreter, look, put
+from tests.support.smi_text import CONSUMER, OLD, Texts, smi_text
+
+
+def first(texts: Texts, **more: Any) -> dict[str, Any]:
+    """What is made of one card."""
+    found: dict[str, Any] = probe.parse_smi(smi_text([texts], **more))["devices"][0]
+    return found
+
+
+# -- nvidia-smi -----------------------------------------------------------------------------------
+
+
+def test_a_card_of_a_new_driver() -> None:
+    assert first({}, processes={0: [(4567, "/opt/a, b/python", "1024 MiB"), (8, "x", "N/A")]}) == {
+        "index": 0, "address": "0000:01:00.0", "name": "NVIDIA H100 80GB HBM3",
+        "uuid": "GPU-00000000-1111-2222-3333-444444444400", "memory_total_mib": 81559,
+        "memory_used_mib": 4, "memory_free_mib": 81004, "compute_capability": None,
+        "persistence": True, "compute_mode": "default", "ecc": True, "ecc_pending": True,
+        "ecc_uncorrected_volatile": 0, "ecc_uncorrected_aggregate": 0, "retired_pending": None,
+        "remap": {"pending": False, "failure": False, "correctable": 0, "uncorrectable": 0},
+        "power_limit_w": 700.0, "power_default_w": 700.0, "power_max_w": 700.0, "power_w": 69.52,
+        "temperature_c": 31, "temperature_slowdown_c": 89, "throttle": ["idle"],
+        "clock_sm_mhz": 345, "clock_sm_max_mhz": 1980, "utilization_percent": 0,
+        "pcie": {"generation": 5, "generation_max": 5, "width": 16, "width_max": 16},
+        "processes": [{"pid": 4567, "name": "/opt/a, b/python", "memory_mib": 1024},
+                      {"pid": 8, "name": "x", "memory_mib": None}],
+        "raw_unknown": ["retired_pending"], "unanswered": []}
+
+
+def test_an_old_driver_s_names_are_read_too() -> None:
+    card = first(OLD)
+    assert (card["throttle"], card["power_limit_w"], card["power_w"]) == (["idle"], 300.0, 41.3)
+    assert (card["ecc_uncorrected_volatile"], card["ecc_uncorrected_aggregate"]) == (0, 2)
+    assert (card["retired_pending"], card["remap"]) == (False, None)
+    assert card["memory_total_mib"] == 32480
+    assert card["raw_unknown"] == ["remap"]
+
+
+def test_what_is_no_value_is_none_and_never_nought() -> None:
+    card = first(CONSUMER)
+    assert [card[name] for name in ("ecc", "ecc_pending", "ecc_uncorrected_volatile",
+                                    "ecc_uncorrected_aggregate", "remap")] == [None] * 5
+    assert card["unanswered"] == []
+    assert card["raw_unknown"] == [
+        "ecc", "ecc_pending", "ecc_uncorrected_aggregate", "ecc_uncorrected_volatile", "remap",
+        "retired_pending"]
+
+
+@pytest.mark.parametrize("text", [
+    "N/A", "[N/A]", "[Not Supported]", "Not Supported", "[Unknown Error]", "Unknown Error", "ERR!",
+    "GPU is lost", "[GPU requires reset]", "[Insufficient Permissions]", "", "9223372036854775794",
+    "9223372036854775794 MiB", "18446744073709551615", "4294967295", "None", "-"])
+def test_a_trap_is_no_number(text: str) -> None:
+    card = first({"fb_memory_usage/used": text})
+    assert (card["memory_used_mib"], "memory_used_mib" in card["raw_unknown"]) == (None, True)
+    assert card["memory_total_mib"] == 81559
+
+
+@pytest.mark.parametrize("text", ["[Unknown Error]", "ERR!", "GPU is lost"])
+def test_a_card_that_fails_to_answer_is_told_from_one_that_has_no_such_thing(text: str) -> None:
+    assert first({"temperature/gpu_temp": text})["unanswered"] == [f"temperature_c: {text}"]
+
+
+@pytest.mark.parametrize("count", ["10", "100"])
+def test_a_count_with_noughts_in_it_is_a_count(count: str) -> None:
+    assert first({"ecc_errors/volatile/dram_uncorrectable": count})[
+        "ecc_uncorrected_volatile"] == int(count)
+
+
+def test_errors_of_all_memories_are_counted_together() -> None:
+    renamed: Texts = {
+        "ecc_errors/volatile/sram_uncorrectable": None,
+        "ecc_errors/volatile/sram_uncorrectable_parity": "1",
+        "ecc_errors/volatile/sram_uncorrectable_secded": "2",
+        "ecc_errors/volatile/dram_uncorrectable": "4", "ecc_errors/volatile/dram_correctable": "99",
+        "ecc_errors/aggregate/sram_uncorrectable": "N/A"}
+    card = first(renamed)
+    assert (card["ecc_uncorrected_volatile"], card["ecc_uncorrected_aggregate"]) == (7, 0)
+
+
+def test_commas_in_a_name_and_a_large_domain() -> None:
+    card = first({"product_name": "NVIDIA A, B &amp; C", "pci/pci_bus_id": "00010000:3B:00.0"})
+    assert (card["name"], card["address"]) == ("NVIDIA A, B & C", "10000:3b:00.0")
+
+
+def test_mig_instances_are_no_cards_and_their_memory_is_not_the_card_s() -> None:
+    inside = ("<mig_device><index>0</index><fb_memory_usage><total>40192 MiB</total>"
+              "</fb_memory_usage></mig_device>" * 2)
+    found = probe.parse_smi(smi_text([{"mig_mode/current_mig": "Enabled", "mig_devices": inside,
+                                       "utilization/gpu_util": "N/A"}]))["devices"]
+    assert [card["memory_total_mib"] for card in found] == [81559]
+    assert found[0]["utilization_percent"] is None
+
+
+def test_a_document_that_breaks_off_still_tells_the_cards_before() -> None:
+    whole = smi_text()
+    cut = whole[:whole.index("<gpu id", whole.index("</gpu>")) + 200]
+    found = probe.parse_smi(cut + "Unable to determine the device handle for GPU 0000:02:00.0")
+    assert ([card["index"] for card in found["devices"]], found["driver_version"]) == (
+        [0], "535.261.03")
+    assert probe.parse_smi("no XML at all <gpu id='1'> <a> </gpu>")["devices"] == []
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> GpuHost:
+    tmp_path.chmod(0o755)
+    return GpuHost(tmp_path / "host")
+
+
+def section(host: GpuHost, name: str) -> Any:
+    found = host.snapshot()["sections"][name]
+    assert found["state"] == "ok", found["error"]
+    return found["data"]
+
+
+def test_neither_nvidia_smi_nor_the_log_is_asked_in_mode_facts(host: GpuHost) -> None:
+    found = look(host.root)
+    assert found["smi"] == {
+        "asked": False, "program": None, "status": None, "error": None, "driver_version": None,
+        "cuda_version": None, "nvml": {"status": None, "version": None, "count": None},
+        "devices": []}
+    assert found["kernel_log"] == {
+        "source": None, "error": None, "since_boot": False, "complete": False, "events": []}
+
+
+def test_nvml_and_nvidia_smi_are_asked(host: GpuHost) -> None:
+    found = section(host, "smi")
+    assert (found["program"], found["status"], found["error"]) == ("/usr/bin/nvidia-smi", 0, None)
+    assert (found["driver_version"], found["cuda_version"]) == ("535.261.03", "12.2")
+    assert found["nvml"] == {"status": 0, "version": "535.261.03", "count": 2}
+    host.smi_says(smi_text() + "WARNING: infoROM is corrupted at gpu 0000:02:00.0\n", 14)
+    found = section(host, "smi")
+    assert len(found["devices"]) == 2
+    assert found["error"] == "WARNING: infoROM is corrupted at gpu 0000:02:00.0"
+    host.smi_says("")
+    assert section(host, "smi")["error"].startswith("it printed no document")
+    host.remove("usr/bin/nvidia-smi")
+    host.nvml(18)
+    found = section(host, "smi")
+    assert (found["program"], found["nvml"]["status"]) == (None, 18)
+
+
+@pytest.mark.parametrize("minor", [6, 8, 13])
+def test_old_and_new_pythons_read_the_same(host: GpuHost, minor: int) -> None:
+    host.log(XID)
+    words = [f"{key}={json.dumps(value)}" for key, value in {
+        "root": str(host.root), "mode": "full", "matmul": None, "deadline_s": 20}.items()]
+    ended = subprocess.run([interpreter(minor), "-I", "-S", PROBE, *words], capture_output=True,
+                           timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr.decode()
+    found, here = json.loads(ended.stdout.splitlines()[-1])["sections"], host.snapshot()["sections"]
+    for name in ("smi", "kernel_log"):
+        assert found[name]["data"] == here[name]["data"]
+    assert found["gpus"]["data"]["node_access"] == here["gpus"]["data"]["node_access"]
+
+
+# -- who may open the cards -----------------------------------------------------------------------
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try what others may")
+
+
+@needs_root
+@pytest.mark.parametrize(("user", "mode", "reason"), [
+    (None, 0o666, None), (None, 0o660, "permission denied"), (None, 0o600, "permission denied"),
+    ("root", 0o600, None), ("slurm", 0o660, None), ("jupyter", 0o660, "permission denied"),
+    ("nobody-here", 0o666, "there is no account nobody-here")])
+def test_an_account_s_access_is_tried_and_nothing_is_opened(
+    host: GpuHost, user: str | None, mode: int, reason: str | None
+) -> None:
+    host.put("etc/group", "video:x:44:slurm\n")
+    host.put("etc/passwd", "root:x:0:0::/:/bin/sh\nslurm:x:64030:64030::/:/bin/false\n"
+                           "jupyter:x:64031:64031::/:/bin/false\n")
+    for path in (host.root / "dev").iterdir():
+        path.chmod(mode)
+        os.chown(path, 0, 44)
+    host.service_user = user
+    rows = section(host, "gpus")["node_access"]
+    assert {(row["tried"], row["error"], row["gid"], row["mode"]) for row in rows} == {
+        (True, reason, 44, f"{mode:04o}")}
+    assert [row["path"] for row in rows] == ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm",
+                                             "/dev/nvidiactl"]
+
+
+def test_a_container_has_the_cards_that_it_was_given(host: GpuHost) -> None:
+    host.put("proc/driver/nvidia/gpus/0000:02:00.0/information")
+    assert len(section(host, "gpus")["pci"]) == 2
+    host.put("run/systemd/container", "docker\n")
+    assert [card["address"] for card in section(host, "gpus")["pci"]] == ["0000:02:00.0"]
+
+
+# -- the kernel's log -----------------------------------------------------------------------------
+
+
+def events(*lines: str) -> list[tuple[Any, ...]]:
+    found = probe.kernel_events([(float(at), line) for at, line in enumerate(lines)])
+    return [(row["kind"], row["code"], row["address"], row["pid"], row["process"], row["count"])
+            for row in found]
+
+
+@pytest.mark.parametrize(("line", "event"), [
+    ("NVRM: Xid (PCI:0000:3B:00): 79, pid=812, GPU has fallen off the bus.",
+     ("xid", 79, "0000:3b:00.0", 812, None, 1)),
+    ("NVRM: Xid (0000:03:00): 31, Ch 00000001, engmask 00000101",
+     ("xid", 31, "0000:03:00.0", None, None, 1)),
+    ("NVRM: Xid (PCI:0000:41:00 GPU-I:05): 13, pid=77, name=python3, Graphics SM Exception",
+     ("xid", 13, "0000:41:00.0", 77, "python3", 1)),
+    ("NVRM: Xid (PCI:0000:41:00): 119, pid='<unknown>', name=<unknown>, Timeout of RPC",
+     ("xid", 119, "0000:41:00.0", None, None, 1)),
+    ("NVRM: GPU 0000:02:00.0: GPU has fallen off the bus.",
+     ("xid", 79, "0000:02:00.0", None, None, 1)),
+    ("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 32 egress",
+     ("sxid", 12028, "0000:c1:00.0", None, None, 1)),
+    ("NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0xffff:1266)",
+     ("init-failed", None, "0000:01:00.0", None, None, 1)),
+    ("NVRM: rm_init_adapter failed, device minor number 0",
+     ("init-failed", None, None, None, None, 1)),
+    ("nvidia: probe of 0000:01:00.0 failed with error -1",
+     ("init-failed", None, "0000:01:00.0", None, None, 1)),
+    ("Loading of unsigned module is rejected", ("key-rejected", None, None, None, None, 1)),
+    ("NVRM: API mismatch: the client has the version 1", ("api-mismatch",) + (None,) * 4 + (1,)),
+    ("nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+     ("pcie-error", None, "0000:01:00.0", None, None, 1)),
+    ("INFO: task nvidia-smi:991 blocked for more than 120 seconds.",
+     ("hung-task", None, None, 991, "nvidia-smi", 1)),
+    ("Out of memory: Killed process 55 (python) total-vm:1kB",
+     ("out-of-memory", None, None, 55, "python", 1)),
+    ("blk_update_request: I/O error, dev sda, sector 12", ("io-error",) + (None,) * 4 + (1,)),
+    ("mce: Uncorrected hardware memory error in user-access at 1",
+     ("machine-check",) + (None,) * 4 + (1,)),
+])
+def test_a_line_of_the_kernel_is_understood(line: str, event: tuple[Any, ...]) -> None:
+    assert events("before", line, "after") == [event]
+
+
+@pytest.mark.parametrize("line", [
+    "nvidia: module verification failed: signature and/or required key missing - tainting kernel",
+    "PKCS#7 signature not signed with a trusted key", "I/O error, dev sr0, sector 0",
+    "nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
+    "mce: [Hardware Error]: Machine check events logged", "NVRM: loading NVIDIA UNIX",
+    "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress",
+    "a person wrote Xid 79 somewhere",
+])
+def test_a_healthy_host_s_lines_are_no_events(line: str) -> None:
+    assert events(line) == []
+
+
+def test_the_same_is_told_once_with_its_number_and_its_last_words() -> None:
+    lines = [f"NVRM: Xid (PCI:0000:01:00): 31, pid={pid}, name=python, MMU" for pid in range(500)]
+    assert events(*lines) == [("xid", 31, "0000:01:00.0", 499, "python", 500)]
+
+
+def test_what_a_driver_said_that_was_loaded_anew_since_is_past() -> None:
+    assert events("NVRM: Xid (PCI:0000:01:00): 119, Timeout", "Out of memory: Killed process 1 (a)",
+                  "nvidia-nvlink: Nvlink Core is being initialized, major device number 236",
+                  "NVRM: Xid (PCI:0000:01:00): 62, halt") == [
+        ("out-of-memory", None, None, 1, "a", 1), ("xid", 62, "0000:01:00.0", None, None, 1)]
+
+
+XID = "NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus."
+
+
+def syslog(seconds: float) -> str:
+    return time.strftime("%b %d %H:%M:%S", time.localtime(seconds))
+
+
+def test_lines_of_syslog_are_of_this_boot_or_dropped(host: GpuHost) -> None:
+    """A year ago to the day looks like today: syslog's lines carry no year."""
+    old = syslog(host.booted - 3 * 86400)
+    host.put("var/log/kern.log.1", f"{old} gpu01 kernel: Linux version 6.1\n"
+                                   f"{old} gpu01 kernel: {XID}\n")
+    found = section(host, "kernel_log")
+    assert found == {"source": "file:/var/log/kern.log", "error": None, "since_boot": True,
+                     "complete": True, "events": []}
+    host.log(XID)
+    assert section(host, "kernel_log")["events"][0]["uptime_s"] == 3600.0
+    host.log(whole=False)
+    assert section(host, "kernel_log")["complete"] is False
+
+
+def test_after_a_restart_within_the_minute_the_last_boot_s_lines_count(host: GpuHost) -> None:
+    before, after = syslog(host.booted - 60), syslog(host.booted + 5)
+    host.put("var/log/kern.log", f"{before} a kernel: {XID}\n{after} a kernel: Linux version 6\n")
+    assert section(host, "kernel_log")["events"] == []
+
+
+@pytest.mark.parametrize(("text", "now", "said"), [
+    ("Dec 31 23:59:00", "2027-01-01T00:10:00", "2026-12-31T23:59:00"),
+    ("Feb 29 12:00:00", "2026-11-20T12:00:00", "2024-02-29T12:00:00"),
+    ("Nov  2 12:00:00", "2026-11-20T12:00:00", "2026-11-02T12:00:00"),
+    ("Nov 21 01:00:00", "2026-11-20T12:00:00", "2026-11-21T01:00:00"),
+])
+def test_the_year_is_the_last_that_is_past(text: str, now: str, said: str) -> None:
+    def local(moment: str) -> float:
+        return time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S"))
+
+    assert probe.syslog_time(text, local(now)) == local(said)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [
+    ("2026-11-20T12:00:00.123456+01:00", 1795172400.0), ("2026-11-20T11:00:00Z", 1795172400.0),
+    ("2026-11-20T06:30:00-0430", 1795172400.0), ("2026-nonsense", None)])
+def test_a_full_date_is_read_with_its_zone(text: str, seconds: float | None) -> None:
+    assert probe.syslog_time(text, 0) == seconds
+
+
+def test_of_a_rotated_journal_and_a_whole_dmesg_the_whole_one_is_read(host: GpuHost) -> None:
+    host.put("usr/bin/journalctl", "#!/bin/sh\nprintf '[ 9.5] gpu01 kernel: usb 1-1: new\\n'\n",
+             0o755)
+    host.put("usr/bin/dmesg", "#!/bin/sh\nprintf '[ 0.0] Linux version 6\\n[ 8.0] " + XID
+             + "\\n'\n", 0o755)
+    found = section(host, "kernel_log")
+    assert (found["source"], found["complete"], found["events"][0]["code"]) == ("dmesg", True, 79)
+
+
+def test_the_journal_comes_first_and_then_dmesg(host: GpuHost) -> None:
+    said = "[    0.000000] gpu01 kernel: Linux version 6.1\\n[ 3.5] gpu01 kernel: " + XID
+    host.put("usr/bin/dmesg", "#!/bin/sh\nprintf '[    7.1] Linux version 6\\n'\n", 0o755)
+    assert section(host, "kernel_log") == {
+        "source": "dmesg", "error": None, "since_boot": True, "complete": True, "events": []}
+    host.put("usr/bin/journalctl", f"#!/bin/sh\nprintf '{said}\\n'\n", 0o755)
+    found = section(host, "kernel_log")
+    assert (found["source"], found["complete"], found["events"][0]["code"]) == ("journal", True, 79)
+    assert found["events"][0]["uptime_s"] == 3.5
+
+
+def test_a_log_that_only_root_may_read_says_so(host: GpuHost) -> None:
+    host.remove("var/log")
+    for name, said in (("journalctl", "Not opened due to insufficient permissions."),
+                       ("dmesg", "read kernel buffer failed: Operation not permitted")):
+        host.put(f"usr/bin/{name}", f"#!/bin/sh\necho '{said}' >&2; exit 1\n", 0o755)
+    found = section(host, "kernel_log")
+    assert (found["source"], found["error"]) == (
+        None, "journalctl: insufficient permissions; dmesg: not permitted")
+
+
+def test_a_container_without_a_card_reads_nobody_s_log(tmp_path: Path) -> None:
+    put(tmp_path, "run/systemd/container", "podman\n")
+    put(tmp_path, "usr/bin/dmesg", "#!/bin/sh\necho '[ 1.0] Linux version 6'\n", 0o755)
+    assert look(tmp_path, mode="full")["kernel_log"]["source"] is None

@@ -1,0 +1,221 @@
+"""`provision`: which hosts Ansible runs on, in what words, and what is made of both looks."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.cli import provision
+from gpufleet.inventory import Declared, Question, locks_in
+from gpufleet.transport.connection import Connection
+from gpufleet.verification import judge
+from gpufleet.verification.session import HostRun, Manner, Session, plan_of
+from tests.support.host_documents import converged as as_planned
+from tests.support.host_documents import receipt, section, wish
+
+NAMES = ("gpu01", "gpu02", "gpu03")
+
+
+class Fleet:
+    """Hosts that are looked at and provisioned without any: what was done stands in `ran`."""
+
+    def __init__(self) -> None:
+        self.hosts = [Declared(name, wish("2.13.1"), Connection(name)) for name in NAMES]
+        self.snapshots: dict[str, dict[str, Any] | None] = {
+            host.name: {**as_planned(plan_of(host, None)), "host": host.name}
+            for host in self.hosts}  # fmt: skip
+        self.looks: list[list[str]] = []
+        self.ran: list[list[str]] = []
+        self.said: list[str] = []
+        self.failing: dict[str, str] = {}
+        self.status = 0
+
+    def drift(self, name: str) -> None:
+        """Change a file there."""
+        snapshot = self.snapshots[name]
+        assert snapshot
+        receipt(snapshot, "toolkit", "11.8")["changed"] = [{"path": "bin/nvcc", "what": "size"}]
+
+    def declared(self, question: Question) -> list[Declared]:
+        """Stands for verify.wishes.declared."""
+        return self.hosts
+
+    def verify(self, hosts: list[Declared], manner: Manner, heard: object) -> Session:
+        """Stands for verify.session.verify."""
+        self.looks.append([host.name for host in hosts])
+        session = Session(seconds=1.0)
+        for host in hosts:
+            plan, snapshot = plan_of(host, self.snapshots[host.name]), self.snapshots[host.name]
+            verdict = self.failing.get(host.name, "PASS")
+            check = {"id": "gpu.count", "verdict": verdict, "cause": "one is gone", "remedy": "",
+                     "statement": "", "evidence": ""}  # fmt: skip
+            result = {"verdict": verdict, "checks": [check]} if snapshot else judge.unreachable(
+                "No route to host", "look there")  # fmt: skip
+            session.hosts.append(HostRun(host.name, snapshot, plan, result))
+        return session
+
+    def run(self, command: list[str], output: object = None) -> int:
+        """Stands for ansible-playbook: mends files, where it gets in."""
+        self.ran.append(command[1:])
+        words = dict(pairwise(command)).get("--limit", ",".join(NAMES))
+        for name in words.split(","):
+            if name in self.snapshots and (snapshot := self.snapshots[name]):
+                receipt(snapshot, "toolkit", "11.8")["changed"] = []
+        return self.status
+
+    def converge(self, **more: Any) -> provision.Converged:
+        """Provision."""
+        return provision.converge(Question(["inv"]), Manner(), told=self.said.append, **more)
+
+
+@pytest.fixture
+def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    made = Fleet()
+    for name in ("declared", "verify", "run"):
+        monkeypatch.setattr(provision, name, getattr(made, name))
+    return made
+
+
+PLAYBOOK = ["playbooks/site.yml", "-i", "inv"]
+
+
+def test_where_no_host_differs_nothing_is_run(fleet: Fleet) -> None:
+    done = fleet.converge()
+    assert (fleet.ran, fleet.looks) == ([], [list(NAMES)])
+    assert (done.ran, done.reasons, done.status) == ([], {}, 0)
+    assert fleet.said[0].startswith("No host differs from its plan: nothing to run.")
+
+
+def test_the_one_that_differs_is_run_and_looked_at_again_and_the_others_are_left(
+    fleet: Fleet,
+) -> None:
+    fleet.drift("gpu02")
+    done = fleet.converge(words=["-v"])
+    assert fleet.ran == [[*PLAYBOOK, "--limit", "gpu02", "-v"]]
+    assert fleet.looks == [list(NAMES), ["gpu02"]]
+    assert fleet.said == [
+        "Ansible runs on gpu02: repair toolkit 11.8: changed since it was installed:"
+        " bin/nvcc (size)",
+        "2 of 3 hosts are what their plans say, and left alone.",
+    ]
+    assert done.status == 0
+    assert [run.name for run in done.session.hosts] == list(NAMES)
+    assert done.session.seconds == 2.0
+    assert done.session.document["provisioned"] == done.reasons
+    assert list(done.reasons) == done.ran == ["gpu02"]
+
+
+def test_a_host_that_could_not_be_judged_is_run_as_well(fleet: Fleet) -> None:
+    fleet.snapshots["gpu01"], fleet.status = None, 4
+    fleet.failing["gpu03"] = "HUNG"
+    done = fleet.converge()
+    assert fleet.ran == [[*PLAYBOOK, "--limit", "gpu01,gpu03"]]
+    assert done.reasons == {"gpu01": ["not judged: No route to host"],
+                            "gpu03": ["not judged: one is gone"]}  # fmt: skip
+    assert done.status == 1
+
+
+def test_force_runs_it_everywhere_after_no_look(fleet: Fleet) -> None:
+    done = fleet.converge(force=True)
+    assert fleet.ran == [PLAYBOOK]
+    assert fleet.looks == [list(NAMES)]
+    assert done.ran == list(NAMES)
+
+
+def test_where_all_differ_the_limit_is_the_person_s_own(fleet: Fleet) -> None:
+    for name in NAMES:
+        fleet.drift(name)
+    provision.converge(Question(["inv"], "gpu0*"), Manner(), told=fleet.said.append)
+    assert fleet.ran == [[*PLAYBOOK, "--limit", "gpu0*"]]
+
+
+def test_many_hosts_stand_in_a_file(fleet: Fleet, tmp_path: Path) -> None:
+    names = [f"gpu{number:02}" for number in range(provision.MOST_NAMED + 1)]
+    way = provision.Way(Question(), Manner(), folder=tmp_path)
+    provision.play(way, names, 100)
+    assert fleet.ran[-1][-1] == f"@{tmp_path}/differ.txt"
+    assert (tmp_path / "differ.txt").read_text().split() == names
+
+
+def test_a_failure_that_no_provisioning_mends_is_called_so(fleet: Fleet) -> None:
+    fleet.failing["gpu03"] = "FAIL"
+    done = fleet.converge()
+    assert fleet.ran == []
+    assert "gpu03 is what its plan says, and fails in gpu.count" in fleet.said[-1]
+    assert "provisioning cannot mend that" in fleet.said[-1]
+    assert done.status == 1
+
+
+def test_a_playbook_that_failed_where_all_is_healthy_is_told(fleet: Fleet) -> None:
+    fleet.drift("gpu01")
+    fleet.status = 2
+    assert fleet.converge().status == 1
+    assert fleet.said[-1].startswith("ansible-playbook ended with status 2")
+
+
+def test_what_documents_can_refuse_is_refused_before_any_host_is_looked_at(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.hosts[1] = Declared("gpu02", wish("9.9"), Connection("gpu02"))
+    with pytest.raises(provision.RefusedError, match="Nothing was changed on any host") as refused:
+        fleet.converge()
+    assert [row["host"] for row in refused.value.problems] == ["gpu02"]
+    assert provision.main(["-i", "inv", "--json"]) == 4
+    told = json.loads(capsys.readouterr().out)
+    assert told["problems"][0]["where"] == "gpu_stacks[0].tensorflow"
+    assert (fleet.looks, fleet.ran) == ([], [])
+
+
+def test_check_mode_runs_where_something_would_change_and_writes_no_report(
+    fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.drift("gpu02")
+    words = ["-i", "inv", "--check", "--tags", "cuda_install", "--report", str(tmp_path / "r")]
+    assert provision.main(words) == 0
+    assert fleet.ran == [shlex.split(
+        "playbooks/site.yml -i inv --limit gpu02 --check --diff --tags cuda_install")]  # fmt: skip
+    assert fleet.looks == [list(NAMES)]
+    assert not (tmp_path / "r").exists()
+    assert "Check mode: nothing was changed" in capsys.readouterr().err
+
+
+def test_a_lock_that_the_run_resolved_is_seen_by_the_second_look(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.hosts = [Declared(NAMES[0], wish("2.13.1"), Connection(NAMES[0]),
+                            locks_in(tmp_path), tmp_path)]  # fmt: skip
+    assert fleet.hosts[0].locks == {}
+
+    def run(command: list[str], output: object = None) -> int:
+        (tmp_path / "tensorflow-2.13.1-py3.11.lock").write_text("tensorflow==2.13.1")
+        return 0
+
+    monkeypatch.setattr(provision, "run", run)
+    (host,) = fleet.converge(force=True).session.hosts
+    assert host.plan["stacks"][0]["lock_sha256"] is not None
+
+
+@pytest.mark.parametrize("words", [
+    ["--fanout", "0"], ["--deadline", "soon"], ["--tagz", "driver"], ["gpu01"]])
+def test_mistakes_in_the_call_are_status_4(fleet: Fleet, words: list[str]) -> None:
+    assert provision.main(words) == 4
+    assert fleet.looks == []
+
+
+def test_what_is_ansible_s_goes_there(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.drift("gpu01")
+    words = ["--tags", "cuda_toolkit", "-vv", "--become-user=root"]
+    assert provision.main(["--report", str(tmp_path), *words]) == 0
+    assert fleet.ran[0][-4:] == words
+
+
+def test_what_a_killed_run_left_is_cleared_away(fleet: Fleet) -> None:
+    snapshot = fleet.snapshots["gpu01"]
+    assert snapshot
+    section(snapshot, "receipts")["caches"] = ["/var/cache/gpufleet/python"]
+    assert fleet.converge().ran == ["gpu01"]

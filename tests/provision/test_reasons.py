@@ -1,0 +1,188 @@
+"""Why Ansible is run on a host, told from documents alone; and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpufleet.provision import reasons as differs
+from gpufleet.resolver import resolve, with_locks
+from gpufleet.verification import judge
+from tests.support.host_documents import converged, mangled, receipt, section, snapshot, wish
+
+Row = dict[str, Any]
+
+STACK = "tensorflow-2.13.1"
+LOCK = "tensorflow-2.13.1-py3.11.lock"
+RUNFILE = "cuda_11.8.0_520.61.05_linux.run"
+WELL: Row = {"verdict": "PASS", "checks": []}
+
+
+@pytest.fixture
+def plan() -> Row:
+    return with_locks(resolve(wish("2.13.1"), snapshot()), {LOCK: "a" * 64})
+
+
+@pytest.fixture
+def host(plan: Row) -> Row:
+    """As the plan says."""
+    made = converged(plan)
+    receipt(made, "stack", STACK)["lock_sha256"] = "a" * 64
+    return made
+
+
+def said(verdict: str, check: str = "gpu.smi", cause: str = "it hung", remedy: str = "") -> Row:
+    """A check of a host."""
+    return {"id": check, "verdict": verdict, "cause": cause, "remedy": remedy}
+
+
+def result(*checks: Row) -> Row:
+    """A host's verdicts."""
+    return {"verdict": "FAIL", "checks": list(checks)}
+
+
+def test_a_host_that_is_what_its_plan_says_is_left_alone(plan: Row, host: Row) -> None:
+    assert differs.why(plan, host, result(said("PASS"), said("NOT-DECLARED"))) == []
+
+
+def test_a_fresh_host_is_told_all_that_it_lacks(plan: Row) -> None:
+    reasons = differs.why(plan, snapshot(), WELL)
+    assert "install toolkit 11.8: /usr/local/cuda-11.8 is not there" in reasons
+    assert len(reasons) == 6
+
+
+def killed(host: Row) -> None:
+    entry = {"kind": "cudnn", "id": "11.8-8", "state": "installing", "started": "2026-11-20"}
+    section(host, "receipts")["journal"] = [entry]
+
+
+def removing(host: Row) -> None:
+    entry = {"kind": "toolkit", "id": "12.4", "path": "/usr/local/cuda-12.4", "state": "removing",
+             "started": "2026-11-20"}  # fmt: skip
+    section(host, "receipts")["journal"] = [entry]
+
+
+def drifted(host: Row) -> None:
+    receipt(host, "toolkit", "11.8")["changed"] = [{"path": "bin/nvcc", "what": "mode"}]
+
+
+def upgraded_by_pip(host: Row) -> None:
+    section(host, "stacks")["stacks"][0]["packages"]["numpy"] = "2.0.0"
+
+
+def moved_default(host: Row) -> None:
+    section(host, "toolkits")["default"].update(target="cuda-12.4")
+
+
+def left_runfile(host: Row) -> None:
+    section(host, "receipts")["caches"] = [f"/var/cache/gpufleet/artifacts/{RUNFILE}"]
+
+
+def left_cache(host: Row) -> None:
+    section(host, "receipts")["caches"] = ["/var/cache/gpufleet/python"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (killed, "finish cudnn 11.8-8: the journal says installing since 2026-11-20"),
+        (removing, "remove toolkit 12.4: its removal was begun at 2026-11-20 and not finished"),
+        (drifted, "repair toolkit 11.8: changed since it was installed: bin/nvcc (mode)"),
+        (upgraded_by_pip, f"repair stack {STACK}: package numpy is 2.0.0, not 1.24.3"),
+        (moved_default, "install default_link /usr/local/cuda: /usr/local/cuda points to cuda-12.4,"
+                        " not to cuda-11.8"),
+        (left_runfile, f"clear /var/cache/gpufleet/artifacts/{RUNFILE}: an installation was stopped"
+                       " before its end"),
+        (left_cache, "clear /var/cache/gpufleet/python: an installation was stopped before its"
+                     " end"),
+    ],
+)
+def test_what_happened_to_a_host_is_a_reason(
+    plan: Row, host: Row, change: Callable[[Row], None], told: str
+) -> None:
+    change(host)
+    assert differs.why(plan, host, WELL) == [told]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "told"),
+    [
+        (wish("2.13.1", "2.18.1"), "install stack tensorflow-2.18.1"),
+        (wish("2.13.1", gpu_toolkits=["11.8", "12.4"]), "install toolkit 12.4"),
+        (wish("2.13.1", gpu_profile=True), "repair environment files"),
+        (wish("2.13.1", gpu_driver={"branch": "535"}), "install driver driver"),
+        (wish(gpu_stacks=[], gpu_toolkits=["11.8"], gpu_prune=True), f"remove stack {STACK}"),
+    ],
+)
+def test_another_declaration_is_a_reason(host: Row, wishes: Row, told: str) -> None:
+    plan = with_locks(resolve(wishes, host), {LOCK: "a" * 64})
+    assert plan["problems"] == []
+    assert any(reason.startswith(told) for reason in differs.why(plan, host, WELL))
+
+
+def test_another_lock_is_a_reason(plan: Row, host: Row) -> None:
+    changed = with_locks(plan, {LOCK: "b" * 64})
+    assert differs.why(changed, host, WELL) == [
+        f"repair stack {STACK}: its lock {LOCK} has changed"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["receipts", "toolkits", "cudnn", "linker", "stacks"])
+@pytest.mark.parametrize("state", ["hung", "error", "denied"])
+def test_what_was_not_seen_is_a_reason(plan: Row, host: Row, name: str, state: str) -> None:
+    host["sections"][name] = {"state": state, "data": None, "error": "deadline"}
+    assert any(f"the host's {name} could not be looked at" in reason
+               for reason in differs.why(plan, host, WELL))  # fmt: skip
+
+
+@pytest.mark.parametrize("verdict", ["HUNG", "INCONCLUSIVE", "UNREACHABLE"])
+def test_what_could_not_be_judged_is_a_reason_said_once(
+    plan: Row, host: Row, verdict: str
+) -> None:
+    checks = result(said(verdict), said(verdict, "gpu.memory-errors"))
+    assert differs.why(plan, host, checks) == ["not judged: it hung"]
+
+
+def test_a_host_that_was_not_reached_is_run(plan: Row) -> None:
+    silent = judge.unreachable("ssh does not get in: No route to host", "look there")
+    assert differs.why(plan, None, silent) == ["not judged: ssh does not get in: No route to host"]
+
+
+def test_what_only_the_host_can_refuse_is_left_to_the_playbook_to_refuse(host: Row) -> None:
+    section(host, "disks")["free_mib"] = {"/": 10, "/tmp": 10}
+    plan = resolve(wish("2.13.1", gpu_toolkits=["12.4"]), host)
+    assert resolve(wish("2.13.1", gpu_toolkits=["12.4"]))["problems"] == []
+    reasons = differs.why(plan, host, WELL)
+    assert reasons
+    assert all("MiB" in reason for reason in reasons)
+
+
+def test_what_another_check_explains_was_judged(plan: Row, host: Row) -> None:
+    checks = result(
+        said("FAIL", "gpu.count", "2 of 8 GPUs are there", "reseat the cards"),
+        said("INCONCLUSIVE", "gpu.memory-errors", "there is no card", "see gpu.count; then verify"),
+    )
+    assert differs.why(plan, host, checks) == []
+    assert differs.beyond(plan, host, checks) == ["gpu.count"]
+
+
+def test_a_failure_that_provisioning_mends_is_not_called_beyond_it(plan: Row, host: Row) -> None:
+    checks = result(said("FAIL", "toolkit.files"))
+    drifted(host)
+    assert differs.beyond(plan, host, checks) == []
+    assert differs.beyond(plan, None, checks) == []
+
+
+def test_artifacts_that_are_to_stay_are_no_reason_nor_are_those_of_others(
+    plan: Row, host: Row
+) -> None:
+    left_runfile(host)
+    assert differs.why(plan, host, WELL, kept=True) == []
+    section(host, "receipts")["caches"] = ["/var/cache/gpufleet/artifacts/their.run"]
+    assert differs.why(plan, host, WELL) == []
+
+
+def test_a_damaged_snapshot_is_never_taken_for_a_right_host(plan: Row, host: Row) -> None:
+    for each in mangled(host):
+        assert isinstance(differs.why(plan, each, WELL), list)

@@ -1,0 +1,62 @@
+"""JUnit without pytest is JUnit by pytest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from gpufleet.report import junit
+from gpufleet.verification import judge
+from gpufleet.verification.session import HostRun, Session
+from tests.cli.test_verify import PLAN
+from tests.support.healthy_host import Document, data
+
+ROOT = Path(__file__).resolve().parents[2]
+Case = tuple[str | None, str | None, str, str]
+
+
+def cases(path: Path) -> tuple[dict[str, str | None], list[Case]]:
+    """The suite's figures, and each case with what it says."""
+    suite = ET.parse(path).getroot()[0]
+    found = []
+    for case in suite:
+        said = case[0] if len(case) else None
+        text = "" if said is None or said.tag == "skipped" else str(said.text)
+        found.append((case.get("classname"), case.get("name"),
+                      "PASS" if said is None else said.tag, text))
+    names = ("name", "tests", "failures", "skipped", "errors")
+    return {name: suite.get(name) for name in names}, found
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_it_says_what_pytest_says(tmp_path: Path, snapshot: Document, broken: bool) -> None:
+    if broken:
+        data(snapshot, "cudnn")["trees"][0]["headers"][0]["version"] = "8.9.7"
+        snapshot["sections"]["linker"].update(state="hung", data=None)
+        snapshot["sections"]["disks"].update(state="failed", data=None,
+                                             error="\x1b[31mno <disk> & \x00 words\x1b[0m")
+    path = tmp_path / "snapshot.json"
+    path.write_text(json.dumps(snapshot))
+    documents = []
+    for name, words in (("own", []), ("pytest", ["-q"])):
+        directory = tmp_path / name
+        subprocess.run(
+            [sys.executable, "-m", "gpufleet", "verify", "--snapshot", str(path), "--plan", PLAN,
+             "--report", str(directory), *words], cwd=ROOT, check=False, capture_output=True)
+        documents.append(cases(directory / "latest" / "junit.xml"))
+    assert documents[0] == documents[1]
+    assert (documents[0][0]["failures"] != "0") == broken
+
+
+def test_a_host_that_is_not_reached_is_one_failure(tmp_path: Path, plan: Document) -> None:
+    session = Session([HostRun("gone", None, plan, judge.unreachable("no answer", "look"))])
+    junit.write(tmp_path / "junit.xml", session, "ansible")
+    figures, (case,) = cases(tmp_path / "junit.xml")
+    assert figures["failures"] == figures["tests"] == "1"
+    assert case[1:3] == ("test_check[ansible://gone-host.reachable]", "failure")
+    assert "no answer" in case[3]

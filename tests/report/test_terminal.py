@@ -1,0 +1,59 @@
+"""What a person sees of many hosts: who is healthy in a line, the others in full."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from gpufleet.report import terminal
+from gpufleet.transport.fanout import Outcome
+from gpufleet.verification import judge
+from gpufleet.verification.session import HostRun, Session
+from tests.support.healthy_host import Document, data
+
+
+def shown(session: Session) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    terminal.show(console, session, None)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_of_many_hosts_the_healthy_are_one_line_and_the_others_told_in_full(
+    plan: Document, snapshot: Document
+) -> None:
+    fine = judge.judge(plan, snapshot)
+    data(snapshot, "cudnn")["trees"][0]["headers"][0]["version"] = "8.9.7"
+    broken = judge.judge(plan, snapshot)
+    session = Session([HostRun(f"gpu{number:03}", None, plan,
+                               broken if number == 42 else fine) for number in range(1, 101)])
+    text = shown(session)
+    assert "✓ gpu[001-041,043-100]" in text
+    assert "✗ gpu042  not healthy" in text
+    assert "declared is 8.6.0" in text
+    assert "99 of 100 hosts healthy; 1 not healthy." in text
+    assert "✓ cudnn.links" not in text
+    assert len(text.splitlines()) < 60
+
+
+@pytest.mark.parametrize(("names", "expected"), [
+    (["a1", "a2", "a3"], "a[1-3]"),
+    (["rack1-gpu2", "rack1-gpu3"], "rack1-gpu[2-3]"),
+    (["one"], "one"),
+    (["@all", "!odd["], "@all, !odd["),
+])
+def test_names_are_folded_as_clustershell_writes_them(names: list[str], expected: str) -> None:
+    assert terminal.folded(names) == expected
+
+
+def test_progress_of_many_is_a_count_and_whoever_is_not_seen() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    with terminal.progress(console, "Looking", 100) as heard:
+        for number in range(1, 101):
+            gone = number == 42
+            heard(f"gpu{number}", Outcome(None if gone else {}, "no answer" if gone else ""))
+    lines = str(console.file.getvalue()).splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 1 + 10 + 1
+    assert "gpu42: no answer" in "\n".join(lines)
+    assert lines[-1].startswith("  100 of 100 hosts")

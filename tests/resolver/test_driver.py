@@ -1,0 +1,350 @@
+"""The driver that is planned: by distribution and source, and every refusal of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpufleet.catalog import facts
+from gpufleet.diff import changes
+from gpufleet.resolver import driver_sources, resolve
+from tests.support.host_documents import (
+    SYSTEMS,
+    codes,
+    converged,
+    gpu_host,
+    refusal,
+    section,
+    snapshot,
+    wish,
+)
+
+ROW = {"minimum", "because", "branch", "version", "source", "managed", "module", "module_because",
+       "persistence", "fabric_manager", "mig", "reboot"}
+
+
+def plan(system: str, *devices: str, sections: Any = None, **wishes: Any) -> dict[str, Any]:
+    """A host that wants its driver managed, and whatever else is given."""
+    return resolve({"gpu_driver": {}, **wishes}, gpu_host(system, *devices, **(sections or {})))
+
+
+# What an A100 gets on every supported system: from the distribution, and from NVIDIA's repository.
+OFFERED = [
+    ("debian-11", ("470", "proprietary"), ("560", "open")),
+    ("debian-12", ("535", "proprietary"), ("595", "open")),
+    ("debian-13", ("550", "proprietary"), ("595", "open")),
+    ("ubuntu-20.04", ("570", "open"), ("570", "open")),
+    ("ubuntu-22.04", ("595", "open"), ("595", "open")),
+    ("ubuntu-24.04", ("595", "open"), ("595", "open")),
+    ("rhel-8", None, ("595", "open")),
+    ("rhel-9", None, ("595", "open")),
+    ("rhel-10", None, ("595", "open")),
+    ("rocky-8", None, ("595", "open")),
+    ("rocky-9", None, ("595", "open")),
+    ("rocky-10", None, ("595", "open")),
+]
+
+
+def test_every_system_is_tried() -> None:
+    assert [system for system, _, _ in OFFERED] == list(SYSTEMS)
+
+
+@pytest.mark.parametrize(("system", "distro", "repository"), OFFERED)
+def test_every_system_has_a_whole_driver_row_or_a_clear_refusal(
+    system: str, distro: tuple[str, str] | None, repository: tuple[str, str]
+) -> None:
+    for source, expected in (("distro", distro), ("nvidia_repo", repository)):
+        found = plan(system, "20b0", gpu_driver={"source": source})
+        row = found["driver"]
+        assert set(row) == ROW
+        if expected is None:
+            (problem,) = found["problems"]
+            assert (problem["code"], problem["where"]) == (
+                "driver-not-offered", "gpu_driver.source",
+            )
+            assert "source: nvidia_repo" in problem["remedy"]
+        else:
+            assert found["problems"] == []
+            assert (row["branch"], row["module"], row["source"]) == (*expected, source)
+            assert row["managed"] is True
+            assert row["persistence"] is True
+            assert row["version"] is None
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_runfile_is_offered_everywhere(system: str) -> None:
+    wished = {"gpu_driver": {"source": "runfile", "branch": "580"}}
+    assert codes(plan(system, "20b0", **wished)) == ["eula-not-accepted"]
+    found = plan(system, "20b0", **wished, gpu_accept_nvidia_eula=True)
+    assert found["problems"] == []
+    assert (found["driver"]["branch"], found["driver"]["version"]) == ("580", "580.178.04")
+
+
+def test_a_runfile_is_of_one_exact_version() -> None:
+    wished = {"gpu_accept_nvidia_eula": True}
+    (problem,) = plan("debian-12", "20b0", **wished,
+                      gpu_driver={"source": "runfile", "branch": "616"})["problems"]
+    assert (problem["code"], problem["where"]) == ("driver-not-offered", "gpu_driver.branch")
+    exact = plan("debian-12", "20b0", **wished,
+                 gpu_driver={"source": "runfile", "branch": "616.10"})
+    assert (exact["problems"], exact["driver"]["version"]) == ([], "616.10")
+
+
+def test_a_branch_that_is_installed_is_kept_while_it_fits() -> None:
+    def with_receipt(branch: str, device: str) -> dict[str, Any]:
+        receipt = {"kind": "driver", "id": "driver", "version": f"{branch}.1", "branch": branch}
+        return plan("ubuntu-24.04", device, sections={"receipts": {"receipts": [receipt]}})
+
+    kept = with_receipt("580", "20b0")
+    assert (kept["problems"], kept["driver"]["branch"]) == ([], "580")
+    assert any("580 is installed and kept, and 595" in note for note in kept["notes"])
+    assert not any("is kept" in note for note in with_receipt("595", "20b0")["notes"])
+    # V100 is no longer in 595, and 535 is no longer offered.
+    assert with_receipt("595", "1db4")["driver"]["branch"] == "580"
+    assert with_receipt("535", "20b0")["driver"]["branch"] == "595"
+
+
+def test_the_system_stands_in_the_plan() -> None:
+    assert plan("debian-12")["os"] == {
+        "id": "debian", "version_id": "12", "codename": "bookworm", "family": "debian",
+    }
+    assert plan("rocky-9")["os"] == {
+        "id": "rocky", "version_id": "9.6", "codename": None, "family": "redhat",
+    }
+    assert resolve({"gpu_driver": {}})["os"] is None
+    assert resolve({"gpu_driver": {}}, snapshot(os="hung"))["os"] is None
+
+
+@pytest.mark.parametrize("about", [{"id": "arch"}, {"id": "debian", "version_id": "9"},
+                                   {"id": "ubuntu", "version_id": "26.04"}])
+def test_a_system_that_is_not_known(about: dict[str, str]) -> None:
+    host = snapshot(os=about)
+    problem = refusal({"gpu_driver": {}}, host)
+    assert (problem["code"], problem["where"]) == ("os-unsupported", "gpu_driver.source")
+    assert "Ubuntu 24.04" in problem["message"]
+    assert resolve({"gpu_driver": {"source": "preinstalled"}}, host)["problems"] == []
+    assert resolve({}, host)["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("system", "wished", "told"),
+    [
+        ("debian-12", {"branch": "580"}, ["470, 535", 'branch: "580", source: nvidia_repo']),
+        ("debian-12", {"branch": "580.65.06"}, ['branch: "580", source: nvidia_repo']),
+        ("debian-11", {"branch": "535"}, ["470", 'branch: "535", source: nvidia_repo']),
+        # Ubuntu 22.04 has made its 535 a way to 580.
+        ("ubuntu-22.04", {"branch": "535"}, ["418, 470, 580, 595, 615", 'or branch "595"']),
+        ("debian-13", {"branch": "580", "source": "nvidia_repo"}, ['branch: "580", source: runf']),
+        ("rhel-9", {"branch": "580"}, ["it has none", 'branch: "580", source: nvidia_repo']),
+    ],
+)
+def test_a_branch_that_the_source_does_not_have(
+    system: str, wished: dict[str, str], told: list[str]
+) -> None:
+    (problem,) = plan(system, "20b0", gpu_driver=wished)["problems"]
+    assert (problem["code"], problem["where"]) == ("driver-not-offered", "gpu_driver.branch")
+    for text in told:
+        assert text in problem["message"] + problem["remedy"]
+
+
+def test_the_branch_is_new_enough_for_every_toolkit() -> None:
+    wished = wish(gpu_toolkits=["13.0.0"], gpu_driver={})
+    host = gpu_host("debian-12", "20b0")
+    problem = refusal(wished, host)
+    assert (problem["code"], problem["where"]) == ("driver-too-old", "gpu_driver")
+    assert "CUDA 13.0" in problem["message"]
+    assert problem["remedy"] == 'say gpu_driver: {branch: "595", source: nvidia_repo}'
+    assert resolve({**wished, "gpu_driver": {"source": "nvidia_repo"}}, host)["problems"] == []
+    older = resolve(wish("2.13.1", gpu_driver={}), host)
+    assert (older["problems"], older["driver"]["branch"]) == ([], "535")
+
+
+def test_the_branch_that_is_maintained_and_lasts_goes_first() -> None:
+    # 615 is newer than 595, and neither a production nor a long-term branch.
+    assert [each.branch.number for each in _offers("ubuntu-24.04")] == ["470", "580", "595", "615"]
+    assert plan("ubuntu-24.04", "20b0")["driver"]["branch"] == "595"
+    assert plan("ubuntu-24.04", "1db4")["driver"]["branch"] == "580"
+    notes = plan("debian-12", "20b0")["notes"]
+    assert any("no longer maintains driver branch 535" in note for note in notes)
+    assert not any("maintains" in note for note in plan("ubuntu-24.04", "1db4")["notes"])
+
+
+def test_an_exact_version_has_its_branch_and_a_note_where_another_was_seen() -> None:
+    seen = plan("debian-12", "20b0", gpu_driver={"branch": "535.261.03"})
+    assert (seen["driver"]["branch"], seen["driver"]["version"]) == ("535", "535.261.03")
+    assert not any("is wished" in note for note in seen["notes"])
+    other = plan("debian-12", "20b0", gpu_driver={"branch": "535.216.03"})
+    assert other["problems"] == []
+    assert any("535.216.03 is wished" in note for note in other["notes"])
+
+
+def test_a_host_that_was_not_reached_has_its_branch_chosen_later() -> None:
+    found = resolve({"gpu_driver": {}, "gpu_gpus": ["H100"]})
+    assert found["problems"] == []
+    assert (found["driver"]["branch"], found["driver"]["managed"]) == (None, True)
+    assert any("chosen when the host is looked at" in note for note in found["notes"])
+    named = resolve({"gpu_driver": {"branch": "580"}, "gpu_gpus": ["H100"]})["driver"]
+    assert (named["branch"], named["module"]) == ("580", "open")
+
+
+NVSWITCH = {"gpus": {"nvswitches": ["0000:c1:00.0"]}}
+
+
+@pytest.mark.parametrize("system", ["debian-12", "debian-13"])
+def test_an_nvswitch_needs_a_fabric_manager_which_debian_has_not(system: str) -> None:
+    (problem,) = plan(system, "20b0", sections=NVSWITCH)["problems"]
+    assert (problem["code"], problem["where"]) == (
+        "fabric-manager-unavailable", "gpu_driver.source",
+    )
+    assert "0000:c1:00.0" in problem["message"]
+    assert "source: nvidia_repo" in problem["remedy"]
+    better = plan(system, "20b0", sections=NVSWITCH, gpu_driver={"source": "nvidia_repo"})
+    assert (better["problems"], better["driver"]["fabric_manager"]) == ([], True)
+    assert plan(system, "20b0")["driver"]["fabric_manager"] is False
+
+
+def test_an_nvswitch_with_a_branch_or_a_source_that_has_no_fabric_manager() -> None:
+    own = plan("ubuntu-20.04", "20b0", sections=NVSWITCH)
+    assert (own["problems"], own["driver"]["branch"]) == ([], "570")
+    old = plan("ubuntu-20.04", "1db4", sections=NVSWITCH, gpu_driver={"branch": "418"})
+    assert codes(old) == ["fabric-manager-unavailable"]
+    runfile = {"source": "runfile", "branch": "580"}
+    bare = plan("debian-12", "20b0", sections=NVSWITCH, gpu_driver=runfile,
+                gpu_accept_nvidia_eula=True)
+    assert codes(bare) == ["fabric-manager-unavailable"]
+    assert "source: nvidia_repo" in bare["problems"][0]["remedy"]
+
+
+def test_an_nvswitch_where_no_source_has_a_fabric_manager() -> None:
+    for source in ("distro", "nvidia_repo"):
+        (problem,) = plan("debian-11", "20b0", sections=NVSWITCH,
+                          gpu_driver={"source": source})["problems"]
+        assert problem["code"] == "fabric-manager-unavailable"
+        assert "no source has a fitting branch for Debian 11" in problem["remedy"]
+
+
+def test_transitional_packages_are_no_offer() -> None:
+    for name, branch in [("debian-11", "460"), ("debian-12", "525"), ("ubuntu-24.04", "535")]:
+        found = plan(name, "20b0", gpu_driver={"branch": branch})
+        assert codes(found) == ["driver-not-offered"]
+
+
+def test_boards_whose_nvswitches_no_pci_bus_shows() -> None:
+    found = plan("ubuntu-24.04", "2901")
+    assert (found["problems"], found["driver"]["fabric_manager"]) == ([], True)
+    assert plan("ubuntu-24.04", "2bb5")["driver"]["fabric_manager"] is False
+    # Those of H100 are on the bus, and a board of four has none.
+    assert plan("ubuntu-24.04", "2330")["driver"]["fabric_manager"] is False
+
+
+def secured(enabled: bool | None, enrolled: bool | None) -> dict[str, Any]:
+    return {"kernel": {"secure_boot": {"enabled": enabled, "enrolled": enrolled}}}
+
+
+def test_secure_boot_without_an_enrolled_key() -> None:
+    for enrolled in (False, None):
+        (problem,) = plan("debian-12", "20b0", sections=secured(True, enrolled))["problems"]
+        assert (problem["code"], problem["where"]) == ("secure-boot", "gpu_driver")
+        for step in ("mokutil --import /var/lib/dkms/mok.pub", "reboot", "Enroll MOK",
+                     "provision again"):
+            assert step in problem["remedy"]
+
+
+@pytest.mark.parametrize("state", [(True, True), (False, False), (None, None), (False, None)])
+def test_secure_boot_that_is_off_or_knows_the_key(state: tuple[bool | None, bool | None]) -> None:
+    assert plan("debian-12", "20b0", sections=secured(*state))["problems"] == []
+
+
+def test_a_driver_of_ours_that_runs_was_signed_with_a_key_that_is_enrolled() -> None:
+    ours = {"receipts": [{"kind": "driver", "id": "driver", "branch": "535"}]}
+    runs = {**secured(True, None), "driver": {"loaded": "535.261.03"}, "receipts": ours}
+    assert plan("debian-12", "20b0", sections=runs)["problems"] == []
+    assert plan("debian-12", "20b0", sections={**runs, "receipts": {}})["problems"]
+
+
+def test_a_host_without_a_gpu_loads_no_modules() -> None:
+    found = plan("debian-12", sections=secured(True, False), gpu_expect={"count": 0})
+    assert found["problems"] == []
+
+
+def test_what_is_not_managed_is_none_of_secure_boot_s_business() -> None:
+    for wished in ({"gpu_driver": {"source": "preinstalled"}}, {"gpu_driver": None}):
+        assert plan("debian-12", "20b0", sections=secured(True, False), **wished)["problems"] == []
+
+
+def test_a_preinstalled_driver_is_only_checked() -> None:
+    wished = wish("2.17.1", gpu_driver={"source": "preinstalled", "branch": "535"})
+    host = gpu_host("rocky-9", "20b0", driver={"loaded": "535.183.01"})
+    found = resolve(wished, host)
+    assert found["problems"] == []
+    assert (found["driver"]["managed"], found["driver"]["branch"]) == (False, "535")
+    assert (found["driver"]["module"], found["driver"]["module_because"]) == (None, None)
+    section(host, "driver")["loaded"] = "470.256.02"
+    problem = refusal(wished, host)
+    assert (problem["code"], problem["where"]) == ("driver-too-old", "gpu_driver")
+    assert 'gpu_driver: {branch: "595", source: nvidia_repo}' in problem["remedy"]
+
+
+def test_a_host_without_a_gpu_has_its_driver_managed_all_the_same() -> None:
+    expect = {"count": 0}
+    found = plan("debian-12", gpu_expect=expect)
+    assert found["problems"] == []
+    assert (found["driver"]["branch"], found["driver"]["managed"]) == ("535", True)
+    # Its stacks need no driver, but what is declared must be there to be installed.
+    stacks = wish(gpu_toolkits=["13.0.0"], gpu_expect=expect, gpu_driver={})
+    assert resolve(stacks, gpu_host("debian-12"))["problems"] == []
+    assert codes(plan("debian-12", gpu_expect=expect, gpu_driver={"branch": "580"})) == [
+        "driver-not-offered"
+    ]
+    told = plan("debian-12", gpu_expect=expect, gpu_driver={"branch": "470", "module": "open"})
+    assert codes(told) == ["driver-unknown"]
+
+
+def test_mig_where_a_gpu_can_be_split() -> None:
+    layout = {"all": ["3g.40gb", "3g.40gb"]}
+    for device in ("20b0", "2330", "2bb5"):
+        found = plan("ubuntu-24.04", device, gpu_mig=layout)
+        assert (found["problems"], found["driver"]["mig"]) == ([], layout)
+    (problem,) = plan("ubuntu-24.04", "1db4", gpu_mig=layout)["problems"]
+    assert (problem["code"], problem["where"]) == ("mig-unsupported", "gpu_mig")
+    assert plan("ubuntu-24.04", "2b85", gpu_mig=layout)["problems"][0]["code"] == "mig-unsupported"
+    assert plan("ubuntu-24.04", "1db4", gpu_mig=[])["driver"]["mig"] == {"all": []}
+    assert resolve({"gpu_mig": [], "gpu_gpus": ["A100"]})["driver"]["managed"] is False
+    assert codes(resolve({"gpu_mig": layout, "gpu_gpus": ["T4"]})) == ["mig-unsupported"]
+
+
+def test_containers_stand_in_the_plan_as_they_are_wished() -> None:
+    assert resolve({})["containers"] is None
+    found = resolve({"gpu_containers": {"toolkit": "1.17.8"}, "gpu_expect": {"count": 8}})
+    assert found["containers"] == {
+        "engine": "docker", "source": "distro", "toolkit": "1.17.8", "image": None,
+        "data_root": None, "gpus": 8,
+    }
+
+
+def test_a_planned_driver_leaves_the_other_changes_alone() -> None:
+    found = resolve(wish("2.13.1", gpu_driver={}), gpu_host("debian-12", "20b0"))
+    rows = changes(found, converged(found))
+    assert [row for row in rows if row["what"] != "driver"] == []
+
+
+def test_offers_are_of_known_branches_and_modules() -> None:
+    table = facts.document("driver_offers.yml")
+    for row in table["systems"]:
+        system = driver_sources.System(row)
+        assert system.family in {"debian", "redhat"}
+        assert set(row["source"]) <= set(table["sources"])
+        for source in driver_sources.SOURCES:
+            for offer in system.offers(source):
+                known = set(driver_sources.modules(offer.branch))
+                assert set(offer.modules) <= known, (row["name"], offer)
+                assert offer.modules
+
+
+def _offers(system: str) -> list[driver_sources.Offer]:
+    about = SYSTEMS[system]
+    rows = facts.document("driver_offers.yml")["systems"]
+    row = next(each for each in rows if about["id"] in each["ids"]
+               and about["version_id"] == each["version"])
+    return driver_sources.System(row).offers("distro")

@@ -1,0 +1,190 @@
+"""A healthy host as documents, to be broken by each test in its own way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.probe import probe
+from gpufleet.verification import judge
+from tests.support.smi_text import MEMORY_MIB, MODEL, smi_text
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+Document = dict[str, Any]
+Break = Callable[[Document, Document], None]
+# A break by its name, and the checks that catch it: {check: (words of cause, of remedy)}.
+Row = tuple[str, Break, dict[str, tuple[str, str]]]
+
+# What the healthy host's declarations excuse.
+EXCUSED = {
+    **dict.fromkeys(
+        ("gpu.smi", "gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
+         "gpu.settings", "kernel.log", "kernel.application-errors", "driver.cuda", "driver.access",
+         "driver.loaded", "driver.nodes", "driver.fabric", "stack.gpu", "containers.cdi",
+         "containers.gpus", "containers.reload"), "gpu_expect: {count: 0}"),
+    **dict.fromkeys(
+        ("driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau",
+         "driver.pending", "driver.persistence", "driver.secure-boot"), "gpu_driver: not set"),
+    "gpu.mig": "gpu_mig: not set",
+    **dict.fromkeys(
+        ("toolkit.device-query", "toolkit.cublas", "cudnn.convolution", "gpu.throughput",
+         "gpu.sustained", "gpu.bandwidth", "gpu.peer", "stack.capability"),
+        "gpu_expect: {count: 0}"),
+}
+
+
+def registering(faults: list[Row]) -> Callable[..., Callable[[Break], Break]]:
+    """A decorator that adds a break to a table, with the checks that catch it."""
+
+    def fault(**caught: tuple[str, str]) -> Callable[[Break], Break]:
+        def register(function: Break) -> Break:
+            named = {name.replace("__", ".").replace("_", "-"): words
+                     for name, words in caught.items()}
+            faults.append((function.__name__, function, named))
+            return function
+
+        return register
+
+    return fault
+
+
+def document(name: str) -> Document:
+    """A fresh copy of a saved document."""
+    found: Document = json.loads((FIXTURES / name).read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture
+def plan() -> Document:
+    """A host without a GPU, one stack: TensorFlow 2.13.1, CUDA 11.8, cuDNN 8.6."""
+    return document("plan.json")
+
+
+@pytest.fixture
+def snapshot() -> Document:
+    """The same host, as it should be."""
+    return document("snapshot.json")
+
+
+def verdicts(plan: Document, snapshot: Document) -> dict[str, str]:
+    """{check: verdict}."""
+    return {check["id"]: check["verdict"] for check in judge.judge(plan, snapshot)["checks"]}
+
+
+def in_page(page: str) -> Document:
+    """The document in the HTML page, of which its script shows the hosts."""
+    found: Document = json.loads(
+        page.partition('<script type="application/json" id="data">')[2].partition("</script>")[0])
+    return found
+
+
+def of_page(page: str) -> dict[tuple[str, str], str]:
+    """{(host, check): verdict} of the page's document; what is shown of it: test_page.py."""
+    shown = in_page(page)
+    return {(host["name"], check): shown["letters"][letter] for host in shown["hosts"]
+            for (check, _), letter in zip(shown["checks"], host["checks"], strict=True)
+            if letter != "."}
+
+
+def data(snapshot: Document, section: str) -> Any:
+    """The data of a section, to be changed."""
+    return snapshot["sections"][section]["data"]
+
+
+DRIVER = "535.261.03"
+PIN = "/etc/apt/preferences.d/gpufleet-driver"
+CORE = ("libcuda1", "nvidia-kernel-dkms", "nvidia-smi")
+
+
+def with_driver(plan: Document, snapshot: Document) -> None:
+    """Have gpufleet manage the driver of the healthy pair, with everything as it should be."""
+    plan["driver"].update(branch="535", source="distro", managed=True, module="proprietary",
+                          module_because="declared")
+    kernel = data(snapshot, "kernel")
+    for row in kernel["installed"]:
+        row.update(headers=True, modules=[
+            {"name": "nvidia", "path": f"/lib/modules/{row['version']}/updates/dkms/nvidia.ko",
+             "version": DRIVER, "license": "NVIDIA"}])
+    data(snapshot, "driver").update(
+        library=DRIVER, on_disk=DRIVER, cuinit=100, nouveau={"loaded": False, "blacklisted": True},
+        persistence={"unit": "nvidia-persistenced.service", "enabled": True, "active": False},
+        dkms=[{"module": "nvidia", "version": DRIVER, "kernel": kernel["running"],
+               "state": "installed"}])
+    data(snapshot, "packages").update(
+        driver=[{"name": name, "version": f"{DRIVER}-1", "status": "installed", "held": True}
+                for name in CORE],
+        pins=[{"path": PIN, "packages": ["libcuda1"], "pin": f"version {DRIVER}-1",
+               "priority": 1001}],
+        unattended={"installed": True, "excluded": True})
+    data(snapshot, "receipts")["receipts"].append(
+        {"schema": 1, "kind": "driver", "id": "driver", "path": "/", "version": DRIVER,
+         "source": "distro", "module": "proprietary", "branch": "535", "previous": None,
+         "packages": dict.fromkeys(CORE, f"{DRIVER}-1"), "repository": None,
+         "installed": "now", "files": 3, "changed": [],
+         "libraries": [], "unlisted": [], "exposed": []})
+
+
+def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
+    """Put cards into the host, and have its driver run them, whole."""
+    with_driver(plan, snapshot)
+    plan["expect"].update(count=count, model=MODEL, memory_mib=MEMORY_MIB)
+    plan["driver"]["mig"] = {"all": []}
+    data(snapshot, "smi").update(
+        program="/usr/bin/nvidia-smi", status=0, nvml={"status": 0, "version": DRIVER,
+                                                       "count": count},
+        **probe.parse_smi(smi_text([{"pci/pci_bus_id": f"00000000:0{n}:00.0"}
+                                    for n in range(count)])))
+    nodes = ["/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{n}" for n in range(count))]
+    data(snapshot, "gpus")["node_access"] = [
+        {"path": name, "mode": "0666", "uid": 0, "gid": 0, "major": 195, "tried": True,
+         "error": None} for name in nodes]
+    data(snapshot, "gpus").update(
+        pci=[{"address": f"0000:0{n}:00.0", "vendor": "0x10de", "device": "0x2330",
+              "class": "0x030200", "driver": "nvidia"} for n in range(count)],
+        nodes=nodes,
+        mig=[{"gpu": n, "mode": "off", "instances": []} for n in range(count)])
+    driver = data(snapshot, "driver")
+    driver.update(loaded=DRIVER, cuinit=0, cuda_version="12.2", modules=["nvidia", "nvidia_uvm"])
+    driver["persistence"]["active"] = True
+    with_computing(plan, snapshot, count)
+
+
+def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
+    """Have its toolkit and stack compute on its cards, deeply, with everything as it should be."""
+    compute, numbers = data(snapshot, "compute"), range(count)
+    run = compute["runs"][0]
+    compute["deep"] = True
+    done: Document = {"wrong": 0, "busy": None, "error": None}
+    run["driver"] = {"cuinit": 0, "version": "12.2", "error": None}
+    run["devices"] = [
+        {"index": n, "uuid": f"GPU-0000000{n}", "address": f"0000:0{n}:00.0",
+         "name": "NVIDIA H100 PCIe", "compute_capability": "9.0", "memory_mib": 81000,
+         "free_mib": 80000, "sm_count": 114, "clock_mhz": 1755, "memory_clock_mhz": 1593,
+         "memory_bus_bits": 5120, "l2_kib": 51200, "warp_size": 32} for n in numbers]
+    run["cublas"] = [{**done, "gpu": n, "n": 2048, "first_s": 0.4, "steady_s": 0.0005,
+                      "tflops": 34.4} for n in numbers]
+    run["nvrtc"]["ran"] = [{"gpu": n, "arch": "sm_90", "wrong": 0, "error": None}
+                           for n in numbers]
+    run["cudnn"] = [{**done, "gpu": n, "soname": "libcudnn.so.8", "version": "8.6.0"}
+                    for n in numbers]
+    run["bandwidth"] = [{**done, "gpu": n, "gib_s": 1600.0} for n in numbers]
+    run["peer"] = [{"from": a, "to": b, "access": True, "gib_s": 20.0, "wrong": 0, "error": None}
+                   for a in numbers for b in numbers if a != b]
+    run["sustained"] = [
+        {**done, "gpu": n, "n": 4096, "seconds": 120.2, "settled_s": 4.0, "samples": [
+            {"at_s": float(at), "tflops": 38.0 - at / 60, "temperature_c": 60 + at // 12,
+             "clock_sm_mhz": 1700, "power_w": 340, "throttle": ["sw-power-cap"]}
+            for at in range(1, 121)]} for n in numbers]
+    framework = data(snapshot, "stacks")["stacks"][0]["framework"]
+    place = "/job:localhost/replica:0/task:0/device:GPU:"
+    framework["capabilities"] = ["9.0"] * count
+    framework["small"].update(gpu_device_name="/device:GPU:0", placement=[f"{place}0"])
+    framework["small"]["local_devices"] += [
+        {"name": f"/device:GPU:{n}", "type": "GPU", "memory_mib": 78000,
+         "description": f"device: {n}, name: NVIDIA H100 PCIe, pci bus id: 0000:0{n}:00.0,"
+         " compute capability: 9.0"} for n in numbers]

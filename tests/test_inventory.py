@@ -1,0 +1,135 @@
+"""The inventory as Ansible reads it, and the refusals that name the place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import Question, declared
+
+INVENTORY = """
+gpu_hosts:
+  hosts:
+    gpu01:
+      ansible_host: 10.0.0.1
+    gpu02:
+      ansible_connection: local
+      ansible_become: false
+  vars:
+    site: ber
+    ansible_user: deploy
+    ansible_port: 2222
+    ansible_ssh_private_key_file: ~/keys/id
+    ansible_ssh_common_args: -o ProxyJump=bastion.{{ site }}
+    ansible_become_password: "{{ secret }}"
+    secret: very
+    release: 2.13.1
+    gpu_stacks: [{tensorflow: "{{ release }}"}]
+    gpu_expect: {count: 0}
+other:
+  hosts:
+    web01:
+"""
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    path = tmp_path / "hosts.yml"
+    path.write_text(INVENTORY)
+    return path
+
+
+def test_wishes_are_templated_and_plain(inventory: Path) -> None:
+    hosts = {host.name: host for host in declared(Question([str(inventory)]))}
+    assert list(hosts) == ["gpu01", "gpu02"]
+    assert hosts["gpu01"].wishes == {"gpu_stacks": [{"tensorflow": "2.13.1"}],
+                                     "gpu_expect": {"count": 0}}
+    assert type(hosts["gpu01"].wishes["gpu_stacks"][0]["tensorflow"]) is str
+
+
+def test_a_host_is_reached_as_ansible_would(inventory: Path) -> None:
+    found = {host.name: host.connection for host in declared(Question([str(inventory)]))}
+    ssh = found["gpu01"]
+    assert (ssh.kind, ssh.address, ssh.user, ssh.port) == ("ssh", "10.0.0.1", "deploy", 2222)
+    assert ssh.ssh_arguments[-2:] == ("-o", "ProxyJump=bastion.ber")
+    assert (ssh.become.wanted, ssh.become.user, ssh.become.password) == (None, "root", "very")
+    assert (found["gpu02"].kind, found["gpu02"].become.wanted) == ("local", False)
+
+
+def test_secrets_are_no_wishes(inventory: Path) -> None:
+    for host in declared(Question([str(inventory)])):
+        assert "very" not in repr(host)
+
+
+def test_limit_and_extra_vars(inventory: Path) -> None:
+    hosts = declared(Question([str(inventory)], "gpu02", ["release=2.17.1"]))
+    assert [host.name for host in hosts] == ["gpu02"]
+    assert hosts[0].wishes["gpu_stacks"] == [{"tensorflow": "2.17.1"}]
+
+
+def test_without_the_group_every_host_counts() -> None:
+    assert [host.name for host in declared(Question(["a,b"]))] == ["a", "b"]
+
+
+def test_several_inventories_are_one(inventory: Path) -> None:
+    inventories = [str(inventory), "extra,"]
+    assert "gpu01" in [host.name for host in declared(Question(inventories))]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "words"),
+    [
+        (INVENTORY, "gpu09", "No host is matched by --limit gpu09"),
+        ("gpu_hosts: {hosts: {}}", None, "No host is matched by the inventory"),
+        ("gpu_hosts: [what", None, "hosts.yml"),
+        (INVENTORY.replace("{{ release }}", "{{ unknown }}"), None, "gpu01: gpu_stacks"),
+        (INVENTORY.replace("connection: local", "connection: winrm"), None, "winrm"),
+    ],
+)
+def test_refusals_name_the_place(
+    inventory: Path, text: str, limit: str | None, words: str
+) -> None:
+    inventory.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        declared(Question([str(inventory)], limit))
+    assert words in str(caught.value)
+
+
+def test_an_inventory_that_is_not_there() -> None:
+    with pytest.raises(ConfigurationError, match="no such inventory"):
+        declared(Question(["/nowhere/inventory"]))
+
+
+def test_vaulted_values_are_opened_with_the_password_file(inventory: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("open sesame\n")
+    vault = tmp_path / "group_vars" / "gpu_hosts.yml"
+    vault.parent.mkdir()
+    vault.write_text("secret: from the vault\n")
+    subprocess.run([str(Path(sys.executable).parent / "ansible-vault"), "encrypt",
+                    "--vault-password-file", str(key), str(vault)], check=True,
+                   capture_output=True)
+    hosts = declared(Question([str(inventory)], vault_password_files=[str(key)]))
+    assert hosts[0].connection.become.password == "from the vault"
+    with pytest.raises(ConfigurationError, match="vault"):
+        declared(Question([str(inventory)]))
+
+
+def test_a_source_that_cannot_be_read_is_refused_also_in_a_directory(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    (fleet / "stacks").mkdir(parents=True)
+    (fleet / "stacks" / "x.lock").write_text("tensorflow==2.13.1\n")
+    (fleet / "hosts.yml").write_text(INVENTORY.replace("{{ secret }}", "x"))
+    assert len(declared(Question([str(fleet)]))) == 2
+    broken = tmp_path / "broken.yml"
+    broken.write_text("gpu_hosts: {hosts: [")
+    with pytest.raises(ConfigurationError, match=r"cannot be read|parse"):
+        declared(Question([str(fleet), str(broken)]))
+    broken.rename(fleet / "more.yml")
+    with pytest.raises(ConfigurationError, match=r"cannot be read|parse") as refused:
+        declared(Question([str(fleet)]))
+    assert "more.yml" in str(refused.value)

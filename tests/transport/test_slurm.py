@@ -1,0 +1,108 @@
+"""The probe as a job step: what is run, where, and what is refused."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gpufleet.cli.verify import main
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import Question, declared
+from gpufleet.transport.connection import READY, Connection, command, why_not
+from gpufleet.transport.fanout import Target, look
+from gpufleet.transport.slurm import steps
+
+INVENTORY = """
+all:
+  hosts:
+    head1: {ansible_host: 10.0.0.1, ansible_user: ops}
+gpu_hosts:
+  hosts:
+    gpu01: {gpu_node_name: n01, ansible_host: 10.0.0.2, ansible_python_interpreter: /opt/py}
+  vars: {gpu_scheduler_host: head1, gpu_srun_options: ["--gres=gpu:8"]}
+"""
+
+
+def asked(folder: Path, text: str = INVENTORY) -> Question:
+    (folder / "hosts.yml").write_text(text)
+    return Question([str(folder / "hosts.yml")])
+
+
+def test_srun_is_run_on_the_head_for_the_node_by_its_own_name(tmp_path: Path) -> None:
+    question = asked(tmp_path)
+    [host] = steps(declared(question), question, 300)
+    assert host.connection.name == "gpu01"
+    words = command(host.connection)
+    assert words[words.index("--") + 1] == "10.0.0.1"
+    assert words[words.index("-l") + 1] == "ops"
+    step = shlex.split(words[-1])
+    assert step[:2] == ["exec", "srun"]
+    assert {"--nodelist=n01", "--overlap", "--immediate=150", "--time=6", "--gres=gpu:8"} < {*step}
+    assert step[-3:-1] == ["/bin/sh", "-c"]
+    assert "/opt/py -I -S -" in step[-1]
+
+
+def test_without_a_head_srun_is_run_here(tmp_path: Path) -> None:
+    question = asked(tmp_path, "gpu_hosts: {hosts: {gpu01: {ansible_host: 10.0.0.2}}}")
+    [host] = steps(declared(question), question, 10)
+    words = command(host.connection)
+    assert words[0] == "srun"
+    assert "--nodelist=gpu01" in words
+    assert words[-3:-1] == ["/bin/sh", "-c"]
+
+
+@pytest.mark.parametrize("options", ['"--gres=gpu:8"', "[1]"])
+def test_options_that_are_no_list_are_refused(tmp_path: Path, options: str) -> None:
+    question = asked(tmp_path, INVENTORY.replace('["--gres=gpu:8"]', options))
+    with pytest.raises(ConfigurationError, match="gpu01: gpu_srun_options"):
+        steps(declared(question), question, 300)
+
+
+def test_a_head_that_is_not_in_the_inventory_is_refused(tmp_path: Path) -> None:
+    question = asked(tmp_path, INVENTORY.replace("gpu_scheduler_host: head1",
+                                                 "gpu_scheduler_host: head2"))
+    with pytest.raises(ConfigurationError, match="head2"):
+        steps(declared(question), question, 300)
+
+
+def test_what_srun_says_is_the_cause_and_its_command_the_remedy(tmp_path: Path) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\necho 'srun: error: Requested nodes are busy' >&2\nexit 1\n")
+    srun.chmod(0o755)
+    there = Connection("gpu01", "local", launcher=(str(srun), "--nodelist=gpu01"))
+    found = look([Target(there, {"host": "gpu01", "deadline_s": 20})])["gpu01"]
+    assert found.snapshot is None
+    assert "srun: error: Requested nodes are busy" in found.cause
+    assert found.remedy == f"try by hand: {srun} --nodelist=gpu01 true"
+
+
+def test_the_probe_goes_through_a_launcher(tmp_path: Path) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    srun.chmod(0o755)
+    there = Connection("gpu01", "local", launcher=(str(srun), "--nodelist=gpu01"))
+    found = look([Target(there, {"host": "gpu01", "deadline_s": 60, "mode": "facts"})])["gpu01"]
+    assert found.snapshot is not None, found.cause
+    assert READY not in str(found.snapshot)
+
+
+def test_a_step_over_ssh_is_named_whole_in_the_remedy() -> None:
+    there = Connection("gpu01", address="10.0.0.1", launcher=("srun", "--nodelist=n01"))
+    assert why_not(there, 1, "srun: error")[1].endswith(" 10.0.0.1 srun --nodelist=n01 true")
+
+
+@pytest.mark.parametrize("more", [["--local"], ["--pairs"], ["--topology", "t.conf"]])
+def test_it_goes_neither_with_this_machine_nor_with_pairs(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-i", "localhost,", "--launcher", "slurm", *more]) == 4
+    assert "--launcher slurm" in capsys.readouterr().err
+
+
+def test_a_domain_is_a_variable_or_a_group_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text(
+        "gpu_hosts: {hosts: {a: {rack: 7}, b: , c: }}\nrack_r1: {hosts: {b: }}\n")
+    found = declared(Question([str(tmp_path / "hosts.yml")], domain="rack"))
+    assert {host.name: host.domain for host in found} == {"a": "7", "b": "rack_r1", "c": None}

@@ -1,0 +1,168 @@
+"""What hosts say of themselves is believed only if it is theirs, whole, and of last night."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import Declared
+from gpufleet.transport.connection import Connection
+from gpufleet.verification import collected, judge, pull
+from tests.support.healthy_host import Document, data
+
+WISHES = {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}
+HOST = Declared("gpu01", WISHES, Connection("gpu01"))
+DAY = timedelta(hours=26)
+
+
+def left(plan: Document, snapshot: Document | None, age: timedelta = timedelta(0)) -> Document:
+    """A host's own result."""
+    result = judge.judge(plan, snapshot) if snapshot else judge.unreachable("hung", "look", "")
+    looked = datetime.now(UTC) - age
+    return {"schema": 1, "host": "gpu01", "looked": looked.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "plan": plan, "snapshot": snapshot, "result": result}
+
+
+def judged(directory: Path, document: Document | str | None) -> Document:
+    """What is made of one host's file."""
+    if document is not None:
+        (directory / "gpu01.json").write_text(
+            document if isinstance(document, str) else json.dumps(document))
+    result: Document = collected.session(directory, [HOST], DAY).hosts[0].result
+    return result
+
+
+def test_it_is_judged_by_what_is_declared_now(
+    tmp_path: Path, plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "cudnn")["trees"][0]["headers"][0]["version"] = "8.9.7"
+    document = left(plan, snapshot)
+    # Neither the host's plan nor its verdict is taken for granted.
+    document["plan"], document["result"] = {}, {"verdict": "PASS", "checks": []}
+    result = judged(tmp_path, document)
+    assert "cudnn.present" in {check["id"] for check in result["checks"]
+                               if check["verdict"] == "FAIL"}
+
+
+def later(document: Document) -> None:
+    document["looked"] = "2999-01-01T00:00:00Z"
+
+
+def another(document: Document) -> None:
+    document["host"] = "gpu02"
+
+
+def empty(document: Document) -> None:
+    document.update(snapshot=None, result={"verdict": "PASS", "checks": []})
+
+
+def praising_itself(document: Document) -> None:
+    document.update(snapshot=None, result={"verdict": "PASS", "checks": [
+        {"id": "host.reachable", "verdict": "PASS", "cause": "all is well", "remedy": "none",
+         "evidence": ""}]})
+
+
+def hollow(document: Document) -> None:
+    document["snapshot"] = {}
+
+
+def words_for_a_snapshot(document: Document) -> None:
+    document["snapshot"] = "x"
+
+
+def undated(document: Document) -> None:
+    document["looked"] = "yesterday"
+
+
+@pytest.mark.parametrize(("spoil", "cause"), [
+    (later, "which is yet to come"),
+    (another, "is the result of gpu02, not of gpu01"),
+    (empty, "cannot be read"),
+    (praising_itself, "all is well"),
+    (hollow, "cannot be read"),
+    (words_for_a_snapshot, "cannot be read"),
+    (undated, "cannot be read"),
+])
+def test_what_cannot_be_believed_is_not(
+    tmp_path: Path, plan: Document, snapshot: Document, spoil: Callable[[Document], None],
+    cause: str,
+) -> None:
+    document = left(plan, snapshot)
+    spoil(document)
+    result = judged(tmp_path, document)
+    assert result["verdict"] == "UNREACHABLE"
+    assert cause in result["checks"][0]["cause"]
+    assert result["checks"][0]["remedy"]
+
+
+@pytest.mark.parametrize(("document", "cause"), [
+    (None, "gpu01 has left no result"),
+    ("{", "cannot be read"),
+    ("[1]", "cannot be read"),
+])
+def test_no_file_or_no_document_is_not_healthy(
+    tmp_path: Path, document: str | None, cause: str
+) -> None:
+    result = judged(tmp_path, document)
+    assert (result["verdict"], cause in result["checks"][0]["cause"]) == ("UNREACHABLE", True)
+
+
+def test_an_old_result_says_when_it_was(
+    tmp_path: Path, plan: Document, snapshot: Document
+) -> None:
+    document = left(plan, snapshot, timedelta(hours=31))
+    cause = judged(tmp_path, document)["checks"][0]["cause"]
+    assert cause == (f"gpu01 was last looked at {document['looked']}, 31 h ago; it should have"
+                     " been within 26 h")
+
+
+def test_a_probe_that_hung_there_is_told_here(tmp_path: Path, plan: Document) -> None:
+    assert judged(tmp_path, left(plan, None))["checks"][0]["cause"] == "hung"
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no such directory"):
+        collected.session(tmp_path / "nowhere", [HOST], DAY)
+
+
+def test_the_same_sources_make_the_same_file_and_it_judges(tmp_path: Path, plan: Document) -> None:
+    archives = [tmp_path / "a.pyz", tmp_path / "b.pyz"]
+    for path in archives:
+        pull.pack(path)
+    assert archives[0].read_bytes() == archives[1].read_bytes()
+    root = tmp_path / "root"
+    (root / "tmp").mkdir(parents=True)
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({
+        "plan": plan, "config": {"host": "gpu01", "mode": "facts", "root": str(root),
+                                 "deadline_s": 60},
+        "result": str(tmp_path / "gpu01.json"), "metrics": str(tmp_path / "gpufleet.prom")}))
+    # In an empty directory, by no package of this environment.
+    done = subprocess.run([sys.executable, "-I", "-S", str(archives[0]), str(settings)],
+                          cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "toolkit.present" in done.stdout
+    metrics = (tmp_path / "gpufleet.prom").read_text()
+    assert 'gpufleet_host_healthy{host="gpu01"} 0' in metrics
+    assert 'gpufleet_check_failed{host="gpu01",check="toolkit.present"} 1' in metrics
+    assert "\ngpufleet_pull_last_run_timestamp_seconds 1" in metrics
+    # What alarms where the nightly does not run is not to be soothed by a host.
+    assert "gpufleet_last_run" not in metrics
+    assert json.loads((tmp_path / "gpu01.json").read_text())["snapshot"]["host"] == "gpu01"
+
+
+def test_a_probe_that_hangs_is_left_behind(
+    plan: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "MORE_S", -60)
+    document, _ = pull.look(plan, {"deadline_s": 60})
+    assert document["snapshot"] is None
+    assert document["result"]["verdict"] == "UNREACHABLE"
+    assert "gave no answer within 0 s" in document["result"]["checks"][0]["cause"]

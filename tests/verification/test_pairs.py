@@ -1,0 +1,323 @@
+"""Which hosts meet, and how a meeting ends: here, with a stand-in TensorFlow that does as told."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import Declared
+from gpufleet.transport.connection import Become, Connection
+from gpufleet.verification import pairs
+from gpufleet.verification.pairs import (
+    Asked,
+    Pair,
+    Stack,
+    address_of,
+    jobs_of,
+    meet,
+    pairs_of,
+    rounds,
+)
+from gpufleet.workload import distributed
+from tests.support.stand_ins.tensorflow import TensorFlow
+
+OLD, NEW, NEWEST = (
+    {"tensorflow": release} for release in ("1.4.0", "2.13.1", "2.18.1"))
+
+
+def host(name: str, *stacks: dict[str, str], count: int | None = 0, **more: object) -> Declared:
+    wishes: dict[str, Any] = {"gpu_stacks": list(stacks), "gpu_accept_nvidia_eula": True, **more}
+    if count is not None:
+        wishes["gpu_expect"] = {"count": count}
+    return Declared(name, wishes, Connection(name, address=f"{name}.example.org"))
+
+
+FLEET = [host("a", OLD, NEW), host("b", NEW, OLD), host("c", NEW, NEWEST)]
+
+
+# -- which pairs -----------------------------------------------------------------------------------
+
+
+def test_each_common_release_is_one_run_of_every_kind_that_it_knows() -> None:
+    [pair] = pairs_of(FLEET, Asked(("a,b",)))
+    assert [(job.kind, job.stack.release) for job in jobs_of([pair])] == [
+        ("parameter-server", "1.4.0"), ("parameter-server", "2.13.1"), ("all-reduce", "2.13.1")]
+    assert pair.stacks[1].venvs == ("/opt/gpufleet/stacks/tensorflow-2.13.1",) * 2
+
+
+def test_nccl_runs_where_both_have_gpus() -> None:
+    cards = [host("a", NEW, count=2), host("b", NEW, count=1), host("c", NEW, count=None)]
+    found = [job.pair.names for job in jobs_of(pairs_of(cards, Asked(ring=True)))
+             if job.kind == "nccl"]
+    assert found == [("a", "b")]
+
+
+def test_a_ring_goes_from_each_host_to_the_next_and_a_pair_is_asked_once() -> None:
+    found = pairs_of(FLEET, Asked(("b,a",), ring=True))
+    assert [pair.names for pair in found] == [("b", "a"), ("b", "c"), ("c", "a")]
+    assert [pair.names for pair in pairs_of(FLEET[:2], Asked(ring=True))] == [("a", "b")]
+
+
+def test_stacks_of_one_release_go_together_whatever_their_names() -> None:
+    other = host("b", {"tensorflow": "2.13.1", "name": "mine"})
+    [pair] = pairs_of([host("a", NEW), other], Asked(("a,b",)))
+    assert pair.stacks[0].names == ("tensorflow-2.13.1", "mine")
+    assert [row["stacks"] for name in "ab" for row in pairs.planned(name, [pair])] == [
+        [{"name": "tensorflow-2.13.1", "release": "2.13.1"}],
+        [{"name": "mine", "release": "2.13.1"}]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (Asked(("a,z",)), "z is not among the hosts of this run"),
+        (Asked(("a,a",)), "A pair is two different hosts"),
+        (Asked(("a",)), "A pair is two different hosts"),
+        (Asked(("a,b,c",)), "A pair is two different hosts"),
+        (Asked(("a,b",), stack="tensorflow-2.18.1"), "have no stack tensorflow-2.18.1 of the same"),
+        (Asked(stack="tensorflow-2.13.1"), "not between which hosts"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_before_anything_starts(asked: Asked, message: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        pairs_of(FLEET, asked)
+    assert message in error.value.message
+    assert error.value.remedy
+
+
+def test_hosts_without_a_common_release_cannot_meet() -> None:
+    with pytest.raises(ConfigurationError, match=r"b: tensorflow-2\.18\.1"):
+        pairs_of([host("a", OLD), host("b", NEWEST)], Asked(("a,b",)))
+    with pytest.raises(ConfigurationError, match="A ring needs two hosts"):
+        pairs_of(FLEET[:1], Asked(ring=True))
+
+
+def test_an_address_for_the_other_host_can_be_named() -> None:
+    assert address_of(FLEET[0]) == "a.example.org"
+    assert address_of(host("a", gpu_pair_address="10.1.0.1")) == "10.1.0.1"
+    local = replace(FLEET[0], connection=Connection("a", "local"))
+    with pytest.raises(ConfigurationError, match="gpu_pair_address"):
+        address_of(local)
+    with pytest.raises(ConfigurationError, match="not an address"):
+        address_of(host("a", gpu_pair_address=7))
+
+
+def test_no_host_meets_two_others_at_once() -> None:
+    jobs = jobs_of(pairs_of([*FLEET, host("d", NEW)], Asked(ring=True)))
+    for most in (1, 2, 4, 32):
+        batches = list(rounds(jobs, most))
+        assert sorted(map(id, jobs)) == sorted(id(job) for batch in batches for job in batch)
+        for batch in batches:
+            names = [name for job in batch for name in job.pair.names]
+            assert len(names) == len(set(names)) <= max(2, most)
+
+
+# -- how a meeting ends ----------------------------------------------------------------------------
+
+# What `import tensorflow` does on a side, and from there on.
+STAND_IN = """
+import os, sys, time
+__version__ = "2.13.1"
+if {at_import!r}:
+    exec({at_import!r})
+class train:
+    @staticmethod
+    def ClusterSpec(cluster):
+        exec({at_start!r})
+"""
+STAY = "time.sleep(600)"
+
+
+class Two:
+    """Two hosts, both this machine, whose TensorFlow is a stand-in."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.names = ("one", "two")
+        for name in self.names:
+            (place / name / "bin").mkdir(parents=True)
+            self.will(name)
+            self.python(name, f'exec {sys.executable} "$@"')
+
+    def will(self, name: str, at_import: str = "", at_start: str = STAY) -> None:
+        """Have a side do something when it imports TensorFlow, or when it starts its servers."""
+        text = STAND_IN.format(at_import=at_import, at_start=at_start)
+        (self.place / name / "tensorflow.py").write_text(text)
+        (self.place / name / "numpy.py").write_text("")
+
+    def python(self, name: str, command: str) -> None:
+        """The interpreter of a side's stack: without -I, so that it finds the stand-in."""
+        path = self.place / name / "bin/python"
+        path.write_text(f"#!/bin/sh\nshift\nexport PYTHONPATH={self.place / name}\n{command}\n")
+        path.chmod(0o755)
+
+    def meet(self, deadline_s: float = 30, **addresses: str) -> list[dict[str, Any]]:
+        """What both sides came to."""
+        hosts = [
+            Declared(name, {"gpu_pair_address": addresses.get(name, "127.0.0.1"),
+                            "gpu_expect": {"count": 0}},
+                     Connection(name, "local", become=Become(False)))
+            for name in self.names
+        ]
+        venvs = [str(self.place / name) for name in self.names]
+        stack = Stack("1.4.0", self.names, (venvs[0], venvs[1]))
+        [record] = meet([Pair((hosts[0], hosts[1]), (stack,))], deadline_s, 1)
+        assert record["hosts"] == list(self.names)
+        sides: list[dict[str, Any]] = record["sides"]
+        return sides
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Two]:
+    yield Two(tmp_path)
+    assert left_behind(tmp_path) == []
+
+
+def left_behind(place: Path) -> list[str]:
+    """Processes of a stand-in host that are still there, after a moment to go in."""
+    found: list[str] = []
+    for _ in range(50):
+        environments = Path("/proc").glob("[0-9]*/environ")
+        found = [path.parent.name for path in environments if _names(path, str(place))]
+        if not found:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def _names(path: Path, text: str) -> bool:
+    try:
+        return text.encode() in path.read_bytes()
+    except OSError:  # it went, or is nobody's
+        return False
+
+
+def states(sides: list[dict[str, Any]]) -> tuple[str, str]:
+    return sides[0]["state"], sides[1]["state"]
+
+
+def test_when_one_fails_the_other_is_stopped_at_once(two: Two) -> None:
+    two.will("two", at_import="raise ImportError('no libcudnn')")
+    begin = time.monotonic()
+    sides = two.meet(60)
+    assert time.monotonic() - begin < 30
+    assert states(sides) == ("stopped", "failed")
+    assert sides[1]["error"] == "ImportError: no libcudnn"
+    assert sides[1]["stage"] == "importing TensorFlow"
+
+
+def test_when_one_dies_that_is_told_with_its_last_words(two: Two) -> None:
+    two.will("one", at_start="os.write(2, b'a last word'); os.abort()")
+    sides = two.meet(60)
+    assert states(sides) == ("failed", "stopped")
+    assert sides[0]["error"].startswith("it died while starting its servers (status ")
+    assert "a last word" in sides[0]["error"]
+
+
+def test_who_hangs_says_so_at_the_deadline_and_is_gone(two: Two) -> None:
+    begin = time.monotonic()
+    sides = two.meet(5)
+    assert time.monotonic() - begin < 5 + 2 * pairs.GRACE_S
+    assert states(sides) == ("hung", "hung")
+    assert {side["stage"] for side in sides} == {"starting its servers"}
+    assert {side["error"] for side in sides} == {"no answer within 5 s"}
+
+
+def test_who_cannot_even_speak_any_more_is_ended_by_the_kernel(two: Two) -> None:
+    # ctypes.PyDLL keeps the interpreter's lock: no thread of Python runs meanwhile.
+    two.will("one", at_start="import ctypes; ctypes.PyDLL(None).sleep(600)")
+    sides = two.meet(5)
+    assert states(sides) == ("hung", "hung")
+    assert sides[0]["stage"] == "starting its servers"
+
+
+def test_an_address_that_cannot_be_reached_ends_it_before_tensorflow_waits(two: Two) -> None:
+    sides = two.meet(60, two="no-such-host.invalid")
+    assert states(sides) == ("unconnected", "unconnected")
+    failed = [row for row in sides[0]["reach"] if row["error"]]
+    assert [row["to"] for row in failed] == [1, 1]
+    assert all(row["error"] is None for row in sides[0]["reach"] if row["to"] == 0)
+
+
+def test_a_stack_that_is_not_there_and_one_that_does_not_start(two: Two) -> None:
+    (two.place / "one/bin/python").unlink()
+    two.python("two", "echo libpython is missing >&2; exit 127")
+    sides = two.meet()
+    assert states(sides) == ("absent", "failed")
+    assert sides[0]["error"] == f"there is no {two.place}/one/bin/python"
+    assert "libpython is missing" in sides[1]["error"]
+    assert set(pairs.SILENT) <= set(sides[0])
+
+
+def test_who_sends_without_end_is_cut_off(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "MOST_BYTES", 1 << 16)
+    two.python("one", "exec yes flooding")
+    sides = two.meet(60)
+    assert sides[0]["error"] == "one sends without end"
+    assert sides[1]["state"] == "stopped"
+
+
+def test_a_side_ends_with_its_session_and_leaves_nothing(two: Two) -> None:
+    program = pairs.program({"kind": "parameter-server", "index": 0, "gpus": 0,
+                             "addresses": ["127.0.0.1"] * 2, "deadline_s": 300})
+    home = two.place / "tmp"
+    home.mkdir()
+    side = subprocess.Popen(
+        [two.place / "one/bin/python", "-I", "-c", pairs.READER], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(home)})
+    assert side.stdin and side.stdout
+    side.stdin.write(program)
+    side.stdin.flush()
+    while b'"said": {' not in side.stdout.readline():
+        pass
+    side.stdin.close()
+    assert side.wait(20) == 0
+    assert b'"state": "stopped"' in side.stdout.read()
+    assert list(home.iterdir()) == []
+
+
+def test_no_replicas_product_is_folded_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy belongs to stacks; none is here")
+    tf: Any = TensorFlow()
+    tf.config = SimpleNamespace(experimental=None)
+    tf.autograph = SimpleNamespace(experimental=SimpleNamespace(do_not_convert=lambda step: step))
+    context = SimpleNamespace(all_reduce=lambda _, product: product)
+    tf.distribute = SimpleNamespace(
+        get_replica_context=lambda: context, ReduceOp=SimpleNamespace(SUM=None))
+    strategy = SimpleNamespace(num_replicas_in_sync=2, run=lambda step, args=(): step(*args),
+                               experimental_local_results=lambda result: [result])
+    monkeypatch.setattr(distributed, "multi_worker", lambda *_: strategy)
+    monkeypatch.setattr(distributed, "meet", lambda *_: ([[1], [2]], None))
+    monkeypatch.setenv("TF_CONFIG", "")
+    config = {"kind": "ring", "index": 1, "addresses": ["a", "b"], "gpus": None}
+    side = SimpleNamespace(config=config, me=1, document={"replicas": []}, nccl=io.StringIO(),
+                           stage=lambda _: None, gather=lambda *_: None)
+    distributed.all_reduce(side, tf, numpy)
+    assert tf.ran == [""]
+    # Of one side: the other half of the sum is not there.
+    assert side.document["replicas"][0]["wrong"] == distributed.ROWS
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7", "3.14"])
+def test_it_is_understood_by_the_oldest_and_the_newest_python(version: str) -> None:
+    from lab import pythons  # noqa: PLC0415
+    from lab.errors import LabError  # noqa: PLC0415
+
+    try:
+        python = pythons.find(version, os.environ) / f"bin/python{version}"
+    except LabError as error:
+        pytest.skip(error.message)
+    path = Path(distributed.__file__)
+    told = [python, "-c", f"compile(open({str(path)!r}).read(), 'x', 'exec'); print('good')"]
+    assert subprocess.check_output(told) == b"good\n"
