@@ -25,10 +25,10 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.table import Table
 
-from gpufleet.inventory import Question, declared
+from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.transport.connection import command as ssh_command
 from gpufleet.verification.judge import CHECKS
-from gpufleet.verification.session import Manner, probe_config
+from gpufleet.verification.session import ProbeOptions, probe_config
 
 from .common import BIN, ENVIRONMENT, ROOT, command, lab
 
@@ -97,11 +97,11 @@ def record() -> None:
 
 def bare(count: int, at_once: int) -> Cost:
     """ClusterShell and the probe, and nothing else."""
-    hosts = declared(Question([str(INVENTORY)]))[:count]
+    hosts = inventory_hosts(HostSelector([str(INVENTORY)]))[:count]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as told:
         json.dump({"at_once": at_once, "hosts": {host.name: ssh_command(host.connection)
                                                  for host in hosts},
-                   "config": probe_config(hosts[0], Manner())}, told)
+                   "config": probe_config(hosts[0], ProbeOptions())}, told)
         told.flush()
         return cost(BIN / "python", HERE / "bare.py", told.name)
 
@@ -158,7 +158,7 @@ def side_by_side(rounds: int, console: Console) -> Table:
 
 def growth(rounds: int, console: Console) -> Table:
     """Ten, a hundred, a thousand; each once more with recorded answers."""
-    table = Table(title=f"verify, {Manner.fanout} at once", min_width=60)
+    table = Table(title=f"verify, {ProbeOptions.fanout} at once", min_width=60)
     for heading in ("hosts", "answers", "wall, s", "ms per host", "control CPU, s", "memory, MB"):
         table.add_column(heading, justify="left" if heading == "answers" else "right")
     for count in GROWTH:

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gpufleet.inventory import Question, connection_of, declared
+from gpufleet.inventory import HostSelector, connection_of, inventory_hosts
 from gpufleet.transport.fanout import Target, look
 
 from .common import BIN, INVENTORY, command, lab, timed
@@ -57,7 +57,7 @@ def measure(rounds: int, console: Console) -> Table:
     """Run every contender; the medians as a table."""
     lab("up", "--hosts", "lab1")
     # Ansible is read in by its first question, and that is none of the probe's time.
-    declared(Question(["localhost,"]))
+    inventory_hosts(HostSelector(["localhost,"]))
     seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     for _ in range(max(3, rounds)):
         for name, work in CONTENDERS.items():

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from docs.generate import pages, plain, table
-from gpufleet.inventory import Question, declared
+from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.verification.judge import CHECK_IDS
 from tests.faults.catalogue import faults
 
@@ -31,7 +31,7 @@ def test_bars_in_cells_do_not_make_columns() -> None:
 def test_every_host_of_the_example_inventory_can_be_planned() -> None:
     from gpufleet import resolver  # noqa: PLC0415 (only here)  # noqa: PLC0415 (only here)
 
-    hosts = declared(Question([str(ROOT / "inventory" / "example")]))
+    hosts = inventory_hosts(HostSelector([str(ROOT / "inventory" / "example")]))
     assert len(hosts) == 33
     for host in hosts:
         plan = resolver.resolve(host.wishes, None, host.name)

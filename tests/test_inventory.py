@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Question, declared
+from gpufleet.inventory import HostSelector, inventory_hosts
 
 INVENTORY = """
 gpu_hosts:
@@ -44,7 +44,7 @@ def inventory(tmp_path: Path) -> Path:
 
 
 def test_wishes_are_templated_and_plain(inventory: Path) -> None:
-    hosts = {host.name: host for host in declared(Question([str(inventory)]))}
+    hosts = {host.name: host for host in inventory_hosts(HostSelector([str(inventory)]))}
     assert list(hosts) == ["gpu01", "gpu02"]
     assert hosts["gpu01"].wishes == {"gpu_stacks": [{"tensorflow": "2.13.1"}],
                                      "gpu_expect": {"count": 0}}
@@ -52,7 +52,7 @@ def test_wishes_are_templated_and_plain(inventory: Path) -> None:
 
 
 def test_a_host_is_reached_as_ansible_would(inventory: Path) -> None:
-    found = {host.name: host.connection for host in declared(Question([str(inventory)]))}
+    found = {host.name: host.connection for host in inventory_hosts(HostSelector([str(inventory)]))}
     ssh = found["gpu01"]
     assert (ssh.kind, ssh.address, ssh.user, ssh.port) == ("ssh", "10.0.0.1", "deploy", 2222)
     assert ssh.ssh_arguments[-2:] == ("-o", "ProxyJump=bastion.ber")
@@ -61,23 +61,23 @@ def test_a_host_is_reached_as_ansible_would(inventory: Path) -> None:
 
 
 def test_secrets_are_no_wishes(inventory: Path) -> None:
-    for host in declared(Question([str(inventory)])):
+    for host in inventory_hosts(HostSelector([str(inventory)])):
         assert "very" not in repr(host)
 
 
 def test_limit_and_extra_vars(inventory: Path) -> None:
-    hosts = declared(Question([str(inventory)], "gpu02", ["release=2.17.1"]))
+    hosts = inventory_hosts(HostSelector([str(inventory)], "gpu02", ["release=2.17.1"]))
     assert [host.name for host in hosts] == ["gpu02"]
     assert hosts[0].wishes["gpu_stacks"] == [{"tensorflow": "2.17.1"}]
 
 
 def test_without_the_group_every_host_counts() -> None:
-    assert [host.name for host in declared(Question(["a,b"]))] == ["a", "b"]
+    assert [host.name for host in inventory_hosts(HostSelector(["a,b"]))] == ["a", "b"]
 
 
 def test_several_inventories_are_one(inventory: Path) -> None:
     inventories = [str(inventory), "extra,"]
-    assert "gpu01" in [host.name for host in declared(Question(inventories))]
+    assert "gpu01" in [host.name for host in inventory_hosts(HostSelector(inventories))]
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_refusals_name_the_place(
 ) -> None:
     inventory.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
-        declared(Question([str(inventory)], limit))
+        inventory_hosts(HostSelector([str(inventory)], limit))
     assert words in str(caught.value)
 
 
 def test_an_inventory_that_is_not_there() -> None:
     with pytest.raises(ConfigurationError, match="no such inventory"):
-        declared(Question(["/nowhere/inventory"]))
+        inventory_hosts(HostSelector(["/nowhere/inventory"]))
 
 
 def test_vaulted_values_are_opened_with_the_password_file(inventory: Path, tmp_path: Path) -> None:
@@ -113,10 +113,10 @@ def test_vaulted_values_are_opened_with_the_password_file(inventory: Path, tmp_p
     subprocess.run([str(Path(sys.executable).parent / "ansible-vault"), "encrypt",
                     "--vault-password-file", str(key), str(vault)], check=True,
                    capture_output=True)
-    hosts = declared(Question([str(inventory)], vault_password_files=[str(key)]))
+    hosts = inventory_hosts(HostSelector([str(inventory)], vault_password_files=[str(key)]))
     assert hosts[0].connection.become.password == "from the vault"
     with pytest.raises(ConfigurationError, match="vault"):
-        declared(Question([str(inventory)]))
+        inventory_hosts(HostSelector([str(inventory)]))
 
 
 def test_a_source_that_cannot_be_read_is_refused_also_in_a_directory(tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_a_source_that_cannot_be_read_is_refused_also_in_a_directory(tmp_path: P
     (fleet / "stacks").mkdir(parents=True)
     (fleet / "stacks" / "x.lock").write_text("tensorflow==2.13.1\n")
     (fleet / "hosts.yml").write_text(INVENTORY.replace("{{ secret }}", "x"))
-    assert len(declared(Question([str(fleet)]))) == 2
+    assert len(inventory_hosts(HostSelector([str(fleet)]))) == 2
     broken = tmp_path / "broken.yml"
     broken.write_text("gpu_hosts: {hosts: [")
     with pytest.raises(ConfigurationError, match=r"cannot be read|parse"):
-        declared(Question([str(fleet), str(broken)]))
+        inventory_hosts(HostSelector([str(fleet), str(broken)]))
     broken.rename(fleet / "more.yml")
     with pytest.raises(ConfigurationError, match=r"cannot be read|parse") as refused:
-        declared(Question([str(fleet)]))
+        inventory_hosts(HostSelector([str(fleet)]))
     assert "more.yml" in str(refused.value)

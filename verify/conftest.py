@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import GROUP, Declared, Question, declared
+from gpufleet.inventory import GROUP, HostSelector, InventoryHost, inventory_hosts
 from gpufleet.transport.connection import Connection
 from gpufleet.verification import judge
 from gpufleet.verification.pairs import Asked
-from gpufleet.verification.session import Manner, Session, offline, verify
+from gpufleet.verification.session import ProbeOptions, Session, offline, verify
 
 SESSION = pytest.StashKey[Session]()
 
@@ -41,8 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--gpu-limit", metavar="HOSTS", help="as ansible-playbook's --limit")
     group.addoption("--gpu-extra-vars", metavar="VARS", action="append", default=[])
     group.addoption("--gpu-vault-password-file", metavar="FILE", action="append", default=[])
-    group.addoption("--gpu-fanout", metavar="N", type=int, default=Manner.fanout)
-    group.addoption("--gpu-deadline", metavar="S", type=float, default=Manner.deadline_s)
+    group.addoption("--gpu-fanout", metavar="N", type=int, default=ProbeOptions.fanout)
+    group.addoption("--gpu-deadline", metavar="S", type=float, default=ProbeOptions.deadline_s)
     group.addoption("--gpu-deep", action="store_true", help="compare contents, not only dates")
     group.addoption("--gpu-pair", metavar="HOST,OTHER", action="append", default=[],
                     help="also run a distributed TensorFlow between these two")
@@ -62,10 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PATH"] = f"{here}{os.pathsep}{path}"
 
 
-def _question(config: pytest.Config) -> Question:
+def _question(config: pytest.Config) -> HostSelector:
     option = config.option
     inventory = option.ansible_inventory
-    return Question([inventory] if inventory else [], option.gpu_limit, option.gpu_extra_vars,
+    return HostSelector([inventory] if inventory else [], option.gpu_limit, option.gpu_extra_vars,
                     option.gpu_vault_password_file)
 
 
@@ -93,7 +93,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
                 scheme = "ssh" if option.gpu_snapshot else "ansible"
                 hosts = [f"{scheme}://{host.name}" for host in saved.hosts]
             else:
-                hosts = [f"ansible://{host.name}" for host in declared(_question(metafunc.config))]
+                hosts = [
+                    f"ansible://{host.name}" for host in inventory_hosts(_question(metafunc.config))
+                ]
         except ConfigurationError as error:
             raise pytest.UsageError(str(error)) from error
         metafunc.module.testinfra_hosts = hosts
@@ -122,7 +124,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if _saved(config) is None:
         hosts = {name_of(host): host for host in map(_host_of, ours) if host}
         try:
-            config.stash[SESSION] = verify(_named(config, hosts), Manner(
+            config.stash[SESSION] = verify(_named(config, hosts), ProbeOptions(
                 fanout=config.option.gpu_fanout, deadline_s=config.option.gpu_deadline,
                 deep=config.option.gpu_deep), asked=Asked(
                     tuple(config.option.gpu_pair), config.option.gpu_pairs,
@@ -137,11 +139,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
 
 
-def _named(config: pytest.Config, hosts: dict[str, Any]) -> list[Declared]:
+def _named(config: pytest.Config, hosts: dict[str, Any]) -> list[InventoryHost]:
     """The hosts that testinfra names: with the inventory's settings, else with those of its URL."""
-    known: dict[str, Declared] = {}
+    known: dict[str, InventoryHost] = {}
     if config.option.ansible_inventory or config.option.hosts is None:
-        known = {host.name: host for host in declared(_question(config))}
+        known = {host.name: host for host in inventory_hosts(_question(config))}
     found = []
     for name, host in hosts.items():
         if name in known:
@@ -151,7 +153,7 @@ def _named(config: pytest.Config, hosts: dict[str, Any]) -> list[Declared]:
                       " for it, so only the host itself is judged", stacklevel=1)
         spec = getattr(host.backend, "host", None)
         local = host.backend.get_connection_type() == "local"
-        found.append(Declared(name, {}, Connection(
+        found.append(InventoryHost(name, {}, Connection(
             name, "local" if local else "ssh", address=name, user=getattr(spec, "user", None),
             port=int(port) if (port := getattr(spec, "port", None)) else None)))
     return found

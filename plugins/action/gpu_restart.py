@@ -15,7 +15,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class ActionModule(ActionBase):
-    """Probes the host and decides (``gpufleet.diff.restart``); reloads the modules if that suffices.
+    """Probes the host and decides (``gpufleet.diff.restart``); reloads the modules if possible.
 
     Takes the plan; returns what then still is to be done as ``action``, ``because``, ``remedy``.
     The marker of a pending restart is noted before a reboot, and goes when nothing is pending.
@@ -60,4 +60,6 @@ class ActionModule(ActionBase):
 
     def module(self, name, **arguments):
         """A module's answer."""
-        return self._execute_module(f"gpufleet.gpu.{name}", module_args=arguments, task_vars=self.task_vars)
+        return self._execute_module(
+            f"gpufleet.gpu.{name}", module_args=arguments, task_vars=self.task_vars
+        )

@@ -42,7 +42,7 @@ SETTINGS = ("ansible_", "gpu_")
 
 
 @dataclass(frozen=True)
-class Declared:
+class InventoryHost:
     """One host of the inventory; `locks` are the stacks' locks beside it, {file name: sha256}.
 
     `locks_dir` is where they lie, there or not. `keeps_artifacts`: what was installed from stays
@@ -59,7 +59,7 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Question:
+class HostSelector:
     """Which hosts, by which inventories, with which variables on top.
 
     `domain` names what fails as one: a variable (`rack: r1`) or the groups of a name (`rack_r1`).
@@ -73,7 +73,7 @@ class Question:
     domain: str | None = None
 
 
-def declared(question: Question) -> list[Declared]:
+def inventory_hosts(question: HostSelector) -> list[InventoryHost]:
     """Every host that the question names, or a `ConfigurationError`."""
     sources = list(question.inventories) or list(constants.DEFAULT_HOST_LIST)
     for source in sources:
@@ -114,7 +114,7 @@ class _Inventory(InventoryManager):  # type: ignore[misc]
         return parsed
 
 
-def _read(sources: list[str], question: Question) -> list[Declared]:
+def _read(sources: list[str], question: HostSelector) -> list[InventoryHost]:
 
     start_ansible()
     context.CLIARGS = ImmutableDict(extra_vars=tuple(question.extra_vars))
@@ -143,7 +143,7 @@ def _read(sources: list[str], question: Question) -> list[Declared]:
 
 def _declared(
     host: Any, variables: dict[str, Any], loader: Any, domain: str | None = None
-) -> Declared:
+) -> InventoryHost:
     templar = Templar(loader=loader, variables=variables)
     values = {
         name: _templated(templar, host.name, name, variables[name])
@@ -157,7 +157,7 @@ def _declared(
         wishes.get("gpu_locks_dir") or Path(variables.get("inventory_dir") or ROOT, "stacks")
     ).expanduser()
     keep = _templated(templar, host.name, "artifacts_keep", variables.get("artifacts_keep", False))
-    return Declared(
+    return InventoryHost(
         host.name, wishes, connection_of(host.name, values), locks_in(folder), folder,
         boolean(keep, strict=False), _domain(templar, host, variables, domain) if domain else None)
 

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gpufleet.inventory import Question, declared
+from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
 from gpufleet.verification import judge
-from gpufleet.verification.session import Manner, Session, verify
+from gpufleet.verification.session import ProbeOptions, Session, verify
 from tests.acceptance.conftest import ROOT, Fleet, lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -83,8 +83,8 @@ def night(inventory: Path) -> Night:
     def heard(name: str, outcome: Outcome) -> None:
         ended[name] = time.monotonic() - begin
 
-    hosts = declared(Question([str(ROOT / "inventory" / "many"), str(inventory)]))
-    session = verify(hosts, Manner(fanout=FANOUT, deadline_s=DEADLINE_S), heard)
+    hosts = inventory_hosts(HostSelector([str(ROOT / "inventory" / "many"), str(inventory)]))
+    session = verify(hosts, ProbeOptions(fanout=FANOUT, deadline_s=DEADLINE_S), heard)
     return Night(session, time.monotonic() - begin, ended)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.inventory import Question
+from gpufleet.inventory import HostSelector
 from gpufleet.model.verdict import Verdict
 from gpufleet.nightly.drain import after_night
 from gpufleet.nightly.drift import LETTERS
@@ -47,7 +47,7 @@ class Nights(Past):
         for name, host in hosts.items():
             for check in host["checks"]:
                 self.checks[name][check["id"]] += LETTERS[Verdict(check["verdict"])]
-        question = Question([str(ROOT / "inventory" / "lab")], extra_vars=[json.dumps(WISHES)])
+        question = HostSelector([str(ROOT / "inventory" / "lab")], extra_vars=[json.dumps(WISHES)])
         done, failed = after_night(
             self, {"hook": "slurm", "question": question, "most_percent": 50})
         assert failed == []

@@ -10,10 +10,10 @@ import pytest
 
 from gpufleet.checks import compute as checks
 from gpufleet.checks import holders
-from gpufleet.inventory import Declared
+from gpufleet.inventory import InventoryHost
 from gpufleet.transport.connection import Connection
 from gpufleet.verification import judge
-from gpufleet.verification.session import Manner, probe_config
+from gpufleet.verification.session import ProbeOptions, probe_config
 from tests.checks import test_checks
 from tests.support.healthy_host import Break, Document, Row, data, document, registering, verdicts
 
@@ -538,8 +538,8 @@ def test_of_cards_in_parts_cuda_shows_a_program_one(plan: Document, snapshot: Do
     found["devices"].clear()
     assert verdicts(plan, snapshot)["toolkit.device-query"] == "FAIL"
     wishes = {"gpu_expect": {"count": 2}, "gpu_mig": ["7g.80gb"]}
-    host = Declared("gpu01", wishes, Connection("gpu01"))
-    assert probe_config(host, Manner("facts"))["expect_gpus"] == 1
+    host = InventoryHost("gpu01", wishes, Connection("gpu01"))
+    assert probe_config(host, ProbeOptions("facts"))["expect_gpus"] == 1
 
 
 def test_a_small_job_does_not_excuse_a_gpu_with_room(plan: Document, snapshot: Document) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpufleet.inventory import Question, declared
+from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.resolver import resolve
 from tests.support.host_documents import codes, wish
 
@@ -60,7 +60,7 @@ def slices(text: str) -> list[str]:
 
 def hosts(inventory: Path, limit: str | None = None) -> list[str]:
     """The names that a pattern matches there, as Ansible's own inventory tells."""
-    return [host.name for host in declared(Question([str(inventory)], limit))]
+    return [host.name for host in inventory_hosts(HostSelector([str(inventory)], limit))]
 
 
 @pytest.mark.parametrize("count", [1000, 997, 751])

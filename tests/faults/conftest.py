@@ -43,11 +43,11 @@ class Healthy:
 
     def verify(self, **more: Any) -> Checks:
         """{check: what it says}, by a whole verification: look, plan, judge."""
-        question = inventory.Question((str(ROOT / self.inventory),), "lab1",
+        question = inventory.HostSelector((str(ROOT / self.inventory),), "lab1",
                                    (json.dumps({**self.wishes, **more}),))  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GPUFLEET_LAB", self.fleet.instance)
-            found = session.verify(inventory.declared(question), session.Manner())
+            found = session.verify(inventory.inventory_hosts(question), session.ProbeOptions())
         return {check["id"]: check for check in found.hosts[0].result["checks"]}
 
     def healthy(self) -> Healthy:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.cli import artifacts
-from gpufleet.inventory import Question, declared
+from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.mirror import needs, packages
 from tests.mirror.conftest import ARCHIVE, RUNFILE, Desk, Site, source, wheel
 
@@ -172,7 +172,7 @@ def test_the_locks_beside_the_inventory_tell_the_hosts_pythons(
     stacks.mkdir()
     for name in (*there, "-other-py3.8"):
         (stacks / f"tensorflow-2.18.1{name}.lock").touch()
-    found = needs.of(declared(Question([str(desk.inventory)])))
+    found = needs.of(inventory_hosts(HostSelector([str(desk.inventory)])))
     assert sorted(path.name for path in found.locks) == meant
     # What only other Pythons have is there already, and not this plan's to ask for.
     assert all(lock.requirements or lock.path.exists() for lock in found.locks.values())

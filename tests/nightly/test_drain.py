@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.inventory import Question
+from gpufleet.inventory import HostSelector
 from gpufleet.nightly.drain import after_night, strikes
 from gpufleet.nightly.history import History
 from gpufleet.rollout.schedulers import PROMISE, SLURM, Hook, HookError
@@ -33,8 +33,14 @@ def tried(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> tuple[li
     inventory.write_text("gpu_hosts:\n  hosts:\n" + "".join(f"    {name}:\n" for name in HOSTS))
     return after_night(
         history,
-        {"hook": "slurm", "after_strikes": 2, "question": Question([str(inventory)]), **settings},
-        Hook(SLURM, {name: name for name in HOSTS}, runner=slurm))
+        {
+            "hook": "slurm",
+            "after_strikes": 2,
+            "question": HostSelector([str(inventory)]),
+            **settings,
+        },
+        Hook(SLURM, {name: name for name in HOSTS}, runner=slurm),
+    )
 
 
 def night(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> list[str]:

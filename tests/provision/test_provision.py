@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gpufleet.cli import provision
-from gpufleet.inventory import Declared, Question, locks_in
+from gpufleet.inventory import HostSelector, InventoryHost, locks_in
 from gpufleet.transport.connection import Connection
 from gpufleet.verification import judge
-from gpufleet.verification.session import HostRun, Manner, Session, plan_of
+from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of
 from tests.support.host_documents import converged as as_planned
 from tests.support.host_documents import receipt, section, wish
 
@@ -25,7 +25,7 @@ class Fleet:
     """Hosts that are looked at and provisioned without any: what was done stands in `ran`."""
 
     def __init__(self) -> None:
-        self.hosts = [Declared(name, wish("2.13.1"), Connection(name)) for name in NAMES]
+        self.hosts = [InventoryHost(name, wish("2.13.1"), Connection(name)) for name in NAMES]
         self.snapshots: dict[str, dict[str, Any] | None] = {
             host.name: {**as_planned(plan_of(host, None)), "host": host.name}
             for host in self.hosts}  # fmt: skip
@@ -41,11 +41,11 @@ class Fleet:
         assert snapshot
         receipt(snapshot, "toolkit", "11.8")["changed"] = [{"path": "bin/nvcc", "what": "size"}]
 
-    def declared(self, question: Question) -> list[Declared]:
+    def declared(self, question: HostSelector) -> list[InventoryHost]:
         """Stands for verify.wishes.declared."""
         return self.hosts
 
-    def verify(self, hosts: list[Declared], manner: Manner, heard: object) -> Session:
+    def verify(self, hosts: list[InventoryHost], manner: ProbeOptions, heard: object) -> Session:
         """Stands for verify.session.verify."""
         self.looks.append([host.name for host in hosts])
         session = Session(seconds=1.0)
@@ -70,7 +70,9 @@ class Fleet:
 
     def converge(self, **more: Any) -> provision.Converged:
         """Provision."""
-        return provision.converge(Question(["inv"]), Manner(), told=self.said.append, **more)
+        return provision.converge(
+            HostSelector(["inv"]), ProbeOptions(), told=self.said.append, **more
+        )
 
 
 @pytest.fixture
@@ -130,13 +132,13 @@ def test_force_runs_it_everywhere_after_no_look(fleet: Fleet) -> None:
 def test_where_all_differ_the_limit_is_the_person_s_own(fleet: Fleet) -> None:
     for name in NAMES:
         fleet.drift(name)
-    provision.converge(Question(["inv"], "gpu0*"), Manner(), told=fleet.said.append)
+    provision.converge(HostSelector(["inv"], "gpu0*"), ProbeOptions(), told=fleet.said.append)
     assert fleet.ran == [[*PLAYBOOK, "--limit", "gpu0*"]]
 
 
 def test_many_hosts_stand_in_a_file(fleet: Fleet, tmp_path: Path) -> None:
     names = [f"gpu{number:02}" for number in range(provision.MOST_NAMED + 1)]
-    way = provision.Way(Question(), Manner(), folder=tmp_path)
+    way = provision.ProvisionOptions(HostSelector(), ProbeOptions(), folder=tmp_path)
     provision.play(way, names, 100)
     assert fleet.ran[-1][-1] == f"@{tmp_path}/differ.txt"
     assert (tmp_path / "differ.txt").read_text().split() == names
@@ -161,7 +163,7 @@ def test_a_playbook_that_failed_where_all_is_healthy_is_told(fleet: Fleet) -> No
 def test_what_documents_can_refuse_is_refused_before_any_host_is_looked_at(
     fleet: Fleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fleet.hosts[1] = Declared("gpu02", wish("9.9"), Connection("gpu02"))
+    fleet.hosts[1] = InventoryHost("gpu02", wish("9.9"), Connection("gpu02"))
     with pytest.raises(provision.RefusedError, match="Nothing was changed on any host") as refused:
         fleet.converge()
     assert [row["host"] for row in refused.value.problems] == ["gpu02"]
@@ -187,7 +189,7 @@ def test_check_mode_runs_where_something_would_change_and_writes_no_report(
 def test_a_lock_that_the_run_resolved_is_seen_by_the_second_look(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet.hosts = [Declared(NAMES[0], wish("2.13.1"), Connection(NAMES[0]),
+    fleet.hosts = [InventoryHost(NAMES[0], wish("2.13.1"), Connection(NAMES[0]),
                             locks_in(tmp_path), tmp_path)]  # fmt: skip
     assert fleet.hosts[0].locks == {}
 

@@ -14,12 +14,12 @@ import pytest
 
 from gpufleet.cli import rollout
 from gpufleet.cli.provision import Converged
-from gpufleet.inventory import Question
+from gpufleet.inventory import HostSelector
 from gpufleet.model.verdict import exit_status
 from gpufleet.rollout import progress, runner, schedulers
 from gpufleet.rollout.progress import TOKEN, Store
 from gpufleet.rollout.schedulers import PROMISE, SLURM, Hook
-from gpufleet.verification.session import Manner
+from gpufleet.verification.session import ProbeOptions
 from tests.support.fleet_stand_ins import Slurm, session
 
 HOSTS = [f"gpu{number}" for number in range(1, 7)]
@@ -39,7 +39,7 @@ class World:
         self.slurm = Slurm({name: ["", ""] for name in HOSTS})
         self.during: Callable[[], object] = lambda: None
 
-    def converge(self, question: Question, manner: Manner, **more: Any) -> Converged:
+    def converge(self, question: HostSelector, manner: ProbeOptions, **more: Any) -> Converged:
         assert question.limit
         names = question.limit.split(",")
         self.ran.append(names)
@@ -62,7 +62,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
 
-    def hook(kind: str, hosts: Sequence[Any], question: Question) -> Hook:
+    def hook(kind: str, hosts: Sequence[Any], question: HostSelector) -> Hook:
         return Hook(SLURM, {host.name: host.name for host in hosts}, runner=made.slurm)
 
     monkeypatch.setattr(rollout, "hook", hook)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared, Question
+from gpufleet.inventory import HostSelector, InventoryHost
 from gpufleet.rollout import schedulers
 from gpufleet.rollout.schedulers import (
     KUBERNETES,
@@ -111,20 +111,20 @@ def test_a_node_that_slurm_does_not_know_is_told_with_the_variable() -> None:
 
 
 def test_without_a_scheduler_nobody_is_asked() -> None:
-    made = hook("none", [declared("a")], Question())
+    made = hook("none", [declared("a")], HostSelector())
     made.drain("a", "why")
     made.empty(["a"], 0)
     assert made.look() == {"a": Place()}
 
 
-def declared(name: str, **wishes: object) -> Declared:
-    return Declared(name, wishes, Connection(name))
+def declared(name: str, **wishes: object) -> InventoryHost:
+    return InventoryHost(name, wishes, Connection(name))
 
 
 @pytest.mark.parametrize("value", ["n1;reboot", "", 7, "-x y"])
 def test_a_node_name_that_is_none_is_refused(value: object) -> None:
     with pytest.raises(ConfigurationError, match="a: gpu_node_name"):
-        hook("slurm", [declared("a", gpu_node_name=value)], Question())
+        hook("slurm", [declared("a", gpu_node_name=value)], HostSelector())
 
 
 def test_a_command_that_is_missing_or_fails_is_told() -> None:

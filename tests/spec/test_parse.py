@@ -1,4 +1,4 @@
-"""Wishes: the shape of what a person wrote. Nothing that is written may raise."""
+"""Spec: the shape of what a person wrote. Nothing that is written may raise."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpufleet.cli.verify import main
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Question, declared
+from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.transport.connection import READY, Connection, command, why_not
 from gpufleet.transport.fanout import Target, look
 from gpufleet.transport.slurm import steps
@@ -25,14 +25,14 @@ gpu_hosts:
 """
 
 
-def asked(folder: Path, text: str = INVENTORY) -> Question:
+def asked(folder: Path, text: str = INVENTORY) -> HostSelector:
     (folder / "hosts.yml").write_text(text)
-    return Question([str(folder / "hosts.yml")])
+    return HostSelector([str(folder / "hosts.yml")])
 
 
 def test_srun_is_run_on_the_head_for_the_node_by_its_own_name(tmp_path: Path) -> None:
     question = asked(tmp_path)
-    [host] = steps(declared(question), question, 300)
+    [host] = steps(inventory_hosts(question), question, 300)
     assert host.connection.name == "gpu01"
     words = command(host.connection)
     assert words[words.index("--") + 1] == "10.0.0.1"
@@ -46,7 +46,7 @@ def test_srun_is_run_on_the_head_for_the_node_by_its_own_name(tmp_path: Path) ->
 
 def test_without_a_head_srun_is_run_here(tmp_path: Path) -> None:
     question = asked(tmp_path, "gpu_hosts: {hosts: {gpu01: {ansible_host: 10.0.0.2}}}")
-    [host] = steps(declared(question), question, 10)
+    [host] = steps(inventory_hosts(question), question, 10)
     words = command(host.connection)
     assert words[0] == "srun"
     assert "--nodelist=gpu01" in words
@@ -57,14 +57,14 @@ def test_without_a_head_srun_is_run_here(tmp_path: Path) -> None:
 def test_options_that_are_no_list_are_refused(tmp_path: Path, options: str) -> None:
     question = asked(tmp_path, INVENTORY.replace('["--gres=gpu:8"]', options))
     with pytest.raises(ConfigurationError, match="gpu01: gpu_srun_options"):
-        steps(declared(question), question, 300)
+        steps(inventory_hosts(question), question, 300)
 
 
 def test_a_head_that_is_not_in_the_inventory_is_refused(tmp_path: Path) -> None:
     question = asked(tmp_path, INVENTORY.replace("gpu_scheduler_host: head1",
                                                  "gpu_scheduler_host: head2"))
     with pytest.raises(ConfigurationError, match="head2"):
-        steps(declared(question), question, 300)
+        steps(inventory_hosts(question), question, 300)
 
 
 def test_what_srun_says_is_the_cause_and_its_command_the_remedy(tmp_path: Path) -> None:
@@ -104,5 +104,5 @@ def test_it_goes_neither_with_this_machine_nor_with_pairs(
 def test_a_domain_is_a_variable_or_a_group_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "hosts.yml").write_text(
         "gpu_hosts: {hosts: {a: {rack: 7}, b: , c: }}\nrack_r1: {hosts: {b: }}\n")
-    found = declared(Question([str(tmp_path / "hosts.yml")], domain="rack"))
+    found = inventory_hosts(HostSelector([str(tmp_path / "hosts.yml")], domain="rack"))
     assert {host.name: host.domain for host in found} == {"a": "7", "b": "rack_r1", "c": None}

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared
+from gpufleet.inventory import InventoryHost
 from gpufleet.transport.connection import Connection
 from gpufleet.verification import collected, judge, pull
 from tests.support.healthy_host import Document, data
 
 WISHES = {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}
-HOST = Declared("gpu01", WISHES, Connection("gpu01"))
+HOST = InventoryHost("gpu01", WISHES, Connection("gpu01"))
 DAY = timedelta(hours=26)
 
 

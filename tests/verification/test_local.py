@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared, Question
+from gpufleet.inventory import HostSelector, InventoryHost
 from gpufleet.transport.connection import Connection
 from gpufleet.verification import judge
 from gpufleet.verification.local import here, plan_here
@@ -17,7 +17,7 @@ from tests.cli.test_verify import run
 from tests.support.elf_file import shared_library
 from tests.support.healthy_host import Document, data
 
-UNDECLARED = Declared("localhost", {}, Connection("localhost", "local"))
+UNDECLARED = InventoryHost("localhost", {}, Connection("localhost", "local"))
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def seen(snapshot: Document) -> Document:
     return snapshot
 
 
-def judged(seen: Document, declared: Declared = UNDECLARED) -> dict[str, Document]:
+def judged(seen: Document, declared: InventoryHost = UNDECLARED) -> dict[str, Document]:
     plan = plan_here(declared, seen)
     assert plan["problems"] == []
     return {check["id"]: check for check in judge.judge(plan, seen)["checks"]}
@@ -89,7 +89,7 @@ def test_what_is_broken_is_found_without_a_declaration(seen: Document) -> None:
 
 def test_what_is_declared_is_judged_as_declared(seen: Document) -> None:
     wishes = {"gpu_toolkits": [], "gpu_expect": {"count": 2}}
-    found = judged(seen, Declared("localhost", wishes, UNDECLARED.connection))
+    found = judged(seen, InventoryHost("localhost", wishes, UNDECLARED.connection))
     assert found["gpu.count"]["cause"] == "2 of 2 declared GPUs are not on the PCI bus"
     assert found["toolkit.present"]["verdict"] == "NOT-DECLARED"
 
@@ -97,10 +97,10 @@ def test_what_is_declared_is_judged_as_declared(seen: Document) -> None:
 def test_of_an_inventory_it_is_one_host_reached_locally(tmp_path: Path) -> None:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text("gpu_hosts: {hosts: {gpu01: {gpu_prefix: /a}, gpu02: {gpu_prefix: /b}}}")
-    found = here(Question([str(inventory)], "gpu02"))
+    found = here(HostSelector([str(inventory)], "gpu02"))
     assert (found.connection.kind, found.wishes["gpu_prefix"]) == ("local", "/b")
     with pytest.raises(ConfigurationError, match="--limit HOST"):
-        here(Question([str(inventory)]))
+        here(HostSelector([str(inventory)]))
 
 
 def test_without_an_inventory_as_a_person_types_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared
+from gpufleet.inventory import InventoryHost
 from gpufleet.transport.connection import Become, Connection
 from gpufleet.verification import pairs
 from gpufleet.verification.pairs import (
@@ -36,11 +36,13 @@ OLD, NEW, NEWEST = (
     {"tensorflow": release} for release in ("1.4.0", "2.13.1", "2.18.1"))
 
 
-def host(name: str, *stacks: dict[str, str], count: int | None = 0, **more: object) -> Declared:
+def host(
+    name: str, *stacks: dict[str, str], count: int | None = 0, **more: object
+) -> InventoryHost:
     wishes: dict[str, Any] = {"gpu_stacks": list(stacks), "gpu_accept_nvidia_eula": True, **more}
     if count is not None:
         wishes["gpu_expect"] = {"count": count}
-    return Declared(name, wishes, Connection(name, address=f"{name}.example.org"))
+    return InventoryHost(name, wishes, Connection(name, address=f"{name}.example.org"))
 
 
 FLEET = [host("a", OLD, NEW), host("b", NEW, OLD), host("c", NEW, NEWEST)]
@@ -165,7 +167,7 @@ class Two:
     def meet(self, deadline_s: float = 30, **addresses: str) -> list[dict[str, Any]]:
         """What both sides came to."""
         hosts = [
-            Declared(name, {"gpu_pair_address": addresses.get(name, "127.0.0.1"),
+            InventoryHost(name, {"gpu_pair_address": addresses.get(name, "127.0.0.1"),
                             "gpu_expect": {"count": 0}},
                      Connection(name, "local", become=Become(False)))
             for name in self.names

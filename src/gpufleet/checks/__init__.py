@@ -3,15 +3,15 @@
 from . import host, toolkit, cudnn, linker, environment  # noqa: I001 (their order)
 from . import gpu, gpu_health, driver, driver_use, kernel, restart
 from . import compute, stack, hello, containers, pair
-from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Sections, Seen
+from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Sections, Evidence
 
 __all__ = [
     "CHECKS",
     "PAIR_CHECKS",
     "Check",
+    "Evidence",
     "Finding",
     "Sections",
-    "Seen",
     "compute",
     "containers",
     "cudnn",

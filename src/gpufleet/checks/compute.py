@@ -15,9 +15,9 @@ from .registry import (
     INVENTORY,
     LOOK,
     Document,
+    Evidence,
     Finding,
     Sections,
-    Seen,
     check,
     declared_none,
     miscounted,
@@ -88,7 +88,7 @@ def silent(toolkit: Document, run: dict[str, Any], what: str) -> Finding:
 
 
 @check("toolkit.device-query", reads=("compute", "gpus"), repair=LOOK, excuse=no_gpus)
-def device_query(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def device_query(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The driver shows each declared GPU to CUDA, at its place on the PCI bus, with its figures."""
     bus = {card["address"].lower() for card in seen["gpus"]["pci"]}
     wanted = shown(plan) or 0
@@ -110,7 +110,7 @@ def device_query(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 "see gpu.count and driver.nodes; if the host has as many: correct gpu_expect")
         for device in devices:
             yield from _figures(where, device, bus)
-        yield Seen(f"{where}: " + ", ".join(
+        yield Evidence(f"{where}: " + ", ".join(
             f"{d['index']} {d['name']} ({d['address']}, {d['compute_capability']}, {d['sm_count']}"
             f" SMs, {d['memory_mib']} MiB)" for d in devices))
 
@@ -133,7 +133,7 @@ def _figures(where: str, device: dict[str, Any], bus: set[str]) -> Iterator[Find
 def judged(
     plan: Document, seen: Sections, where: str, entries: list[dict[str, Any]], *,
     run: Document, unit: str,
-) -> Iterator[Finding | Seen]:
+) -> Iterator[Finding | Evidence]:
     """One result per GPU: on each declared one, exact, or held by others."""
     for entry in entries:
         name = f"{where} on GPU {entry['gpu']}"
@@ -155,7 +155,7 @@ def judged(
 
 
 @check("toolkit.cublas", reads=("compute",), excuse=no_gpus)
-def cublas(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def cublas(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """cuBLAS of each toolkit multiplies matrices on each declared GPU, with exact results."""
     for toolkit, run, problem in runs(plan, seen):
         if problem:
@@ -163,13 +163,13 @@ def cublas(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             continue
         where = f"cuBLAS of CUDA {toolkit['short']}"
         yield from judged(plan, seen, where, run["cublas"], run=run, unit="rows")
-        yield Seen(f"{where}: " + ", ".join(
+        yield Evidence(f"{where}: " + ", ".join(
             f"GPU {e['gpu']} {e['n']}x{e['n']} exact, {e['tflops']} TFLOP/s, first {e['first_s']} s"
             for e in run["cublas"]))
 
 
 @check("toolkit.nvrtc", reads=("compute", "toolkits"), excuse=no_toolkits)
-def nvrtc(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def nvrtc(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """NVRTC of each toolkit compiles a kernel, which each declared GPU runs with exact results."""
     declared = shown(plan)
     for toolkit, run, problem in runs(plan, seen):
@@ -196,7 +196,7 @@ def nvrtc(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         ran = [{**entry, "busy": None} for entry in told["ran"]]
         if declared:
             yield from judged(plan, seen, f"A kernel by {where}", ran, run=run, unit="numbers")
-        yield Seen(f"{where}: {told['version']}, PTX for {told['arch']}; ran on "
+        yield Evidence(f"{where}: {told['version']}, PTX for {told['arch']}; ran on "
                    + (", ".join(f"GPU {e['gpu']} ({e['arch']})" for e in ran)
                       or "no GPU: it was only compiled"))
 
@@ -223,7 +223,7 @@ def _strangers(
 
 @check("cudnn.convolution", reads=("compute",),
        excuse=lambda plan: no_cudnn(plan) or declared_none(plan))
-def convolution(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def convolution(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each cuDNN convolves on each declared GPU, with exact results."""
     told = {toolkit["short"]: (run, problem) for toolkit, run, problem in runs(plan, seen)}
     for cudnn in plan["cudnn"]:
@@ -237,14 +237,14 @@ def convolution(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         for version in sorted({entry["version"] for entry in entries if entry["version"]}):
             if version != cudnn["short"]:
                 yield Finding(f"{where} computes as {version}", provision(plan))
-        yield Seen(f"{where}: exact on {len(entries)} GPUs")
+        yield Evidence(f"{where}: exact on {len(entries)} GPUs")
 
 
 # -- how fast --------------------------------------------------------------------------------------
 
 
 @check("gpu.throughput", reads=("compute",), repair=HARDWARE, severity="major", excuse=no_gpus)
-def throughput(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def throughput(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU multiplies at least as fast as is declared, or as its model's floor."""
     best: dict[int, float] = {}
     names: dict[int, str] = {}
@@ -279,7 +279,7 @@ def throughput(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 f" ({because})",
                 "see gpu.throttle, gpu.settings and gpu.pcie; look who else computes on it;"
                 " ./gpufleet verify --deep shows temperatures and clocks under load", said)
-        yield Seen(f"{said}, floor {floor if floor is not None else 'not known'}")
+        yield Evidence(f"{said}, floor {floor if floor is not None else 'not known'}")
     if best and not known:
         yield Finding("gpu_expect.tflops: not set, and no floor of the model is known",
                       "set gpu_expect: {tflops: ...} to have the speed judged",
@@ -325,7 +325,7 @@ def deep(
 
 
 @check("gpu.sustained", reads=("compute",), repair=HARDWARE, severity="major", excuse=no_gpus)
-def sustained(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def sustained(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Under minutes of load each GPU stays exact, as fast as it began, and cools down again."""
     for run, names, problem in deep(plan, seen, "sustained"):
         if problem:
@@ -340,7 +340,7 @@ def sustained(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 
 def _under_load(
     plan: Document, entry: dict[str, Any], name: str | None
-) -> Iterator[Finding | Seen]:
+) -> Iterator[Finding | Evidence]:
     gpu, samples = f"GPU {entry['gpu']}", entry["samples"]
     speeds = [sample["tflops"] for sample in samples]
     hottest = max((s["temperature_c"] for s in samples if s["temperature_c"] is not None),
@@ -369,12 +369,12 @@ def _under_load(
         yield Finding(f"{gpu} was still hot when the run ended: what was measured after it is not"
                       " to be trusted", "wait until it is cool; then ./gpufleet verify",
                       verdict=Verdict.INCONCLUSIVE)
-    yield Seen(f"{gpu}: {entry['seconds']} s, {max(speeds)} to {kept} TFLOP/s, up to {hottest}"
+    yield Evidence(f"{gpu}: {entry['seconds']} s, {max(speeds)} to {kept} TFLOP/s, up to {hottest}"
                f" degrees, cool again after {entry['settled_s']} s")
 
 
 @check("gpu.bandwidth", reads=("compute",), repair=HARDWARE, severity="major", excuse=no_gpus)
-def bandwidth(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def bandwidth(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU copies its own memory without an error, at least as fast as its model's floor."""
     for run, names, problem in deep(plan, seen, "bandwidth"):
         if problem:
@@ -389,11 +389,11 @@ def bandwidth(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 least = f"the least is {found.gib_s} ({found.because})" if found else "none at all"
                 yield Finding(f"GPU {entry['gpu']} copies its memory at {rate} GiB/s, {least}",
                               "see gpu.memory-errors and gpu.throttle")
-            yield Seen(f"GPU {entry['gpu']}: {rate} GiB/s")
+            yield Evidence(f"GPU {entry['gpu']}: {rate} GiB/s")
 
 
 @check("gpu.peer", reads=("compute",), repair=INVENTORY, severity="major", excuse=no_gpus)
-def peer(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def peer(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """What one GPU copies to another arrives there as it was."""
     for run, _, problem in deep(plan, seen, "peer"):
         if problem:
@@ -401,7 +401,7 @@ def peer(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             continue
         entries = run["peer"]
         if not entries and (shown(plan) or 0) < 2:
-            yield Seen("one GPU has no peer")
+            yield Evidence("one GPU has no peer")
         elif not entries:
             yield Finding("Nothing was copied between GPUs", "see toolkit.device-query",
                           verdict=Verdict.INCONCLUSIVE)
@@ -414,5 +414,5 @@ def peer(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                     f"{entry['wrong']} numbers were changed on the way from {pair}",
                     "switch ACS and the IOMMU's translation off for the PCI bridges between them,"
                     " or look at NVLink's errors (nvidia-smi nvlink -e)", str(entry))
-            yield Seen(f"{pair}: {entry['gib_s']} GiB/s,"
+            yield Evidence(f"{pair}: {entry['gib_s']} GiB/s,"
                        f" {'direct' if entry['access'] else 'through the host'}")

@@ -19,9 +19,9 @@ from .registry import (
     INVENTORY,
     REBOOT,
     Document,
+    Evidence,
     Finding,
     Sections,
-    Seen,
     check,
     layout,
     miscounted,
@@ -48,7 +48,7 @@ def no_cards(plan: Document) -> str | None:
 
 
 @check("containers.runtime", reads=("containers", "receipts"), excuse=not_declared)
-def runtime(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def runtime(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The engine runs, knows NVIDIA's runtime and keeps containers alive; the toolkit is held."""
     there = seen["containers"]
     damaged = there["daemon"]["error"] if plan["containers"]["engine"] == "docker" else None
@@ -61,14 +61,14 @@ def runtime(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     if there["run"] and there["run"]["state"] != "ok":
         yield _stopped(plan, there["run"])
     engine, toolkit = there["engine"] or {}, there["toolkit"] or {}
-    yield Seen(f"{engine.get('name')} {engine.get('version')}, storage {engine.get('storage')},"
+    yield Evidence(f"{engine.get('name')} {engine.get('version')}, storage {engine.get('storage')},"
                f" cgroups by {engine.get('cgroup_driver')}; runtimes"
                f" {', '.join(engine.get('runtimes') or []) or 'none'}; toolkit"
                f" {toolkit.get('version')}")
 
 
 @check("containers.cdi", reads=("containers", "driver"), excuse=no_cards)
-def cdi(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def cdi(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The CDI specification is of the loaded driver, and systemd can find each card's node."""
     if seen["driver"]["loaded"] is None:
         yield Finding("No driver is loaded that a specification could be compared with",
@@ -76,7 +76,7 @@ def cdi(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     for cause in wanted.stale(plan["containers"], Host(seen.snapshot)):
         yield Finding(cause[0].upper() + cause[1:], provision(plan))
     for spec in seen["containers"]["cdi"]:
-        yield Seen(f"{spec['path']}: driver {spec['driver_version']}, devices"
+        yield Evidence(f"{spec['path']}: driver {spec['driver_version']}, devices"
                    f" {shortened(spec['devices'])}")
 
 
@@ -102,7 +102,7 @@ def _stopped(plan: Document, run: dict[str, Any]) -> Finding:
         f" then {provision(plan)}", verdict=Verdict.HUNG if hung else Verdict.FAIL)
 
 
-def _cards(plan: Document, gpus: list[dict[str, Any]], when: str) -> Iterator[Finding | Seen]:
+def _cards(plan: Document, gpus: list[dict[str, Any]], when: str) -> Iterator[Finding | Evidence]:
     count = plan["containers"]["gpus"]
     shut = [f"{card['node']} ({card['error']})" for card in gpus if card["error"]]
     if shut:
@@ -115,11 +115,11 @@ def _cards(plan: Document, gpus: list[dict[str, Any]], when: str) -> Iterator[Fi
             f"{when} a container sees {len(gpus)} GPUs, declared are {count}",
             "see gpu.count and driver.loaded; if the host has that many: correct gpu_expect in"
             " the inventory")
-    yield Seen(f"{when} a container opens {len(gpus) - len(shut)} of {count} GPUs")
+    yield Evidence(f"{when} a container opens {len(gpus) - len(shut)} of {count} GPUs")
 
 
 @check("containers.gpus", reads=("containers",), excuse=no_cards)
-def gpus(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def gpus(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """A container that is given all GPUs opens exactly as many as are declared."""
     run, problem = ran(plan, seen)
     if problem:
@@ -131,7 +131,7 @@ def gpus(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 
 
 @check("containers.reload", reads=("containers",), repair=REBOOT, excuse=no_cards)
-def reload(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def reload(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """A running container keeps its GPUs when systemd reloads its units."""
     run, problem = ran(plan, seen)
     missing = seen["containers"]["dev_char"]["missing"]
@@ -161,7 +161,7 @@ def no_framework(plan: Document) -> str | None:
 
 
 @check("containers.matmul", reads=("containers",), repair=INVENTORY, excuse=no_framework)
-def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow multiplies matrices in a container, on each declared GPU, with exact results."""
     run, problem = ran(plan, seen)
     if problem:
@@ -184,7 +184,7 @@ def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 
 def _computed(
     plan: Document, seen: Sections, name: str, told: dict[str, Any] | None
-) -> Iterator[Finding | Seen]:
+) -> Iterator[Finding | Evidence]:
     """The products that TensorFlow made in a container, one for each device."""
     if told is None:
         yield Finding("There is no stack on the host to be run in a container",

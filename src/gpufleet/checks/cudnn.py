@@ -11,9 +11,9 @@ from gpufleet.model.verdict import Verdict
 
 from .registry import (
     Document,
+    Evidence,
     Finding,
     Sections,
-    Seen,
     check,
     closed,
     found_here,
@@ -35,7 +35,7 @@ def planned_trees(plan: Document, seen: Sections) -> Iterator[tuple[list[Any], d
 
 
 @check("cudnn.present", reads=("cudnn",), excuse=no_cudnn)
-def present(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def present(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Declared version, header and the library's own word about its version are the same."""
     for wanted, tree in planned_trees(plan, seen):
         for entry in wanted:
@@ -48,7 +48,7 @@ def present(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 yield Finding(f"{library['path']} is no whole library: {reason}", provision(plan))
 
 
-def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Finding | Seen]:
+def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Finding | Evidence]:
     opened = [found for found in tree["loaded"] if found["soname"] == entry["soname"]]
     if not opened:
         yield Finding(
@@ -74,10 +74,10 @@ def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Findin
                 f" {entry['short']}",
                 provision(plan),
             )
-        yield Seen(f"{found['path']}: cudnnGetVersion {found['version']}")
+        yield Evidence(f"{found['path']}: cudnnGetVersion {found['version']}")
 
 
-def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding | Seen]:
+def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding | Evidence]:
     if not tree["headers"]:
         yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan))
     for header in tree["headers"]:
@@ -88,12 +88,12 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
                 " would expect another cuDNN than they find",
                 provision(plan),
             )
-        yield Seen(f"{header['path']}: {header['version']}")
+        yield Evidence(f"{header['path']}: {header['version']}")
 
 
 @check("cudnn.files", reads=("receipts",),
        excuse=lambda plan: no_cudnn(plan) or found_here(plan, "cudnn"))
-def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every file of each cuDNN is as it was installed."""
     for entry in plan["cudnn"]:
         yield from unchanged(
@@ -103,12 +103,12 @@ def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 
 
 @check("cudnn.links", reads=("cudnn",), excuse=no_cudnn)
-def links(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def links(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each cuDNN library is reached by a link of the name that it bears inside, its SONAME."""
     for wanted, tree in planned_trees(plan, seen):
         for cause in _bad_links(wanted, tree):
             yield Finding(cause, f"{provision(plan)} (it recreates the links)")
-        yield Seen(f"{tree['toolkit']}: {len(tree['libraries'])} libraries,"
+        yield Evidence(f"{tree['toolkit']}: {len(tree['libraries'])} libraries,"
                    f" {len(tree['links'])} links")
 
 
@@ -154,7 +154,7 @@ def _end(path: str, targets: dict[str, str]) -> str:
 
 
 @check("cudnn.readable", reads=("cudnn",), severity="major", excuse=no_cudnn)
-def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def readable(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every user of the host can read cuDNN's libraries and header."""
     for _, tree in planned_trees(plan, seen):
         if not tree["libraries"]:

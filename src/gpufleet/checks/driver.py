@@ -17,9 +17,9 @@ from .registry import (
     LOOK,
     REBOOT,
     Document,
+    Evidence,
     Finding,
     Sections,
-    Seen,
     check,
     declared_none,
     findings,
@@ -80,34 +80,34 @@ def _no_persistence(plan: Document) -> str | None:
 
 
 @check("driver.packages", reads=("packages", "driver", "receipts"), excuse=_not_managed)
-def packages(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def packages(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The driver is the planned one, whole, of one version, and from one repository."""
     yield from findings(driver_packages.packages, plan, seen)
     there = driver_state.core(Host(seen.snapshot))
     versions = shortened(sorted(set(there.values()))) or "none"
-    yield Seen(f"{len(there)} packages of version {versions},"
+    yield Evidence(f"{len(there)} packages of version {versions},"
                f" libraries {seen['driver']['library']}")
 
 
 @check("driver.files", reads=("receipts",), severity="major",
        excuse=_not_installed_by_packages)
-def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every file that gpufleet wrote for the driver is as it was written."""
     yield from unchanged(plan, seen["receipts"], *driver_state.RECEIPT, "/")
 
 
 @check("driver.held", reads=("packages", "receipts"), severity="major",
        excuse=_not_installed_by_packages)
-def held(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def held(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The driver's packages are held and pinned, and upgrades at night leave them out."""
     yield from findings(driver_packages.holds, plan, seen)
     rows = seen["packages"]["driver"]
-    yield Seen(f"{sum(row['held'] for row in rows)} of {len(rows)} packages are held, pinned by"
+    yield Evidence(f"{sum(row['held'] for row in rows)} of {len(rows)} packages are held, pinned by"
                f" {shortened([row['path'] for row in seen['packages']['pins']]) or 'nothing'}")
 
 
 @check("driver.modules", reads=("kernel", "driver", "packages"), excuse=_not_declared)
-def modules(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def modules(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every kernel that can boot has the driver's module, and what the next one is built with."""
     kernels = driver_kernels.judged_kernels(Host(seen.snapshot))
     found = [row["path"] for kernel in kernels for row in kernel["modules"]]
@@ -119,30 +119,30 @@ def modules(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         return
     yield from findings(driver_kernels.modules, plan, seen)
     names = [kernel["version"] for kernel in kernels]
-    yield Seen(f"{shortened(names) or 'no kernel of its own'}; next boot:"
+    yield Evidence(f"{shortened(names) or 'no kernel of its own'}; next boot:"
                f" {seen['kernel']['next_boot']} ({seen['kernel']['next_boot_source']})")
 
 
 @check("driver.nouveau", reads=("driver", "kernel", "gpus"), excuse=_not_managed)
-def nouveau(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def nouveau(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """nouveau is not loaded, is forbidden, and no initramfs loads it before that is read."""
     yield from findings(driver_kernels.nouveau, plan, seen)
-    yield Seen(str(seen["driver"]["nouveau"]))
+    yield Evidence(str(seen["driver"]["nouveau"]))
 
 
 @check("driver.secure-boot", reads=("kernel", "driver"), repair=LOOK,
        excuse=_managed_without_card)
-def secure_boot(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def secure_boot(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Where Secure Boot is on, the key that signs the driver's modules is enrolled."""
     yield from findings(driver_kernels.secure_boot, plan, seen)
-    yield Seen(str(seen["kernel"]["secure_boot"]))
+    yield Evidence(str(seen["kernel"]["secure_boot"]))
 
 
 # -- as it runs -----------------------------------------------------------------------------------
 
 
 @check("driver.loaded", reads=("driver", "gpus"), repair=REBOOT, excuse=not_asked)
-def loaded(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def loaded(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """A driver is loaded, and of the very version of its user-space libraries."""
     there = seen["driver"]
     version, library = there["loaded"], there["library"]
@@ -151,26 +151,26 @@ def loaded(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield Finding(f"nouveau holds {', '.join(cards)}: CUDA cannot use a card that it holds",
                       "blacklist nouveau, rebuild the initramfs, reboot")
     yield from findings(driver_running.mismatch, plan, seen)
-    yield Seen(f"loaded {version}, on disk {there['on_disk']}, libraries {library}, modules:"
+    yield Evidence(f"loaded {version}, on disk {there['on_disk']}, libraries {library}, modules:"
                f" {', '.join(there['modules']) or 'none'}")
 
 
 @check("driver.nodes", reads=("gpus", "driver"), repair=LOOK, excuse=not_asked)
-def nodes(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def nodes(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU of the loaded driver has its device file."""
     yield from findings(driver_running.nodes, plan, seen)
-    yield Seen(shortened(seen["gpus"]["nodes"], 12) or "no device file")
+    yield Evidence(shortened(seen["gpus"]["nodes"], 12) or "no device file")
 
 
 @check("driver.persistence", reads=("driver", "gpus"), severity="major", excuse=_no_persistence)
-def persistence(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def persistence(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The persistence daemon runs, and starts at boot."""
     yield from findings(driver_running.persistence, plan, seen)
-    yield Seen(str(seen["driver"]["persistence"]))
+    yield Evidence(str(seen["driver"]["persistence"]))
 
 
 @check("driver.fabric", reads=("driver", "gpus", "packages"), excuse=not_asked)
-def fabric(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def fabric(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The fabric manager runs where an NVSwitch is, of the driver's version, and nowhere else."""
     yield from findings(driver_running.fabric, plan, seen)
-    yield Seen(f"{len(seen['gpus']['nvswitches'])} NVSwitches, {seen['driver']['fabric']}")
+    yield Evidence(f"{len(seen['gpus']['nvswitches'])} NVSwitches, {seen['driver']['fabric']}")

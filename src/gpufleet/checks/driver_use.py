@@ -9,7 +9,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.verdict import Verdict
 
 from .driver import not_asked
-from .registry import LOOK, REBOOT, Document, Finding, Sections, Seen, check, numbers
+from .registry import LOOK, REBOOT, Document, Evidence, Finding, Sections, check, numbers
 
 # What CUDA's driver library answers when it is asked to start, and what to do.
 REFUSALS = {
@@ -30,10 +30,10 @@ MENDS = {
 
 
 @check("driver.cuda", reads=("driver", "gpus"), repair=REBOOT, excuse=not_asked)
-def cuda(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def cuda(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """CUDA starts, and the driver is new enough for every toolkit and stack."""
     if without_card(plan, Host(seen.snapshot)):
-        yield Seen("no card is declared, and none is there")
+        yield Evidence("no card is declared, and none is there")
         return
     there = seen["driver"]
     status, known = there["cuinit"], there["cuda_version"]
@@ -60,7 +60,7 @@ def cuda(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                     f"libcuda.so.1 is of CUDA {known}, too old for {what} (CUDA {needed})",
                     "install a newer driver branch, or declare an older TensorFlow; on the host:"
                     " ldconfig -p | grep libcuda shows whose it is")
-    yield Seen(f"cuInit {status}, CUDA {known}, driver {there['loaded']}")
+    yield Evidence(f"cuInit {status}, CUDA {known}, driver {there['loaded']}")
 
 
 def _wanted(plan: Document) -> Iterator[tuple[str, str]]:
@@ -78,10 +78,10 @@ def _enough(version: str) -> tuple[int, ...]:
 
 
 @check("driver.access", reads=("gpus",), repair=LOOK, excuse=not_asked)
-def access(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def access(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The account that uses the GPUs may open their device files."""
     if without_card(plan, Host(seen.snapshot)):
-        yield Seen("no card is declared, and none is there")
+        yield Evidence("no card is declared, and none is there")
         return
     user, rows = plan.get("service_user"), seen["gpus"]["node_access"]
     closed = [row for row in rows if row["error"]]
@@ -109,4 +109,4 @@ def access(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     elif not rows:
         yield Finding("There is no device file to try", "see driver.nodes and driver.loaded",
                       verdict=Verdict.INCONCLUSIVE)
-    yield Seen(f"{len(rows)} device files, as {user or 'an account without groups'}")
+    yield Evidence(f"{len(rows)} device files, as {user or 'an account without groups'}")

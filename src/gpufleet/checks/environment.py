@@ -10,9 +10,9 @@ from gpufleet.resolver import environment
 from .registry import (
     LOOK,
     Document,
+    Evidence,
     Finding,
     Sections,
-    Seen,
     check,
     found_here,
     provision,
@@ -34,7 +34,7 @@ def no_cuda(plan: Document) -> str | None:
 
 
 @check("environment.login", reads=("environment",), repair=LOOK, severity="major", excuse=no_cuda)
-def login(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def login(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Nothing that logins, services and cron get leads to other libraries or hides GPUs."""
     found = seen["environment"]
     told = found.get("mentions", {})
@@ -56,9 +56,9 @@ def login(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 remedy = f"on the host: find where {name} is set ({PLACES}) and take it out"
             yield Finding(f"{where} sets {name}={values[name]}: {reason}", remedy)
         sets = ", ".join(f"{key}={value}" for key, value in values.items())
-        yield Seen(f"{where} sets {sets or 'none'}")
+        yield Evidence(f"{where} sets {sets or 'none'}")
     if found.get("unread"):
-        yield Seen(f"not to be read by the probe's user: {shortened(found['unread'])}")
+        yield Evidence(f"not to be read by the probe's user: {shortened(found['unread'])}")
 
 
 def _disturbing(
@@ -127,7 +127,7 @@ def _shown(visible: str, count: int) -> tuple[list[str], str | None]:
     excuse=lambda plan: (
         None if plan["environment"] else found_here(plan, "toolkits") or no_cuda(plan)),
 )
-def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Modulefiles, profile, variables and kernels say what is planned, each as it was written."""
     kind, identity = environment.RECEIPT
     yield from unchanged(plan, seen["receipts"], kind, identity, "/")
@@ -143,4 +143,4 @@ def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                     provision(plan),
                     "\n".join(other),
                 )
-    yield Seen(f"{len(wanted)} files")
+    yield Evidence(f"{len(wanted)} files")

@@ -15,9 +15,9 @@ from .registry import (
     HARDWARE,
     LOOK,
     Document,
+    Evidence,
     Finding,
     Sections,
-    Seen,
     check,
     declared_none,
     findings,
@@ -31,7 +31,7 @@ def _count_not_set(plan: Document) -> str | None:
 
 
 @check("gpu.count", reads=("gpus",), repair=HARDWARE, excuse=_count_not_set)
-def count(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def count(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The host has as many NVIDIA GPUs on its PCI bus as are declared."""
     wanted, cards = plan["expect"]["count"], _own(seen)
     listed = ", ".join(f"{card['address']} ({card['device']})" for card in cards)
@@ -52,7 +52,7 @@ def count(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             " if it stays away: reseat or replace the card",
             listed or "no NVIDIA GPU on the PCI bus",
         )
-    yield Seen(listed or "no NVIDIA GPU on the PCI bus")
+    yield Evidence(listed or "no NVIDIA GPU on the PCI bus")
 
 
 def _own(seen: Sections) -> list[Document]:
@@ -72,7 +72,7 @@ def _without_card(plan: Document) -> str | None:
 
 
 @check("gpu.mig", reads=("gpus", "driver"), excuse=_no_layout)
-def mig(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def mig(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU is split into the MIG instances that are declared for it, and no others."""
     if seen["gpus"]["mig"] is None:
         yield Finding(
@@ -86,7 +86,7 @@ def mig(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             f" {', '.join(map(str, known)) or 'none'}",
             "see gpu.count", verdict=Verdict.INCONCLUSIVE)
     yield from findings(driver_running.mig, plan, seen)
-    yield Seen("; ".join(f"GPU {row['gpu']}: MIG {row['mode'] or 'not known to it'}"
+    yield Evidence("; ".join(f"GPU {row['gpu']}: MIG {row['mode'] or 'not known to it'}"
                          f" {' '.join(row['instances'])}".rstrip() for row in seen["gpus"]["mig"]))
 
 
@@ -128,7 +128,7 @@ def unread(card: Document, field: str, value: object) -> Iterator[Finding]:
 
 
 @check("gpu.smi", reads=("smi", "driver"), repair=LOOK, excuse=declared_none)
-def smi(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def smi(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """nvidia-smi and NVML answer, name each card, and are of the loaded driver."""
     told, loaded = seen["smi"], seen["driver"]["loaded"]
     if not told["asked"] or told["program"] is None:
@@ -169,7 +169,7 @@ def smi(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         if broken:
             yield Finding(f"{called(card)} does not answer: {', '.join(broken)}",
                           "see kernel.log; power the host off and on, then replace the card")
-    yield Seen(f"{told['program']}, driver {version}, {len(cards(seen))} cards, NVML status"
+    yield Evidence(f"{told['program']}, driver {version}, {len(cards(seen))} cards, NVML status"
                f" {status} with {told['nvml']['count']}")
 
 
@@ -182,7 +182,7 @@ def _no_identity(plan: Document) -> str | None:
 
 
 @check("gpu.identity", reads=("smi",), repair=HARDWARE, excuse=_no_identity)
-def identity(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def identity(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The cards are of the declared model, with its memory, and the very ones that are declared."""
     yield from blind(seen, "Which cards these are")
     wanted = plan["expect"]
@@ -206,7 +206,7 @@ def identity(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             yield Finding(f"Declared cards are not there: {', '.join(missing)}", change)
         if foreign := [each for each in there if each not in known]:
             yield Finding(f"Cards are there that are not declared: {', '.join(foreign)}", change)
-    yield Seen("; ".join(f"{called(card)}: {card['name']}, {card['memory_total_mib']} MiB,"
+    yield Evidence("; ".join(f"{called(card)}: {card['name']}, {card['memory_total_mib']} MiB,"
                          f" {card['uuid']}" for card in cards(seen)))
 
 
@@ -223,7 +223,7 @@ def _same_model(wanted: str, name: str) -> bool:
 
 
 @check("gpu.visible", reads=("smi", "gpus"), repair=HARDWARE, excuse=declared_none)
-def visible(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def visible(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The driver has each NVIDIA card that is on the PCI bus: NVML and nvidia-smi name the same."""
     yield from blind(seen, "Whether the driver has every card")
     bus = {card["address"]: card for card in _own(seen)}
@@ -243,4 +243,4 @@ def visible(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     elif there and counted not in {None, len(there)}:
         yield Finding(f"NVML counts {counted} cards, nvidia-smi names {len(there)}",
                       "see kernel.log; power the host off and on, then replace the card that fails")
-    yield Seen(f"PCI {len(bus)}, nvidia-smi {len(there)}, NVML {counted}")
+    yield Evidence(f"PCI {len(bus)}, nvidia-smi {len(there)}, NVML {counted}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from gpufleet.model.verdict import Verdict
 
 from .gpu import blind, called, cards, unread
-from .registry import HARDWARE, Document, Finding, Sections, Seen, check, declared_none
+from .registry import HARDWARE, Document, Evidence, Finding, Sections, check, declared_none
 
 # A card's load from which its link has to be as fast as it can be, in percent.
 LOADED = 50
@@ -20,7 +20,7 @@ RESET = "drain the host, stop all programs on the card, nvidia-smi --gpu-reset -
 
 
 @check("gpu.memory-errors", reads=("smi",), repair=HARDWARE, excuse=declared_none)
-def memory_errors(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def memory_errors(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """No card has uncorrected memory errors, nor a repair of its memory that waits or failed."""
     yield from blind(seen, "Whether the cards' memory is sound")
     for card in cards(seen):
@@ -46,7 +46,7 @@ def memory_errors(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield from unread(card, "remap", card["remap"])
         for key in ("pending", "failure") if card["remap"] else ():
             yield from unread(card, f"remap.{key}", remap.get(key))
-        yield Seen(f"{called(card)}: ECC {_shown(card['ecc'])}, uncorrected in its life"
+        yield Evidence(f"{called(card)}: ECC {_shown(card['ecc'])}, uncorrected in its life"
                    f" {card['ecc_uncorrected_aggregate']}, rows replaced {_rows(remap)}")
 
 
@@ -60,7 +60,7 @@ def _shown(value: bool | None) -> str:
 
 
 @check("gpu.pcie", reads=("smi",), repair=HARDWARE, excuse=declared_none)
-def pcie(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def pcie(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each card's link has its full width, and under load its full generation."""
     yield from blind(seen, "How the cards are connected")
     declared = plan["expect"].get("pcie") or {}
@@ -94,7 +94,7 @@ def pcie(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                               verdict=Verdict.INCONCLUSIVE)
             else:
                 yield from unread(card, f"pcie.{field}", link[field])
-        yield Seen(f"{called(card)}: x{link['width']} of x{link['width_max']}, generation"
+        yield Evidence(f"{called(card)}: x{link['width']} of x{link['width_max']}, generation"
                    f" {link['generation']} of {able}{'' if _under_load(card) else ', idle'}")
 
 
@@ -104,7 +104,7 @@ def _under_load(card: Document) -> bool:
 
 
 @check("gpu.throttle", reads=("smi",), repair=HARDWARE, severity="major", excuse=declared_none)
-def throttle(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def throttle(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """No card is slowed down by heat or by its power supply."""
     yield from blind(seen, "Whether the cards are slowed down")
     for card in cards(seen):
@@ -127,11 +127,11 @@ def throttle(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                           verdict=Verdict.INCONCLUSIVE)
         yield from unread(card, "throttle", card["throttle"])
         yield from unread(card, "temperature_c", degrees)
-        yield Seen(f"{called(card)}: {', '.join(card['throttle'] or []) or 'no reason'}{at}")
+        yield Evidence(f"{called(card)}: {', '.join(card['throttle'] or []) or 'no reason'}{at}")
 
 
 @check("gpu.settings", reads=("smi", "driver"), severity="major", excuse=declared_none)
-def settings(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def settings(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Power limit, ECC, compute mode and persistence are as declared; every program may compute."""
     yield from blind(seen, "How the cards are set")
     wanted = plan["expect"]
@@ -157,7 +157,7 @@ def settings(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                               f"on the host: nvidia-smi -i {card['index']} -pm 1, or start the"
                               " daemon again (systemctl restart nvidia-persistenced)")
             yield from unread(card, "persistence", card["persistence"])
-        yield Seen(f"{called(card)}: {card['power_limit_w']} W of {card['power_default_w']} W,"
+        yield Evidence(f"{called(card)}: {card['power_limit_w']} W of {card['power_default_w']} W,"
                    f" ECC {_shown(card['ecc'])}, {mode}, persistence {_shown(card['persistence'])}")
 
 

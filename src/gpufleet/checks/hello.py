@@ -13,9 +13,9 @@ from .holders import held
 from .registry import (
     INVENTORY,
     Document,
+    Evidence,
     Finding,
     Sections,
-    Seen,
     check,
     declared_none,
     miscounted,
@@ -48,7 +48,7 @@ def small(
 
 
 @check("stack.hello", reads=("stacks",), excuse=no_stacks)
-def hello(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def hello(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow evaluates a greeting and gives back the very same words."""
     for stack, told, problem in small(plan, seen, "hello"):
         if problem:
@@ -57,11 +57,11 @@ def hello(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             yield Finding(f"{stack['name']} was told {GREETING!r} and said"
                           f" {told['value'] if told else None!r}", provision(plan), str(told))
         else:
-            yield Seen(f"{stack['name']}: {told['value']} on {told['device']}")
+            yield Evidence(f"{stack['name']}: {told['value']} on {told['device']}")
 
 
 @check("stack.local-devices", reads=("stacks",), excuse=no_stacks)
-def local_devices(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def local_devices(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """device_lib.list_local_devices() lists a CPU and each declared GPU as a GPU, with memory."""
     for stack, told, problem in small(plan, seen, "local_devices"):
         if problem:
@@ -83,12 +83,12 @@ def local_devices(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                     "see who holds the GPU's memory: nvidia-smi", str(device),
                     Verdict.INCONCLUSIVE)
             for device in gpus if device["memory_mib"] <= 0)
-        yield Seen(f"{stack['name']}: " + ", ".join(
+        yield Evidence(f"{stack['name']}: " + ", ".join(
             f"{device['name']} {device['type']}" for device in told))
 
 
 @check("stack.gpu-device-name", reads=("stacks",), excuse=no_stacks)
-def gpu_device_name(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def gpu_device_name(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """tf.test.gpu_device_name() names GPU 0 where one is declared, and nothing where none is."""
     for stack, told, problem in small(plan, seen, "gpu_device_name"):
         if problem:
@@ -101,11 +101,11 @@ def gpu_device_name(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 f"tf.test.gpu_device_name() of {stack['name']} is {told!r}, declared is"
                 f" gpu_expect: {{count: {count}}}",
                 "see gpu.count, driver.loaded and stack.libraries")
-        yield Seen(f"{stack['name']}: {told!r}")
+        yield Evidence(f"{stack['name']}: {told!r}")
 
 
 @check("stack.device-placement", reads=("stacks",), excuse=no_stacks)
-def device_placement(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def device_placement(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The log of placements names the GPU for a product where one is declared, else the CPU."""
     for stack, told, problem in small(plan, seen, "placement"):
         if problem:
@@ -122,12 +122,12 @@ def device_placement(plan: Document, seen: Sections) -> Iterator[Finding | Seen]
                 f"{stack['name']} places its product on {elsewhere[0]} instead of a"
                 f" {kind.upper()}", "see gpu.count, driver.loaded and stack.libraries",
                 "\n".join(told))
-        yield Seen(f"{stack['name']}: {', '.join(told)}")
+        yield Evidence(f"{stack['name']}: {', '.join(told)}")
 
 
 @check("stack.capability", reads=("stacks", "compute"), repair=INVENTORY,
        excuse=lambda plan: no_stacks(plan) or declared_none(plan))
-def capability(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def capability(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each build has code for each GPU: machine code of its kind, or PTX to make it from."""
     met = {device["compute_capability"] for run in seen["compute"]["runs"]
            for device in run["devices"]}
@@ -150,7 +150,7 @@ def capability(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         # It is slow and right: told, and no fault.
         for line in said:
             if "jit-compiled" in line:
-                yield Seen(f"{stack['name']} said: {line}")
+                yield Evidence(f"{stack['name']} said: {line}")
 
 
 def _declare(stack: Document) -> str:
@@ -160,7 +160,7 @@ def _declare(stack: Document) -> str:
 
 def _fits(
     stack: Document, framework: Document, gpu: Gpu, ignored: list[str]
-) -> Iterator[Finding | Seen]:
+) -> Iterator[Finding | Evidence]:
     known, name = stack["compute_capability"], stack["name"]
     if known["min"] and key(gpu.capability) < key(known["min"]):
         if not ignored:
@@ -169,10 +169,10 @@ def _fits(
                 f" {name} was built for, {known['min']}: TensorFlow ignores it", _declare(stack))
         return
     if any(runs_code_for(gpu.capability, target) for target in known["native"]):
-        yield Seen(f"{name}: machine code for compute capability {gpu.capability}")
+        yield Evidence(f"{name}: machine code for compute capability {gpu.capability}")
     elif any(key(target) <= key(gpu.capability) for target in known["ptx"]):
         first = max((entry["first_s"] or 0 for entry in framework["matmul"]), default=0)
-        yield Seen(
+        yield Evidence(
             f"{name} has no machine code for compute capability {gpu.capability}: the driver makes"
             f" it from PTX at the first use, which took {first} s here and is kept in ~/.nv"
             + (" (other users will wait as long)" if first > SLOW_S else ""))

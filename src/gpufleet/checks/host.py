@@ -12,9 +12,9 @@ from .registry import (
     INVENTORY,
     LOOK,
     Document,
+    Evidence,
     Finding,
     Sections,
-    Seen,
     check,
     provision,
     shortened,
@@ -80,7 +80,7 @@ def unread(snapshot: Document, name: str) -> Finding | None:
 
 
 @check("host.probe", reads=(), repair=LOOK)
-def probed(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def probed(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The probe read every section, on the host that the plan is for."""
     snapshot = seen.snapshot
     if snapshot["schema"] != SCHEMA:
@@ -102,8 +102,8 @@ def probed(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             " not see", "let the probe become root: ansible_become and ansible_become_password",
             "\n".join(unseen), Verdict.INCONCLUSIVE)
     if unseen:
-        yield Seen(f"not seen: {shortened(unseen)}")
-    yield Seen(f"{len(snapshot['sections'])} sections, mode {snapshot['mode']}, as"
+        yield Evidence(f"not seen: {shortened(unseen)}")
+    yield Evidence(f"{len(snapshot['sections'])} sections, mode {snapshot['mode']}, as"
                f" {'root' if snapshot['euid'] == 0 else 'user ' + str(snapshot['euid'])}")
 
 
@@ -121,7 +121,7 @@ DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "envir
 
 
 @check("host.plan", reads=(), repair=INVENTORY)
-def planned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def planned(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The inventory asks something of this host, and it can be done."""
     for problem in plan["problems"]:
         yield Finding(
@@ -142,7 +142,7 @@ LEAST_MIB, LEAST_FILES = 100, 1000
 
 
 @check("host.disk", reads=("disks",), repair=LOOK, severity="major")
-def disk(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def disk(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The file systems of the host, its temporary files and gpufleet's records have room."""
     disks = seen["disks"]
     places = ("/", "/tmp", "/var/lib/gpufleet")
@@ -161,11 +161,11 @@ def disk(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             f"{', '.join(shut)} cannot be written: the file system is read-only",
             "on the host: read the kernel log for errors of the disk (dmesg -T), repair the file"
             " system and mount it again")
-    yield Seen(", ".join(f"{place}: {disks['free_mib'][place]} MiB free" for place in places))
+    yield Evidence(", ".join(f"{place}: {disks['free_mib'][place]} MiB free" for place in places))
 
 
 @check("install.complete", reads=("receipts",))
-def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def complete(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """No installation or removal was left unfinished, and each record of one can be read."""
     planned = {("toolkit", row["short"]) for row in plan["toolkits"]}
     planned |= {("stack", row["name"]) for row in plan["stacks"]}
@@ -199,7 +199,7 @@ def complete(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 
 
 @check("install.owned", reads=("receipts",), repair=LOOK, severity="major")
-def owned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def owned(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """What was installed is root's alone to write, and nothing is mounted over it."""
     receipts = seen["receipts"]["receipts"]
     found = {entry["path"]: entry["what"] for row in receipts for entry in row["exposed"]}
@@ -210,4 +210,4 @@ def owned(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             "on the host: umount what is mounted there; chown root:root, and chmod go-w, the rest",
             "\n".join(told),
         )
-    yield Seen(f"{sum(row['files'] for row in receipts)} files of {len(receipts)} receipts")
+    yield Evidence(f"{sum(row['files'] for row in receipts)} files of {len(receipts)} receipts")

@@ -12,7 +12,16 @@ from typing import Any
 from gpufleet.catalog import facts
 from gpufleet.model.verdict import Verdict
 
-from .registry import HARDWARE, Document, Finding, Sections, Seen, check, declared_none, shortened
+from .registry import (
+    HARDWARE,
+    Document,
+    Evidence,
+    Finding,
+    Sections,
+    check,
+    declared_none,
+    shortened,
+)
 
 # The Xid by which the driver says what a card needs to recover, or that it needs nothing.
 RECOVERY = 154
@@ -21,7 +30,7 @@ TOLD = {"api-mismatch": "see driver.loaded", "hung-task": "a program waited too 
 
 
 @check("kernel.log", reads=("kernel_log", "gpus"), repair=HARDWARE, excuse=declared_none)
-def log(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def log(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The kernel reports no failure of a card, of the driver or of the machine since boot."""
     told = seen["kernel_log"]
     cards = {card["address"]: card["driver"] for card in seen["gpus"]["pci"]}
@@ -47,7 +56,7 @@ def log(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             verdict=Verdict.INCONCLUSIVE)
     said = [f"{event['kind']} ({TOLD[event['kind']]}): {event['text']}"
             for event in told["events"] if event["kind"] in TOLD]
-    yield Seen(f"{told['source']}, since boot; {shortened(said) or 'nothing of note'}")
+    yield Evidence(f"{told['source']}, since boot; {shortened(said) or 'nothing of note'}")
 
 
 def _judged(event: Document, cards: dict[str, str | None]) -> Iterator[Finding]:
@@ -84,7 +93,7 @@ def _judged(event: Document, cards: dict[str, str | None]) -> Iterator[Finding]:
 
 
 @check("kernel.application-errors", reads=("kernel_log",), severity="minor", excuse=declared_none)
-def application_errors(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def application_errors(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """What programs brought upon themselves is told, and does not make a host unhealthy."""
     told = seen["kernel_log"]
     if told["source"] is None:
@@ -95,8 +104,10 @@ def application_errors(plan: Document, seen: Sections) -> Iterator[Finding | See
         known = meaning(event)
         if event["kind"] == "xid" and (known is None or known["kind"] == "application"):
             by = f" by {event['process'] or 'process'} {event['pid']}" if event["pid"] else ""
-            yield Seen(f"Xid {event['code']} of {event['address']}, {event['count']} times, last"
-                       f"{by}: {known['means'] if known else 'not in our table'}")
+            yield Evidence(
+                f"Xid {event['code']} of {event['address']}, {event['count']} times, last"
+                f"{by}: {known['means'] if known else 'not in our table'}"
+            )
 
 
 def meaning(event: Document) -> dict[str, Any] | None:

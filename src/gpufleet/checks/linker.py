@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .registry import LOOK, Document, Finding, Sections, Seen, check, provision, shortened
+from .registry import LOOK, Document, Evidence, Finding, Sections, check, provision, shortened
 
 
 def nothing_registered(plan: Document) -> str | None:
@@ -16,7 +16,7 @@ def nothing_registered(plan: Document) -> str | None:
 
 
 @check("linker.registered", reads=("linker",), excuse=nothing_registered)
-def registered(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def registered(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Our file of the linker's configuration names the planned directories, in order."""
     wanted = plan["linker"]
     files = {entry["path"]: entry["directories"] for entry in seen["linker"]["files"]}
@@ -72,7 +72,7 @@ def _next_time(
 
 
 @check("linker.cache", reads=("linker", "cudnn", "toolkits"), excuse=nothing_registered)
-def cache(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def cache(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The linker's cache takes each library of the registered toolkits from there."""
     if seen["linker"]["cache_error"]:
         yield Finding(f"{seen['linker']['cache_error']}: programs find no library by it",
@@ -117,12 +117,12 @@ def cache(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 f"The linker's cache lists {soname} first as {entry['path']}, which does not exist",
                 "on the host: ldconfig",
             )
-    yield Seen(f"{len(entries)} entries of CUDA and cuDNN")
+    yield Evidence(f"{len(entries)} entries of CUDA and cuDNN")
 
 
 @check("linker.providers", reads=("linker", "cudnn", "toolkits"), repair=LOOK, severity="major",
        excuse=nothing_registered)
-def providers(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def providers(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Nobody else offers a planned toolkit's libraries in a place where the linker looks by itself.
 
     Today the linker may prefer the right one. Another order, a package, or another program's
@@ -149,4 +149,4 @@ def providers(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             f" away, or take {place} out of /etc/ld.so.conf.d; then ldconfig",
             "\n".join(sorted(sonames)),
         )
-    yield Seen(f"{len(seen['linker']['providers'])} libraries in the linker's places")
+    yield Evidence(f"{len(seen['linker']['providers'])} libraries in the linker's places")

@@ -18,10 +18,10 @@ from .registry import (
     LOOK,
     PAIR_CHECKS,
     Document,
+    Evidence,
     Excuse,
     Finding,
     Sections,
-    Seen,
     check,
     declared_none,
     provision,
@@ -66,7 +66,7 @@ class Meeting:
         return f"{self.record['stacks'][self.me]} with {self.peer}"
 
 
-Judge = Callable[[Meeting], Iterator[Finding | Seen]]
+Judge = Callable[[Meeting], Iterator[Finding | Evidence]]
 
 
 def needless(kind: str, plan: Document, pair: Document, stack: Document) -> str | None:
@@ -94,14 +94,14 @@ def unless_needed(kind: str) -> Excuse:
 
 def met(
     kind: str, plan: Document, seen: Sections, judge: Judge
-) -> Iterator[Finding | Seen]:
+) -> Iterator[Finding | Evidence]:
     """Each pair and stack that asks for it, judged as far as the two sides came."""
     for pair in plan["pairs"]:
         for stack in pair["stacks"]:
             what = f"{stack['name']} with {pair['with']}"
             reason = needless(kind, plan, pair, stack)
             if reason:
-                yield Seen(f"{what}: not asked for ({reason})")
+                yield Evidence(f"{what}: not asked for ({reason})")
                 continue
             found = [
                 record for record in seen.snapshot.get("pairs") or []
@@ -178,7 +178,7 @@ def _waits(side: Document) -> bool:
 # -- what ran --------------------------------------------------------------------------------------
 
 
-def graph(meeting: Meeting) -> Iterator[Finding | Seen]:
+def graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
     """The parts of both sides' graphs that are this host's, and the sum by its own master."""
     me, own = meeting.me, meeting.own
     wanted = own["device"] if meeting.gpus is None else "GPU:0" if meeting.gpus else "CPU:0"
@@ -205,7 +205,7 @@ def graph(meeting: Meeting) -> Iterator[Finding | Seen]:
         yield Finding(f"{meeting.what}: the sum of both hosts' products has"
                       f" {own['sum']['wrong']} wrong rows", WRONG, str(own["sum"]))
     elif good:
-        yield Seen(f"{meeting.what}: exact, on"
+        yield Evidence(f"{meeting.what}: exact, on"
                    f" {shortened([row['device'] for row in own['products']])}, variables on"
                    f" {shortened([row['device'] for row in own['variables'][:2]])}")
 
@@ -219,7 +219,7 @@ def place(device: str | None) -> tuple[str, int, str] | None:
 def reduced(communication: str) -> Judge:
     """Every replica of this host got the exact sum of all, over this way of communication."""
 
-    def judge(meeting: Meeting) -> Iterator[Finding | Seen]:
+    def judge(meeting: Meeting) -> Iterator[Finding | Evidence]:
         own, declared = meeting.own, meeting.record["gpus"]
         # As many on each host.
         gpus = None if None in declared else min(declared)
@@ -243,7 +243,7 @@ def reduced(communication: str) -> Judge:
             yield Finding(f"{meeting.what}: NCCL did not say that it ran",
                           "run it by hand with NCCL_DEBUG=INFO", verdict=Verdict.INCONCLUSIVE)
         else:
-            yield Seen("\n".join([f"{meeting.what}: {communication}, {total} replicas, exact",
+            yield Evidence("\n".join([f"{meeting.what}: {communication}, {total} replicas, exact",
                                   *own["nccl"]]))
 
     return judge
@@ -253,19 +253,19 @@ def reduced(communication: str) -> Judge:
 
 
 @check("pair.parameter-server", reads=(), repair=LOOK, among=PAIR_CHECKS)
-def parameter_server(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def parameter_server(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Workers of two hosts multiply what parameter servers of both hold, and the sum is exact."""
     yield from met("parameter-server", plan, seen, graph)
 
 
 @check("pair.all-reduce", reads=(), repair=LOOK, among=PAIR_CHECKS,
        excuse=unless_needed("all-reduce"))
-def all_reduce(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def all_reduce(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """A MultiWorkerMirrored strategy over two hosts gives every replica the exact sum of all."""
     yield from met("all-reduce", plan, seen, reduced("RING"))
 
 
 @check("pair.nccl", reads=(), repair=LOOK, among=PAIR_CHECKS, excuse=unless_needed("nccl"))
-def nccl(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def nccl(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """NCCL gives every GPU of two hosts the exact sum of all."""
     yield from met("nccl", plan, seen, reduced("NCCL"))

@@ -1,7 +1,7 @@
 """What a check is, and the list of them.
 
 A check is a pure generator over a plan and the sections of a snapshot that it declares to read.
-It yields a `Finding` for each thing that is not as planned, and may yield `Seen` to say what it
+It yields a `Finding` for each thing that is not as planned, and may yield `Evidence` to say what it
 looked at. One that yields no finding passes. What it reads is declared, so that a section which
 was not read (hung, denied, damaged) can never come out as healthy.
 """
@@ -39,7 +39,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Evidence:
     """What a check looked at; it stands as evidence also where all is well."""
 
     evidence: str
@@ -64,7 +64,7 @@ class Sections(Mapping[str, Any]):
         return len(self._reads)
 
 
-Function = Callable[[Document, Sections], Iterator[Finding | Seen]]
+Function = Callable[[Document, Sections], Iterator[Finding | Evidence]]
 Excuse = Callable[[Document], str | None]
 
 
@@ -157,11 +157,13 @@ def miscounted(plan: Document, number: int, wanted: int) -> bool:
     return number < wanted or (number > wanted and not any(layout(plan).values()))
 
 
-def one_instance(plan: Document) -> Iterator[Seen]:
+def one_instance(plan: Document) -> Iterator[Evidence]:
     """What nobody may take for a proof of every MIG instance."""
     if any(layout(plan).values()):
-        yield Seen("CUDA shows a program one MIG instance, whatever else there is: only that one"
-                   " was proven")
+        yield Evidence(
+            "CUDA shows a program one MIG instance, whatever else there is: only that one"
+            " was proven"
+        )
 
 
 def found_here(plan: Document, kind: str) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpufleet.diff import restart
 from gpufleet.host_state.host import Host
 
-from .registry import REBOOT, Document, Finding, Sections, Seen, check
+from .registry import REBOOT, Document, Evidence, Finding, Sections, check
 
 PENDING = {
     "reload": "The driver's kernel modules have to be loaded anew",
@@ -26,7 +26,7 @@ def _not_managed(plan: Document) -> str | None:
 
 
 @check("driver.pending", reads=("kernel", "gpus", "driver"), repair=REBOOT, excuse=_not_managed)
-def pending(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def pending(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """No restart of the driver is pending: what is installed is what runs."""
     decision = restart.decide(plan, Host(seen.snapshot))
     marker = seen["driver"].get("reboot_pending")
@@ -37,7 +37,7 @@ def pending(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
             f"{PENDING[decision['action']]}{since}. {_sentence(decision['because'])}",
             decision["remedy"],
         )
-    yield Seen(f"{decision['action']}: {decision['because']}{since}")
+    yield Evidence(f"{decision['action']}: {decision['because']}{since}")
 
 
 def _sentence(text: str) -> str:

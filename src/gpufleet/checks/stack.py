@@ -14,9 +14,9 @@ from .registry import (
     INVENTORY,
     LOOK,
     Document,
+    Evidence,
     Finding,
     Sections,
-    Seen,
     check,
     closed,
     declared_none,
@@ -82,7 +82,7 @@ def _silent(plan: Document, stack: Document, framework: dict[str, Any]) -> Findi
 
 
 @check("stack.release", reads=("stacks", "receipts"), excuse=no_stacks)
-def release(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def release(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each stack has the planned Python and TensorFlow, and the packages that were installed."""
     receipts = {r["id"]: r for r in seen["receipts"]["receipts"] if r["kind"] == "stack"}
     there = {stack["name"]: found for stack, found in installed(plan, seen)}
@@ -120,7 +120,7 @@ def release(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         if lock and receipt.get("lock_sha256") != lock:
             yield Finding(f"{name} was installed from another lock than the inventory's"
                           f" {stack['lock']}", provision(plan))
-        yield Seen(f"{name}: Python {found['python']}, {distribution}"
+        yield Evidence(f"{name}: Python {found['python']}, {distribution}"
                    f" {packages.get(distribution)}, {len(packages)} packages")
 
 
@@ -142,14 +142,14 @@ def _differences(was: dict[str, str], now: dict[str, str]) -> list[str]:
 
 
 @check("stack.files", reads=("receipts",), excuse=no_stacks)
-def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """What binds each stack to its toolkit, and each file of its packages, is as installed."""
     for stack in plan["stacks"]:
         yield from unchanged(plan, seen["receipts"], "stack", stack["name"], stack["venv"])
 
 
 @check("stack.python", reads=("stacks",), excuse=no_stacks)
-def python(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def python(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each stack starts the planned Python, and it runs nothing but the stack's own code."""
     for stack, found in installed(plan, seen):
         name, start = stack["name"], found["start"]
@@ -175,11 +175,11 @@ def python(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                     f"{name} {what} {shortened(places)}",
                     "on the host: move that away, or take away what leads there (a .pth file,"
                     " sitecustomize.py, pyvenv.cfg, /etc/ld.so.conf.d)", "\n".join(places))
-        yield Seen(f"{name}: Python {start['python']} in {start['prefix']}")
+        yield Evidence(f"{name}: Python {start['python']} in {start['prefix']}")
 
 
 @check("stack.readable", reads=("stacks", "disks"), repair=LOOK, severity="major", excuse=no_stacks)
-def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def readable(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every user of the host can start each stack's interpreter and read its packages."""
     there = {stack["name"]: found for stack, found in installed(plan, seen)}
     for stack in plan["stacks"]:
@@ -191,7 +191,7 @@ def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 
 
 @check("stack.build", reads=("stacks",), excuse=no_stacks)
-def build(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def build(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow is the planned release, built for the planned CUDA and cuDNN."""
     for stack, framework, problem in ran(plan, seen, "build"):
         if problem:
@@ -211,12 +211,12 @@ def build(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         elif told["cudnn"] and int(str(told["cudnn"]).partition(".")[0]) != wanted["cudnn_major"]:
             yield Finding(f"TensorFlow of {stack['name']} was built for cuDNN {told['cudnn']},"
                           f" planned is {wanted['cudnn_major']}", provision(plan))
-        yield Seen(f"{stack['name']}: {framework['version']}, CUDA {told['cuda']}, cuDNN"
+        yield Evidence(f"{stack['name']}: {framework['version']}, CUDA {told['cuda']}, cuDNN"
                    f" {told['cudnn']}")
 
 
 @check("stack.libraries", reads=("stacks",), excuse=no_stacks)
-def libraries(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def libraries(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow's own loader opens every CUDA and cuDNN library that the build needs."""
     bound = {found["venv"]: found["binding"] for found in seen["stacks"]["stacks"]}
     for stack, framework, problem in ran(plan, seen, "loader"):
@@ -256,11 +256,11 @@ def libraries(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 f"Whether TensorFlow of {stack['name']} finds {shortened(unknown)} is not known:"
                 " its loader " + ("did not try" if loader["ran"] else "cannot be asked"),
                 "run it on a host with a GPU", verdict=Verdict.INCONCLUSIVE)
-        yield Seen(f"{stack['name']}: opened {', '.join(loader['opened']) or 'nothing'}")
+        yield Evidence(f"{stack['name']}: opened {', '.join(loader['opened']) or 'nothing'}")
 
 
 @check("stack.mapped", reads=("stacks", "toolkits", "receipts"), excuse=no_stacks)
-def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every CUDA and cuDNN file that the computing process maps is of the stack's own receipts."""
     # Maps name real paths; a tree may be reached through a link.
     real = {tree["path"]: tree["realpath"] for tree in seen["toolkits"]["trees"]}
@@ -302,7 +302,7 @@ def mapped(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 f" {shortened(strangers)}",
                 f"{provision(plan)} (it binds the stack to its toolkit again)",
                 "\n".join(strangers))
-        yield Seen(f"{stack['name']}: {len(framework['mapped'])} files, of {own}")
+        yield Evidence(f"{stack['name']}: {len(framework['mapped'])} files, of {own}")
 
 
 def _ought_to_be_mapped(stack: Document, receipts: Document, path: str) -> list[str]:
@@ -334,7 +334,7 @@ def _place(device: str | None) -> tuple[str, str] | None:
 
 
 @check("stack.matmul", reads=("stacks",), excuse=no_stacks)
-def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Matrices are multiplied on the declared devices and nowhere else, with exact results."""
     for stack, framework, problem in ran(plan, seen, "matmul"):
         if problem and framework.get("state") == "failed":
@@ -363,14 +363,14 @@ def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 
 def products(
     plan: Document, seen: Sections, stack: Document, entries: list[Document]
-) -> Iterator[Finding | Seen]:
+) -> Iterator[Finding | Evidence]:
     """Each device's product, or that others hold the device."""
     for entry in entries:
         busy = held(f"{stack['name']} on {entry['requested']}", entry, seen)
         yield from [busy] if busy else product(plan, stack, entry)
 
 
-def product(plan: Document, stack: Document, entry: Document) -> Iterator[Finding | Seen]:
+def product(plan: Document, stack: Document, entry: Document) -> Iterator[Finding | Evidence]:
     """One device's product."""
     where = f"{stack['name']} on {entry['requested']}"
     if entry["error"]:
@@ -388,7 +388,7 @@ def product(plan: Document, stack: Document, entry: Document) -> Iterator[Findin
     elif not entry["tflops"]:
         yield Finding(f"{where} has no measured throughput", "see gpu.throughput", str(entry))
     else:
-        yield Seen(f"{where}: {entry['n']}x{entry['n']} exact on {entry['device']},"
+        yield Evidence(f"{where}: {entry['n']}x{entry['n']} exact on {entry['device']},"
                    f" {entry['tflops']} TFLOP/s, first {entry['first_s']} s")
 
 
@@ -398,7 +398,7 @@ def product(plan: Document, stack: Document, entry: Document) -> Iterator[Findin
     repair=INVENTORY,
     excuse=lambda plan: no_stacks(plan) or declared_none(plan),
 )
-def gpu(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def gpu(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every declared GPU has multiplied matrices in every stack."""
     wanted = {("gpu", str(index)) for index in range(shown(plan) or 0)}
     yield from one_instance(plan)
@@ -418,4 +418,6 @@ def gpu(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                 f"{stack['name']}: no proof of GPU {', '.join(missing)} of {len(wanted)} declared",
                 "see gpu.count, driver.loaded and stack.matmul; if the host has fewer GPUs:"
                 " correct gpu_expect in the inventory")
-        yield Seen(f"{stack['name']}: {len(wanted) - len(missing)} of {len(wanted)} GPUs computed")
+        yield Evidence(
+            f"{stack['name']}: {len(wanted) - len(missing)} of {len(wanted)} GPUs computed"
+        )

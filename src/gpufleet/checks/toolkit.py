@@ -11,9 +11,9 @@ from gpufleet.model.verdict import Verdict
 from .registry import (
     LOOK,
     Document,
+    Evidence,
     Finding,
     Sections,
-    Seen,
     check,
     closed,
     found_here,
@@ -30,7 +30,7 @@ DATES_START = 10000
 
 
 @check("toolkit.present", reads=("toolkits",), excuse=no_toolkits)
-def present(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def present(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each planned CUDA toolkit stands in its place, and all its parts say its release."""
     trees = {tree["path"]: tree for tree in seen["toolkits"]["trees"]}
     for toolkit in plan["toolkits"]:
@@ -45,7 +45,7 @@ def present(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
                     provision(plan), str(tree))
             for reason in _contradictions(toolkit, tree)
         )
-        yield Seen(f"{toolkit['path']}: {tree['version_source']} {tree['version']},"
+        yield Evidence(f"{toolkit['path']}: {tree['version_source']} {tree['version']},"
                    f" nvcc {tree['nvcc']}, cudart {', '.join(tree['cudart'])}")
 
 
@@ -80,7 +80,7 @@ def _contradictions(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
 
 @check("toolkit.files", reads=("receipts",),
        excuse=lambda plan: no_toolkits(plan) or found_here(plan, "toolkits"))
-def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every file of each toolkit is as it was installed, with the planned patches."""
     receipts = {r["id"]: r for r in seen["receipts"]["receipts"] if r["kind"] == "toolkit"}
     for toolkit in plan["toolkits"]:
@@ -93,7 +93,7 @@ def files(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
 
 @check("toolkit.readable", reads=("toolkits", "disks"), repair=LOOK, severity="major",
        excuse=no_toolkits)
-def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def readable(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every user of the host can enter each toolkit, read its libraries and map them."""
     trees = {tree["path"]: tree for tree in seen["toolkits"]["trees"]}
     for toolkit in plan["toolkits"]:
@@ -111,7 +111,7 @@ def readable(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
     severity="major",
     excuse=lambda plan: None if plan["default_link"] else "gpu_cuda_default: not set",
 )
-def default_link(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
+def default_link(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """The default CUDA path is a link to the declared toolkit."""
     link, wanted = seen["toolkits"]["default"], plan["default_link"]
     target = f"{wanted['path'].rpartition('/')[0]}/{wanted['target']}"
@@ -130,4 +130,4 @@ def default_link(plan: Document, seen: Sections) -> Iterator[Finding | Seen]:
         yield Finding(
             f"{wanted['path']} leads to {link['realpath']}, declared is {target}", provision(plan)
         )
-    yield Seen(f"{link['path']} -> {link['target']}")
+    yield Evidence(f"{link['path']} -> {link['target']}")

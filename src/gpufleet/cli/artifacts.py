@@ -18,7 +18,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Question, declared
+from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.mirror import fetch, locks, needs, show
 from gpufleet.mirror.contents import Contents
 from gpufleet.mirror.needs import File, MirrorError, Needs
@@ -47,7 +47,7 @@ class RefusedError(ConfigurationError):
 
 def needed(options: argparse.Namespace) -> Needs:
     """What the whole inventory needs, or a refusal."""
-    found = needs.of(declared(Question(
+    found = needs.of(inventory_hosts(HostSelector(
         options.inventory, options.limit, options.extra_vars, options.vault_password_file)))
     if found.problems:
         raise RefusedError(found.problems)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Question
+from gpufleet.inventory import HostSelector
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--vault-password-file", action="append", default=[], metavar="FILE")
 
 
-def question(options: argparse.Namespace) -> Question:
+def question(options: argparse.Namespace) -> HostSelector:
     """Which hosts were asked for."""
-    return Question(options.inventory, options.limit, options.extra_vars,
+    return HostSelector(options.inventory, options.limit, options.extra_vars,
                     options.vault_password_file)

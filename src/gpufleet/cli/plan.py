@@ -13,19 +13,19 @@ from rich.text import Text
 
 from gpufleet.checks.registry import shortened
 from gpufleet.diff import changes
-from gpufleet.inventory import Declared, Question, declared
+from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
 from gpufleet.verification import judge
-from gpufleet.verification.session import Manner, plan_of, snapshots
+from gpufleet.verification.session import ProbeOptions, plan_of, snapshots
 
 
 def show(
-    options: argparse.Namespace, question: Question, manner: Manner, console: Console
+    options: argparse.Namespace, question: HostSelector, manner: ProbeOptions, console: Console
 ) -> int:
     """Print the plans: 4 if one is refused, 1 if a host was not reached, else 0."""
-    hosts = declared(question)
+    hosts = inventory_hosts(question)
     outcomes: dict[str, Outcome] = {}
     if not options.offline:
         with terminal.progress(console, "Looking", len(hosts)) as heard:
@@ -42,7 +42,7 @@ def show(
     return FAILED if any(not outcome.snapshot for outcome in outcomes.values()) else HEALTHY
 
 
-def planned(host: Declared, outcome: Outcome | None) -> dict[str, Any]:
+def planned(host: InventoryHost, outcome: Outcome | None) -> dict[str, Any]:
     """The plan with its changes; `changes` is null where the host was not seen."""
     snapshot = outcome.snapshot if outcome else None
     plan = plan_of(host, snapshot)

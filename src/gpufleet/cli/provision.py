@@ -20,14 +20,14 @@ from typing import IO, Any
 from rich.console import Console
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared, Question, declared, locks_in
+from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.paths import REPORTS, ROOT
 from gpufleet.provision import reasons as differs
 from gpufleet.report import directory as report
 from gpufleet.report import terminal
 from gpufleet.verification import judge
-from gpufleet.verification.session import HostRun, Manner, Session, plan_of, verify
+from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of, verify
 
 from .arguments import read
 from .parser import Parser, question
@@ -53,15 +53,15 @@ class RefusedError(ConfigurationError):
 
 
 @dataclass(frozen=True)
-class Way:
+class ProvisionOptions:
     """Which hosts, how they are looked at, and how Ansible is run.
 
     `words` go to ansible-playbook, whose standard output goes to `output`. Where it runs on many
     hosts, but not on all, their names go to a file in `folder`.
     """
 
-    question: Question
-    manner: Manner
+    question: HostSelector
+    manner: ProbeOptions
     force: bool = False
     words: Sequence[str] = ()
     folder: Path | None = None
@@ -84,17 +84,17 @@ def say(text: str) -> None:
 
 
 def converge(
-    question: Question, manner: Manner, *, force: bool = False, words: Sequence[str] = (),
+    question: HostSelector, manner: ProbeOptions, *, force: bool = False, words: Sequence[str] = (),
     told: Told = say,
 ) -> Converged:
     """Make the hosts what their plans say; a plan that cannot be is a `RefusedError`.
 
     `words` go to ansible-playbook.
     """
-    return converged(checked(question), Way(question, manner, force, words), told)
+    return converged(checked(question), ProvisionOptions(question, manner, force, words), told)
 
 
-def converged(hosts: list[Declared], way: Way, told: Told = say) -> Converged:
+def converged(hosts: list[InventoryHost], way: ProvisionOptions, told: Told = say) -> Converged:
     """The same, of hosts whose declarations were checked."""
     session, reasons = chosen(hosts, way, told)
     played = play(way, list(reasons), len(hosts))
@@ -115,7 +115,9 @@ def converged(hosts: list[Declared], way: Way, told: Told = say) -> Converged:
     return Converged(session, list(reasons), reasons, verified or (FAILED if played else HEALTHY))
 
 
-def chosen(hosts: list[Declared], way: Way, told: Told) -> tuple[Session | None, Reasons]:
+def chosen(
+    hosts: list[InventoryHost], way: ProvisionOptions, told: Told
+) -> tuple[Session | None, Reasons]:
     """What the look at all hosts found, if one was needed, and where Ansible is to run: why."""
     if way.force:
         return None, {host.name: ["--force"] for host in hosts}
@@ -125,9 +127,9 @@ def chosen(hosts: list[Declared], way: Way, told: Told) -> tuple[Session | None,
     return session, reasons
 
 
-def checked(question: Question) -> list[Declared]:
+def checked(question: HostSelector) -> list[InventoryHost]:
     """The hosts, when each declaration can be carried out as far as documents can tell."""
-    hosts = declared(question)
+    hosts = inventory_hosts(question)
     problems = [{"host": host.name, **problem}
                 for host in hosts for problem in plan_of(host, None)["problems"]]
     if problems:
@@ -135,13 +137,13 @@ def checked(question: Question) -> list[Declared]:
     return hosts
 
 
-def look(what: str, hosts: list[Declared], manner: Manner) -> Session:
+def look(what: str, hosts: list[InventoryHost], manner: ProbeOptions) -> Session:
     """A whole verification of these hosts."""
     with terminal.progress(Console(stderr=True), what, len(hosts)) as heard:
         return verify(hosts, manner, heard)
 
 
-def reasons_of(hosts: Sequence[Declared], session: Session) -> Reasons:
+def reasons_of(hosts: Sequence[InventoryHost], session: Session) -> Reasons:
     """{host: why Ansible is to run there}, of those where it is."""
     kept = {host.name: host.keeps_artifacts for host in hosts}
     found = {run.name: differs.why(run.plan, run.snapshot, run.result, kept=kept[run.name])
@@ -160,7 +162,7 @@ def tell(reasons: Reasons, count: int, told: Told) -> None:
         told(f"{count - len(reasons)} of {count} hosts are what their plans say, and left alone.")
 
 
-def play(way: Way, names: Sequence[str], count: int) -> int:
+def play(way: ProvisionOptions, names: Sequence[str], count: int) -> int:
     """Run the playbook on some of so many hosts; its exit status."""
     if not names:
         return 0
@@ -193,7 +195,7 @@ def run(command: Sequence[str], output: IO[str] | None = None) -> int:
             raise
 
 
-def relocked(hosts: list[Declared]) -> list[Declared]:
+def relocked(hosts: list[InventoryHost]) -> list[InventoryHost]:
     """The same hosts, with the locks that a run has resolved meanwhile."""
     locks_in.cache_clear()
     return [replace(host, locks=locks_in(host.locks_dir)) for host in hosts]
@@ -225,9 +227,9 @@ def parser() -> Parser:
     top.add_argument("--json", action="store_true", help="one document on standard output")
     top.add_argument("--report", type=Path, default=REPORTS, metavar="DIR",
                      help="where reports are kept")
-    top.add_argument("--fanout", type=int, default=Manner.fanout, metavar="N",
+    top.add_argument("--fanout", type=int, default=ProbeOptions.fanout, metavar="N",
                      help="how many hosts are looked at at the same time")
-    top.add_argument("--deadline", type=float, default=Manner.deadline_s, metavar="S",
+    top.add_argument("--deadline", type=float, default=ProbeOptions.deadline_s, metavar="S",
                      help="how long the look at one host may take")
     top.set_defaults(local=False, snapshot=[], save=None)
     return top
@@ -257,8 +259,13 @@ def _provision(options: argparse.Namespace, rest: list[str], console: Console) -
     asked = question(options)
     mode = ["--check"] if options.check else []
     diff = ["--diff"] if options.diff or options.check else []
-    way = Way(asked, Manner("full", options.fanout, options.deadline), options.force,
-              [*mode, *diff, *rest], output=sys.stderr if options.json else None)
+    way = ProvisionOptions(
+        asked,
+        ProbeOptions("full", options.fanout, options.deadline),
+        options.force,
+        [*mode, *diff, *rest],
+        output=sys.stderr if options.json else None,
+    )
     hosts = checked(asked)
     if options.check:
         _, reasons = chosen(hosts, way, say)

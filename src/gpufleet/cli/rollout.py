@@ -14,14 +14,14 @@ from typing import Any
 from rich.console import Console
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Question, declared
+from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.paths import REPORTS
 from gpufleet.rollout.batches import CANARY, batches, canaries, size_of
 from gpufleet.rollout.progress import Progress, Store, outlived
 from gpufleet.rollout.runner import ROOM, Rollout, show
 from gpufleet.rollout.schedulers import SCHEDULERS, hook
-from gpufleet.verification.session import Manner
+from gpufleet.verification.session import ProbeOptions
 
 from .arguments import read
 from .parser import Parser
@@ -59,8 +59,8 @@ def parser() -> Parser:
     top.add_argument("--rollback", action="store_true",
                      help="go back to the former driver on the hosts of an unhealthy batch")
     top.add_argument("--force", action="store_true", help="run Ansible also where nothing differs")
-    top.add_argument("--fanout", type=int, default=Manner.fanout, metavar="N")
-    top.add_argument("--deadline", type=float, default=Manner.deadline_s, metavar="S")
+    top.add_argument("--fanout", type=int, default=ProbeOptions.fanout, metavar="N")
+    top.add_argument("--deadline", type=float, default=ProbeOptions.deadline_s, metavar="S")
     top.add_argument("--deep", action="store_true")
     what = top.add_mutually_exclusive_group()
     what.add_argument("--plan", action="store_true", help="show the batches, and do nothing")
@@ -131,7 +131,7 @@ def abandon(progress: Progress, store: Store, console: Console) -> int:
     store.save(progress)
     console.print(f"Let go of the {progress.told}.", markup=False)
     try:
-        hosts = declared(progress.asked)
+        hosts = inventory_hosts(progress.asked)
         there = hook(progress.settings["hook"], hosts, progress.asked)
         places = there.look(known_only=True)
     except ConfigurationError as error:
@@ -186,7 +186,7 @@ def sane(settings: dict[str, Any]) -> None:
 def begin(options: argparse.Namespace, rest: list[str]) -> Progress:
     """A rollout as it is asked for; everything about the call that can be wrong is told here."""
     sane(vars(options))
-    asked = Question(
+    asked = HostSelector(
         found(options.inventory), options.limit, options.extra_vars,
         options.vault_password_file, domain=options.domain)
     hosts = checked(asked)

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from gpufleet.checks import catalogue
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared, declared
+from gpufleet.inventory import InventoryHost, inventory_hosts
 from gpufleet.model.verdict import USAGE
 from gpufleet.paths import REPORTS, ROOT
 from gpufleet.report import bundle, junit, terminal
@@ -30,7 +30,7 @@ from gpufleet.transport.slurm import steps
 from gpufleet.verification import collected, judge
 from gpufleet.verification.local import here, plan_here
 from gpufleet.verification.pairs import NOTHING, Asked
-from gpufleet.verification.session import Manner, Session, offline, verify
+from gpufleet.verification.session import ProbeOptions, Session, offline, verify
 
 from .parser import Parser, question
 
@@ -64,13 +64,13 @@ def parser() -> argparse.ArgumentParser:
                      help="save snapshots and plans there, to be sent: names and secrets removed")
     top.add_argument("--report", type=Path, default=REPORTS, metavar="DIR",
                      help="where reports are kept")
-    top.add_argument("--fanout", type=int, default=Manner.fanout, metavar="N",
+    top.add_argument("--fanout", type=int, default=ProbeOptions.fanout, metavar="N",
                      help="how many hosts at the same time")
     top.add_argument("--launcher", choices=["ssh", "slurm"], default="ssh",
                      help="how the probe gets there: by ssh, or as a job step by srun")
     top.add_argument("--topology", type=Path, metavar="FILE",
                      help="ClusterShell's topology.conf: which hosts are behind which gateways")
-    top.add_argument("--deadline", type=float, default=Manner.deadline_s, metavar="S",
+    top.add_argument("--deadline", type=float, default=ProbeOptions.deadline_s, metavar="S",
                      help="how long one host may take")
     top.add_argument("--deep", action="store_true", help="compare contents, not only dates")
     top.add_argument("--pair", action="append", default=[], metavar="HOST,OTHER",
@@ -113,10 +113,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def _manner(options: argparse.Namespace, mode: str) -> Manner:
+def _manner(options: argparse.Namespace, mode: str) -> ProbeOptions:
     if options.fanout < 1 or options.deadline <= 0:
         raise ConfigurationError("--fanout and --deadline are more than 0.")
-    return Manner(mode, options.fanout, options.deadline, options.deep, options.topology)
+    return ProbeOptions(mode, options.fanout, options.deadline, options.deep, options.topology)
 
 
 def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> int:
@@ -132,11 +132,11 @@ def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> i
         session = offline(options.snapshot, options.plan, question(options))
         directory = report.new_directory(options.report)
     elif options.pulled:
-        session = collected.session(options.pulled, declared(question(options)),
+        session = collected.session(options.pulled, inventory_hosts(question(options)),
                                  timedelta(hours=options.pulled_age))
         directory = report.new_directory(options.report)
     else:
-        hosts = [here(question(options))] if options.local else declared(question(options))
+        hosts = [here(question(options))] if options.local else inventory_hosts(question(options))
         if options.launcher == "slurm":
             hosts = _steps(hosts, options, manner, asked)
         # Before the look: it may take minutes, and nobody wants them lost.
@@ -172,8 +172,8 @@ def conclude(
 
 
 def _steps(
-    hosts: list[Declared], options: argparse.Namespace, manner: Manner, asked: Asked
-) -> list[Declared]:
+    hosts: list[InventoryHost], options: argparse.Namespace, manner: ProbeOptions, asked: Asked
+) -> list[InventoryHost]:
     if options.local or options.topology or asked != NOTHING:
         raise ConfigurationError("It goes together neither with --local, nor with --topology, nor"
                                  " with pairs of hosts.", "--launcher slurm",

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gpufleet.catalog import versions
-from gpufleet.model.spec import ContainersWish, Wishes
+from gpufleet.model.spec import ContainersSpec, Spec
 
 from .host import Host, mapping, mappings
 
@@ -23,12 +23,12 @@ RUNTIME = "nvidia"
 CDI_SINCE = "25.0"
 
 
-def asked(wish: ContainersWish) -> Row:
+def asked(wish: ContainersSpec) -> Row:
     """What the probe is told: which engine to ask, and which image to try."""
     return {"engine": wish.engine, "image": wish.image}
 
 
-def describe(wishes: Wishes) -> Row | None:
+def describe(wishes: Spec) -> Row | None:
     """The plan's `containers`; None where they are not managed."""
     wish = wishes.containers
     return None if wish is None else {**asdict(wish), "gpus": wishes.expect.get("count")}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared
+from gpufleet.inventory import InventoryHost
 from gpufleet.model.problems import Problems
 from gpufleet.spec import parse
 from gpufleet.verification.session import plan_of
@@ -71,7 +71,7 @@ class Needs:
     problems: list[dict[str, str]] = field(default_factory=list)
 
 
-def of(hosts: Iterable[Declared]) -> Needs:
+def of(hosts: Iterable[InventoryHost]) -> Needs:
     """What these hosts need together; plans that are refused leave their problems."""
     needs = Needs()
     for host in hosts:
@@ -105,7 +105,7 @@ def _add_artifact(needs: Needs, row: dict[str, Any], host: str) -> None:
         bool(row["login_required"]), reasons)
 
 
-def _add_locks(needs: Needs, stack: dict[str, Any], host: Declared) -> None:
+def _add_locks(needs: Needs, stack: dict[str, Any], host: InventoryHost) -> None:
     """The locks that hosts with one Python or another had resolved; else the one of the plan.
 
     The plan does not know the hosts' Pythons: unless one is wished, it names the newest there is.
@@ -122,6 +122,6 @@ def _add_locks(needs: Needs, stack: dict[str, Any], host: Declared) -> None:
         needs.locks.setdefault(path, Lock(path, python, asked, index))
 
 
-def _python_is_wished(stack: dict[str, Any], host: Declared) -> bool:
+def _python_is_wished(stack: dict[str, Any], host: InventoryHost) -> bool:
     wished = parse.read(host.wishes, Problems()).stacks
     return any(wish.python for wish in wished if wish.name == stack["name"])

@@ -1,4 +1,4 @@
-"""What a person wants: the gpu_* variables in order (docs/documents.md, Wishes)."""
+"""What a person wants: the gpu_* variables in order (docs/documents.md, Spec)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PIP = "pip"  # `cuda: pip` in a stack: CUDA from pip wheels, no toolkit
 
 
 @dataclass(frozen=True)
-class StackWish:
+class StackSpec:
     """One entry of gpu_stacks; `where` is its place in the wishes."""
 
     where: str
@@ -54,7 +54,7 @@ class StackWish:
 
 
 @dataclass(frozen=True)
-class ToolkitWish:
+class ToolkitSpec:
     """One entry of gpu_toolkits, with the cuDNN it asks for, the default first."""
 
     where: str
@@ -63,7 +63,7 @@ class ToolkitWish:
 
 
 @dataclass(frozen=True)
-class DriverWish:
+class DriverSpec:
     """gpu_driver: `version` is exact, and then `branch` is its own; what is None is decided."""
 
     branch: str | None = None
@@ -84,7 +84,7 @@ class DriverWish:
 
 
 @dataclass(frozen=True)
-class ContainersWish:
+class ContainersSpec:
     """gpu_containers; what is None is the engine's or the newest."""
 
     engine: str = "docker"
@@ -95,18 +95,18 @@ class ContainersWish:
 
 
 @dataclass
-class Wishes:
+class Spec:
     """Everything a person asked for, in order. Directories are absolute and plain."""
 
-    stacks: list[StackWish] = field(default_factory=list)
-    toolkits: list[ToolkitWish] = field(default_factory=list)
+    stacks: list[StackSpec] = field(default_factory=list)
+    toolkits: list[ToolkitSpec] = field(default_factory=list)
     cuda_default: str | None = None
     adopt: bool = False
     prune: bool = False
-    driver: DriverWish | None = None  # None: not managed, not even looked after
+    driver: DriverSpec | None = None  # None: not managed, not even looked after
     driver_reboot: str = "auto"
     mig: dict[str, list[str]] | None = None  # profiles by GPU's number, or of "all"; None: no word
-    containers: ContainersWish | None = None
+    containers: ContainersSpec | None = None
     expect: dict[str, Any] = field(default_factory=dict)  # compat.expectation
     gpus: list[str] = field(default_factory=list)
     service_user: str | None = None

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from gpufleet.checks import CHECKS
-from gpufleet.inventory import declared
+from gpufleet.inventory import inventory_hosts
 from gpufleet.rollout.schedulers import Hook, HookError, hook
 
 from .drift import NOT_THERE, Window
@@ -56,7 +56,7 @@ def after_night(
     failed: list[str] = []
     if settings.get("hook", "none") == "none" and made is None:
         return done, failed
-    hosts = declared(settings["question"])
+    hosts = inventory_hosts(settings["question"])
     names = {host.name for host in hosts}
     window = history.window(history.nights(RUNS, NIGHTLY))
     with _noting(failed):

@@ -26,13 +26,13 @@ from typing import Any
 from rich.console import Console
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared, Question, declared
+from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.model.verdict import NOT_JUDGED, USAGE
 from gpufleet.report import directory as report
 from gpufleet.report import junit, summary, terminal
 from gpufleet.transport.slurm import steps
 from gpufleet.verification import collected, judge
-from gpufleet.verification.session import Manner, Session, utc_now, verify
+from gpufleet.verification.session import ProbeOptions, Session, utc_now, verify
 
 from . import metrics, notifications, state
 from .config import Settings
@@ -229,25 +229,27 @@ class Night:
         say(f"{step}: {text}", ERROR)
 
 
-def question(settings: Settings) -> Question:
+def question(settings: Settings) -> HostSelector:
     """Which hosts, as the verification asks for them."""
     files = [settings.vault_password_file] if settings.vault_password_file else []
-    return Question(settings.inventory, settings.limit, (), files)
+    return HostSelector(settings.inventory, settings.limit, (), files)
 
 
-def hosts_of(settings: Settings) -> list[Declared]:
+def hosts_of(settings: Settings) -> list[InventoryHost]:
     """The hosts and the ways to them, or a `ConfigurationError`."""
     asked = question(settings)
-    hosts = declared(asked)
+    hosts = inventory_hosts(asked)
     return steps(hosts, asked, manner(settings).host_s) if settings.launcher == "slurm" else hosts
 
 
-def manner(settings: Settings) -> Manner:
+def manner(settings: Settings) -> ProbeOptions:
     """How the hosts are looked at."""
-    return Manner("full", settings.fanout, settings.deadline_s, settings.deep, settings.topology)
+    return ProbeOptions(
+        "full", settings.fanout, settings.deadline_s, settings.deep, settings.topology
+    )
 
 
-def look(settings: Settings, hosts: list[Declared]) -> Session:
+def look(settings: Settings, hosts: list[InventoryHost]) -> Session:
     """What each of them is like now; with `pulled`, what it said of itself."""
     if settings.pulled:
         return collected.session(settings.pulled, hosts, timedelta(hours=settings.pulled_age_h))

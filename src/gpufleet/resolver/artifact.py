@@ -10,19 +10,19 @@ from typing import Any
 
 from gpufleet.model.problems import Code
 
-from .context import Case
+from .context import ResolveContext
 
 Row = dict[str, Any]
 
 DIGESTS = ("sha256", "sha512", "md5")  # in the order of preference; md5 only where it is allowed
 
 
-def describe(case: Case, row: Row) -> Row:
+def describe(context: ResolveContext, row: Row) -> Row:
     """An artifact as the plan carries it, with the site's word over the catalogue's.
 
     `checksum` is what the file is checked against, as ALGORITHM:HEX, by the best that is known.
     """
-    own = case.wishes.artifacts.get(row["file"], {})
+    own = context.spec.artifacts.get(row["file"], {})
     known = {key: row.get(key) for key in ("file", "url", "size_bytes", *DIGESTS)}
     if any(own[name] != known[name] for name in DIGESTS if name in own):
         known |= dict.fromkeys(("size_bytes", *DIGESTS))
@@ -36,27 +36,27 @@ def describe(case: Case, row: Row) -> Row:
     }
 
 
-def usable(case: Case, row: Row) -> bool:
+def usable(context: ResolveContext, row: Row) -> bool:
     """Whether the artifact can be checked as the site allows it."""
-    checksum = describe(case, row)["checksum"]
-    return bool(checksum) and (case.wishes.allow_md5 or not checksum.startswith("md5:"))
+    checksum = describe(context, row)["checksum"]
+    return bool(checksum) and (context.spec.allow_md5 or not checksum.startswith("md5:"))
 
 
-def check(case: Case, row: Row, what: str, where: str) -> None:
+def check(context: ResolveContext, row: Row, what: str, where: str) -> None:
     """Refuse an artifact that cannot be checked as the site allows it."""
-    if usable(case, row):
+    if usable(context, row):
         return
-    known = describe(case, row)
+    known = describe(context, row)
     override = f'gpu_artifacts: {{"{row["file"]}": {{sha256: "..."}}}}'
     if known["md5"]:
-        case.refuse(
+        context.refuse(
             Code.ARTIFACT_MD5_ONLY,
             f"{row['file']} ({what}) is known by md5 only, and md5 can be forged",
             where,
             f"say gpu_allow_md5: true, or give its checksum: {override}",
         )
         return
-    case.refuse(
+    context.refuse(
         Code.ARTIFACT_WITHOUT_CHECKSUM,
         f"no checksum of {row['file']} ({what}) is known",
         where,

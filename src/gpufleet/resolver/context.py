@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from gpufleet.catalog.gpus import Gpu
 from gpufleet.host_state.host import Host
 from gpufleet.model.problems import Code, Problems
-from gpufleet.model.spec import Wishes
+from gpufleet.model.spec import Spec
 
 
 @dataclass
-class Case:
+class ResolveContext:
     """Carried through the resolver's steps; each adds its problems and notes."""
 
-    wishes: Wishes
+    spec: Spec
     host: Host
     problems: Problems
     gpus: list[Gpu] = field(default_factory=list)

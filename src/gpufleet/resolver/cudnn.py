@@ -10,7 +10,7 @@ from gpufleet.catalog.records import Archive
 from gpufleet.model.problems import Code
 
 from . import artifact
-from .context import Case
+from .context import ResolveContext
 from .space import installed_mib
 from .toolkits import Chosen
 
@@ -50,7 +50,7 @@ def at_least(version: str, built: str) -> bool:
     return versions.begins(version, built) or versions.key(version) >= versions.key(built)
 
 
-def choose(case: Case, wants: list[Want], toolkits: dict[str, Chosen]) -> None:
+def choose(context: ResolveContext, wants: list[Want], toolkits: dict[str, Chosen]) -> None:
     """Fill in each toolkit's cuDNN by major version, and mark the default of each.
 
     The default (header and unversioned link) is the first that was declared by hand for the
@@ -62,11 +62,11 @@ def choose(case: Case, wants: list[Want], toolkits: dict[str, Chosen]) -> None:
             if want.cuda == short:
                 groups.setdefault(want.major, []).append(want)
         for major in sorted(groups):
-            archive = _pick(case, short, major, groups[major])
+            archive = _pick(context, short, major, groups[major])
             if archive is not None:
                 chosen.majors[major] = Picked(archive, groups[major])
                 artifact.check(
-                    case,
+                    context,
                     archive.row,
                     f"cuDNN {archive.version} for CUDA {short}",
                     groups[major][0].where,
@@ -77,40 +77,40 @@ def choose(case: Case, wants: list[Want], toolkits: dict[str, Chosen]) -> None:
             chosen.majors[first[0] if first else max(chosen.majors)].default = True
 
 
-def _pick(case: Case, short: str, major: int, wants: list[Want]) -> Archive | None:
+def _pick(context: ResolveContext, short: str, major: int, wants: list[Want]) -> Archive | None:
     serving = [each for each in facts.archives(major) if each.serves(short)]
     pins = [want for want in wants if want.pinned]
     candidates = serving
     for pin in pins:
         fitting = [a for a in candidates if versions.begins(a.version, pin.pinned or "")]
         if not fitting:
-            _refuse_pin(case, pin, pins[0], serving)
+            _refuse_pin(context, pin, pins[0], serving)
             return None
         candidates = fitting
     if not candidates:
-        _refuse_none(case, short, major, wants[0])
+        _refuse_none(context, short, major, wants[0])
         return None
     built = [want.built for want in wants if want.built]
     if built and not pins:
         wanted = max(built, key=versions.key)
         same = [a for a in candidates if versions.begins(a.version, wanted)]
         newer = [a for a in candidates if at_least(a.version, wanted)]
-        candidates = _usable_first(case, same) or _usable_first(case, newer) or same or newer
+        candidates = _usable_first(context, same) or _usable_first(context, newer) or same or newer
     else:
-        candidates = _usable_first(case, candidates) or candidates
+        candidates = _usable_first(context, candidates) or candidates
     if not candidates:
-        _refuse_none(case, short, major, wants[0])
+        _refuse_none(context, short, major, wants[0])
         return None
     return candidates[-1]
 
 
-def _usable_first(case: Case, candidates: list[Archive]) -> list[Archive]:
-    return [each for each in candidates if artifact.usable(case, each.row)]
+def _usable_first(context: ResolveContext, candidates: list[Archive]) -> list[Archive]:
+    return [each for each in candidates if artifact.usable(context, each.row)]
 
 
-def _refuse_pin(case: Case, pin: Want, first: Want, serving: list[Archive]) -> None:
+def _refuse_pin(context: ResolveContext, pin: Want, first: Want, serving: list[Archive]) -> None:
     if any(versions.begins(each.version, pin.pinned or "") for each in serving):
-        case.refuse(
+        context.refuse(
             Code.CUDNN_CLASH,
             f"cuDNN {first.pinned} and {pin.pinned} have the same soname and cannot both be in "
             f"the toolkit {pin.cuda}",
@@ -119,7 +119,7 @@ def _refuse_pin(case: Case, pin: Want, first: Want, serving: list[Archive]) -> N
         )
         return
     known = ", ".join(each.version for each in serving[-6:]) or "none"
-    case.refuse(
+    context.refuse(
         Code.CUDNN_UNKNOWN,
         f"no cuDNN {pin.pinned} for CUDA {pin.cuda} is known; known of that major: {known}",
         pin.where,
@@ -127,8 +127,8 @@ def _refuse_pin(case: Case, pin: Want, first: Want, serving: list[Archive]) -> N
     )
 
 
-def _refuse_none(case: Case, short: str, major: int, want: Want) -> None:
-    case.refuse(
+def _refuse_none(context: ResolveContext, short: str, major: int, want: Want) -> None:
+    context.refuse(
         Code.CUDNN_UNKNOWN,
         f"no cuDNN {major} for CUDA {short} is known ({want.because} needs one)",
         want.where,
@@ -146,14 +146,14 @@ def needs(archive: Archive, cuda: str) -> list[Row]:
     ]
 
 
-def check_gpus(case: Case, chosen: Chosen) -> None:
+def check_gpus(context: ResolveContext, chosen: Chosen) -> None:
     """Refuse GPUs that are older than a cuDNN knows."""
     for picked in chosen.majors.values():
         for rule in needs(picked.archive, chosen.short):
             low = rule.get("compute_capability")
-            for card in case.gpus:
+            for card in context.gpus:
                 if low and versions.key(card.capability) < versions.key(low):
-                    case.refuse(
+                    context.refuse(
                         Code.GPU_TOO_OLD,
                         f"{card.text} is older than cuDNN {picked.archive.version} knows "
                         f"(from {low})",
@@ -162,11 +162,11 @@ def check_gpus(case: Case, chosen: Chosen) -> None:
                     )
 
 
-def describe(case: Case, chosen: Chosen, picked: Picked) -> Row:
+def describe(context: ResolveContext, chosen: Chosen, picked: Picked) -> Row:
     """The cuDNN as the plan carries it."""
     archive = picked.archive
     row = archive.row
-    file = artifact.describe(case, row)
+    file = artifact.describe(context, row)
     return {
         "id": f"{chosen.short}-{archive.major}",
         "version": archive.version,
@@ -174,7 +174,7 @@ def describe(case: Case, chosen: Chosen, picked: Picked) -> Row:
         "major": archive.major,
         "soname": row["soname"],
         "toolkit": chosen.short,
-        "toolkit_path": chosen.path(case),
+        "toolkit_path": chosen.path(context),
         "default": picked.default,
         "artifact": {
             **file,

@@ -8,10 +8,10 @@ from typing import Any
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.records import Need, Toolkit
 from gpufleet.model.problems import Code
-from gpufleet.model.spec import DriverWish
+from gpufleet.model.spec import DriverSpec
 
 from . import cudnn, driver_constraints, driver_selection, kernel_module
-from .context import Case
+from .context import ResolveContext
 from .stacks import Stack
 from .toolkits import Chosen
 
@@ -52,7 +52,7 @@ def of_gpu(card: gpus.Gpu) -> list[Need]:
     ]
 
 
-def of_stack(case: Case, stack: Stack, chosen: Chosen | None) -> Need:
+def of_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) -> Need:
     """A stack's need: its build's, its toolkit's, its cuDNN's, and its GPUs'.
 
     GPUs that the build reaches only through PTX need a driver as new as the build's CUDA.
@@ -65,29 +65,29 @@ def of_stack(case: Case, stack: Stack, chosen: Chosen | None) -> Need:
         needs = [Need(row["exact"], f"{name}, exact minimum")]
     if chosen:
         needs += of_toolkit(chosen.toolkit) + of_cudnn(chosen)
-    for card in case.gpus:
+    for card in context.gpus:
         needs += of_gpu(card)
         if not gpus.native_to_build(card, stack.build):
             needs.append(Need(row["exact"], f"{name}, {card.text} reached through PTX"))
     return max(needs, key=lambda need: versions.key(need.version))
 
 
-def plan(case: Case, need: Need | None) -> Row | None:
+def plan(context: ResolveContext, need: Need | None) -> Row | None:
     """The driver as the plan carries it, with what is wrong noted; None where nothing is asked.
 
     A host declared without a GPU needs no driver, but one that is declared is installed.
     """
-    wish, layout = case.wishes.driver, case.wishes.mig
+    wish, layout = context.spec.driver, context.spec.mig
     if wish is None and need is None and layout is None:
         return None
-    offer = driver_selection.choose(case, wish, need) if wish else None
+    offer = driver_selection.choose(context, wish, need) if wish else None
     managed = wish is not None and wish.managed
-    if case.host.driver and need and not managed and not case.wishes.without_gpu:
-        _check_loaded(case, case.host.driver, need)
+    if context.host.driver and need and not managed and not context.spec.without_gpu:
+        _check_loaded(context, context.host.driver, need)
     if managed:
-        _check_secure_boot(case)
-    _check_mig(case)
-    module, because = kernel_module.decide(case, offer) if offer and managed else (None, None)
+        _check_secure_boot(context)
+    _check_mig(context)
+    module, because = kernel_module.decide(context, offer) if offer and managed else (None, None)
     branch = offer.branch.number if offer else None
     exact = offer.version if offer and wish and wish.source == "runfile" else None
     return {
@@ -100,17 +100,17 @@ def plan(case: Case, need: Need | None) -> Row | None:
         "module": module or (wish.module if wish else None),
         "module_because": because,
         "persistence": wish.persistence if wish else False,
-        "fabric_manager": bool(driver_constraints.fabric(case)),
+        "fabric_manager": bool(driver_constraints.fabric(context)),
         "mig": layout,
-        "reboot": case.wishes.driver_reboot,
+        "reboot": context.spec.driver_reboot,
     }
 
 
-def _check_loaded(case: Case, loaded: str, need: Need) -> None:
+def _check_loaded(context: ResolveContext, loaded: str, need: Need) -> None:
     if versions.key(loaded) < versions.key(need.version):
-        better = driver_selection.suggestion(case, DriverWish(), need)
+        better = driver_selection.suggestion(context, DriverSpec(), need)
         managed = f"have it managed (gpu_driver: {better}), " if better else ""
-        case.refuse(
+        context.refuse(
             Code.DRIVER_TOO_OLD,
             f"the host's driver is {loaded}; {need.because} needs {need.version} or newer",
             "gpu_driver",
@@ -118,16 +118,16 @@ def _check_loaded(case: Case, loaded: str, need: Need) -> None:
         )
 
 
-def _check_secure_boot(case: Case) -> None:
+def _check_secure_boot(context: ResolveContext) -> None:
     """Refuse a host whose firmware would not let DKMS's modules be loaded.
 
     Where those of a driver of ours are loaded, their key is one that was not looked for.
     """
-    runs = case.host.driver and case.host.receipt("driver", "driver")
-    if not case.host.rejects_modules or case.wishes.without_gpu or runs:
+    runs = context.host.driver and context.host.receipt("driver", "driver")
+    if not context.host.rejects_modules or context.spec.without_gpu or runs:
         return
     keys = "/var/lib/dkms/mok"
-    case.refuse(
+    context.refuse(
         Code.SECURE_BOOT,
         "Secure Boot is on and DKMS's key is not enrolled: the kernel would not load the driver's "
         "modules after they are built",
@@ -141,14 +141,14 @@ def _check_secure_boot(case: Case) -> None:
     )
 
 
-def _check_mig(case: Case) -> None:
+def _check_mig(context: ResolveContext) -> None:
     """Refuse a MIG layout where no GPU of the host can be split."""
-    layout = case.wishes.mig or {}
-    if not any(layout.values()) or not case.gpus or any(map(gpus.can_be_split, case.gpus)):
+    layout = context.spec.mig or {}
+    if not any(layout.values()) or not context.gpus or any(map(gpus.can_be_split, context.gpus)):
         return
-    case.refuse(
+    context.refuse(
         Code.MIG_UNSUPPORTED,
-        f"{case.gpus[0].text} cannot be split into MIG instances",
+        f"{context.gpus[0].text} cannot be split into MIG instances",
         "gpu_mig",
         "take gpu_mig out, or say gpu_mig: []",
     )

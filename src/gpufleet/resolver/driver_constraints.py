@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from gpufleet.catalog import gpus, pci, versions
 from gpufleet.catalog.records import Branch, Need
 from gpufleet.model.problems import Code
-from gpufleet.model.spec import DriverWish
+from gpufleet.model.spec import DriverSpec
 
 from . import kernel_module
-from .context import Case
+from .context import ResolveContext
 from .driver_sources import Offer
 
 BRANCH, MODULE, SOURCE = "gpu_driver.branch", "gpu_driver.module", "gpu_driver.source"
@@ -27,7 +27,9 @@ class Objection:
     remedy: str
 
 
-def of(case: Case, offer: Offer, wish: DriverWish, need: Need | None) -> Iterator[Objection]:
+def of(
+    context: ResolveContext, offer: Offer, wish: DriverSpec, need: Need | None
+) -> Iterator[Objection]:
     """Why an offer will not do for the host's GPUs, and for what it is to run."""
     branch, number = offer.branch, offer.branch.number
     asked = (wish.asked if wish.branch == number else None) or number
@@ -39,21 +41,21 @@ def of(case: Case, offer: Offer, wish: DriverWish, need: Need | None) -> Iterato
             BRANCH,
             f'name the version, such as branch: "{number}.00.00"',
         )
-    if need and not case.wishes.without_gpu and not _reaches(asked, offer, need):
+    if need and not context.spec.without_gpu and not _reaches(asked, offer, need):
         yield Objection(
             Code.DRIVER_TOO_OLD,
             f"driver {asked} is too old: {need.because} needs {need.version} or newer",
             BRANCH,
             "use a newer branch, or ask for an older CUDA",
         )
-    for card in case.gpus:
+    for card in context.gpus:
         yield from _of_gpu(card, branch)
-    for code, message, remedy in kernel_module.objections(case, offer, wish.module):
+    for code, message, remedy in kernel_module.objections(context, offer, wish.module):
         yield Objection(code, message, MODULE, remedy)
-    if fabric(case) and not offer.fabric_manager:
+    if fabric(context) and not offer.fabric_manager:
         yield Objection(
             Code.FABRIC_MANAGER,
-            f"the host's GPUs are behind an NVSwitch ({fabric(case)}), and there is no fabric "
+            f"the host's GPUs are behind an NVSwitch ({fabric(context)}), and there is no fabric "
             f"manager for branch {number} in source {wish.source}",
             SOURCE,
             "use a source that has one",
@@ -91,12 +93,12 @@ def _reaches(asked: str, offer: Offer, need: Need) -> bool:
     return int(offer.branch.number) >= versions.major(need.version)
 
 
-def fabric(case: Case) -> str:
+def fabric(context: ResolveContext) -> str:
     """Where the host's NVSwitches are, in words; empty where there is none."""
-    if case.wishes.without_gpu:
+    if context.spec.without_gpu:
         return ""
-    seen = [pci.digits(str(row.get("device"))) for row in case.host.gpus]
+    seen = [pci.digits(str(row.get("device"))) for row in context.host.gpus]
     hidden = [
         found.label for each in seen if pci.behind_nvswitch(each) and (found := pci.device(each))
     ]
-    return ", ".join(case.host.nvswitches or hidden[:1])
+    return ", ".join(context.host.nvswitches or hidden[:1])

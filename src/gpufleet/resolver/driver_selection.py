@@ -11,26 +11,26 @@ from dataclasses import replace
 from gpufleet.catalog import facts, pci, versions
 from gpufleet.catalog.records import Need
 from gpufleet.model.problems import Code
-from gpufleet.model.spec import DriverWish
+from gpufleet.model.spec import DriverSpec
 
 from . import driver_constraints, driver_sources, kernel_module
-from .context import Case
+from .context import ResolveContext
 from .driver_constraints import BRANCH, MODULE, SOURCE, Objection
 from .driver_sources import Offer
 
 
-def choose(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
+def choose(context: ResolveContext, wish: DriverSpec, need: Need | None) -> Offer | None:
     """The branch to install, with what is wrong noted; None where none can be named.
 
     A host declared without a GPU is given a branch all the same, whatever its stacks need.
     """
-    if kernel_module.clashes(case):
+    if kernel_module.clashes(context):
         return None
-    system = driver_sources.of(case.host)
+    system = driver_sources.of(context.host)
     everywhere = wish.source not in {"distro", "nvidia_repo"}
-    if case.host.os and system is None and not everywhere:
-        about = case.host.os
-        case.refuse(
+    if context.host.os and system is None and not everywhere:
+        about = context.host.os
+        context.refuse(
             Code.OS_UNSUPPORTED,
             f"what {wish.source} offers for {about['id']} {about['version_id']} is not known; "
             f"known are {driver_sources.known()}",
@@ -39,16 +39,16 @@ def choose(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
         )
         return None
     if wish.branch:
-        return _wished(case, wish, need)
+        return _wished(context, wish, need)
     if system is None and not everywhere:
-        case.note("the driver's branch is chosen when the host is looked at")
+        context.note("the driver's branch is chosen when the host is looked at")
         return None
-    return _best(case, wish, need) if wish.managed else None
+    return _best(context, wish, need) if wish.managed else None
 
 
-def listed(case: Case, source: str) -> list[Offer]:
+def listed(context: ResolveContext, source: str) -> list[Offer]:
     """What a source offers to this host, oldest first; every branch where that is not known."""
-    system = driver_sources.of(case.host)
+    system = driver_sources.of(context.host)
     if source == "runfile":
         return driver_sources.runfiles()
     if system and source in driver_sources.SOURCES:
@@ -56,7 +56,7 @@ def listed(case: Case, source: str) -> list[Offer]:
     return driver_sources.anywhere()
 
 
-def suggestion(case: Case, wish: DriverWish, need: Need | None) -> str | None:
+def suggestion(context: ResolveContext, wish: DriverSpec, need: Need | None) -> str | None:
     """A gpu_driver of the nearest source that has a fitting branch, as a person would write it.
 
     The wished branch is kept where a source has it and it fits.
@@ -64,7 +64,7 @@ def suggestion(case: Case, wish: DriverWish, need: Need | None) -> str | None:
     found = [
         (source, offer)
         for source in driver_sources.SOURCES
-        for offer in _good(case, listed(case, source), replace(wish, source=source), need)
+        for offer in _good(context, listed(context, source), replace(wish, source=source), need)
     ]
     if not found:
         return None
@@ -75,8 +75,10 @@ def suggestion(case: Case, wish: DriverWish, need: Need | None) -> str | None:
     return f'{{branch: "{offer.branch.number}", source: {source}}}'
 
 
-def _good(case: Case, offered: list[Offer], wish: DriverWish, need: Need | None) -> list[Offer]:
-    return [each for each in offered if not any(driver_constraints.of(case, each, wish, need))]
+def _good(
+    context: ResolveContext, offered: list[Offer], wish: DriverSpec, need: Need | None
+) -> list[Offer]:
+    return [each for each in offered if not any(driver_constraints.of(context, each, wish, need))]
 
 
 def _rank(offer: Offer) -> tuple[bool, bool, int]:
@@ -84,28 +86,28 @@ def _rank(offer: Offer) -> tuple[bool, bool, int]:
     return offer.branch.supported, offer.branch.lasting, int(offer.branch.number)
 
 
-def _best(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
+def _best(context: ResolveContext, wish: DriverSpec, need: Need | None) -> Offer | None:
     """The best branch of the wished source; where none fits, what is wrong with the nearest.
 
     A branch that we installed is kept while it fits: no host changes its driver because the world
     has a newer one.
     """
-    offered = listed(case, wish.source)
-    if good := _good(case, offered, wish, need):
+    offered = listed(context, wish.source)
+    if good := _good(context, offered, wish, need):
         best = max(good, key=_rank)
-        installed = (case.host.receipt("driver", "driver") or {}).get("branch")
+        installed = (context.host.receipt("driver", "driver") or {}).get("branch")
         kept = next((each for each in good if each.branch.number == installed), best)
         if kept is not best:
-            case.note(
+            context.note(
                 f"driver branch {installed} is installed and kept, and {best.branch.number} would "
                 "do as well: gpu_driver.branch changes it"
             )
-        return _taken(case, kept)
-    system = driver_sources.of(case.host)
+        return _taken(context, kept)
+    system = driver_sources.of(context.host)
     place = system.told(wish.source) if system else wish.source
-    other = suggestion(case, wish, need)
+    other = suggestion(context, wish, need)
     if not offered:
-        case.refuse(
+        context.refuse(
             Code.DRIVER_NOT_OFFERED,
             f"{place} has no driver of NVIDIA's",
             SOURCE,
@@ -115,66 +117,70 @@ def _best(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
     nearest = max(
         offered,
         key=lambda each: (
-            -len(list(driver_constraints.of(case, each, wish, need))), _rank(each)),
+            -len(list(driver_constraints.of(context, each, wish, need))), _rank(each)),
     )
-    for objection in driver_constraints.of(case, nearest, wish, need):
-        case.refuse(
+    for objection in driver_constraints.of(context, nearest, wish, need):
+        context.refuse(
             objection.code,
             f"no driver branch of {place} will do; nearest is {nearest.branch.number}: "
             f"{objection.message}",
             objection.where if objection.where != BRANCH else "gpu_driver",
-            f"say gpu_driver: {other}" if other else _without(case, objection, system),
+            f"say gpu_driver: {other}" if other else _without(context, objection, system),
         )
     return None
 
 
-def _without(case: Case, objection: Objection, system: driver_sources.System | None) -> str:
+def _without(
+    context: ResolveContext, objection: Objection, system: driver_sources.System | None
+) -> str:
     """What to do where no branch of any source will do."""
-    if len(case.gpus) > 1:
+    if len(context.gpus) > 1:
         return "one driver must know all GPUs of a host: move some of them to another host"
     where = f" for {system.name}" if system else ""
     return f"{objection.remedy}; no source has a fitting branch{where}"
 
 
-def _wished(case: Case, wish: DriverWish, need: Need | None) -> Offer | None:
+def _wished(context: ResolveContext, wish: DriverSpec, need: Need | None) -> Offer | None:
     branch = facts.branches().get(wish.branch or "")
     if branch is None:
         near = versions.nearest(str(wish.branch), facts.branches())
-        case.refuse(
+        context.refuse(
             Code.DRIVER_UNKNOWN,
             f"no driver branch {wish.asked} is known; nearest: {', '.join(near)}",
             BRANCH,
             f'ask for one of these, such as "{near[0]}"',
         )
         return None
-    offered = listed(case, wish.source)
+    offered = listed(context, wish.source)
     offer = next((each for each in offered if each.branch is branch), None)
     if offer is None:
-        _not_offered(case, wish, need, offered)
+        _not_offered(context, wish, need, offered)
         return None
-    other = suggestion(case, replace(wish, branch=None, version=None), need)
-    for objection in driver_constraints.of(case, offer, wish, need):
+    other = suggestion(context, replace(wish, branch=None, version=None), need)
+    for objection in driver_constraints.of(context, offer, wish, need):
         remedy = objection.remedy
         if other and objection.where != MODULE:
             remedy += f", such as gpu_driver: {other}"
-        case.refuse(objection.code, objection.message, objection.where, remedy)
+        context.refuse(objection.code, objection.message, objection.where, remedy)
     if wish.version and offer.version and wish.source == "distro" and wish.version != offer.version:
-        case.note(
+        context.note(
             f"driver {wish.version} is wished; branch {branch.number} was seen there as "
             f"{offer.version}: whether it is still to be had shows when it is installed"
         )
-    return _taken(case, offer) if wish.managed else offer
+    return _taken(context, offer) if wish.managed else offer
 
 
-def _not_offered(case: Case, wish: DriverWish, need: Need | None, offered: list[Offer]) -> None:
-    system = driver_sources.of(case.host)
+def _not_offered(
+    context: ResolveContext, wish: DriverSpec, need: Need | None, offered: list[Offer]
+) -> None:
+    system = driver_sources.of(context.host)
     place = system.told(wish.source) if system else wish.source
     have = ", ".join(each.branch.number for each in offered)
-    other = suggestion(case, wish, need)
+    other = suggestion(context, wish, need)
     remedy = f"say gpu_driver: {other}" if other else "use another branch"
-    if fitting := _good(case, offered, replace(wish, branch=None, version=None), need):
+    if fitting := _good(context, offered, replace(wish, branch=None, version=None), need):
         remedy += f', or branch "{max(fitting, key=_rank).branch.number}"'
-    case.refuse(
+    context.refuse(
         Code.DRIVER_NOT_OFFERED,
         f"{place} has no driver branch {wish.branch}; it has {have or 'none'}",
         BRANCH,
@@ -182,16 +188,16 @@ def _not_offered(case: Case, wish: DriverWish, need: Need | None, offered: list[
     )
 
 
-def _taken(case: Case, offer: Offer) -> Offer:
+def _taken(context: ResolveContext, offer: Offer) -> Offer:
     """The chosen offer, with notes on what a person should know of it."""
     branch = offer.branch
     if not branch.supported:
         until = f" (until {branch.eol})" if branch.eol else ""
-        case.note(f"NVIDIA no longer maintains driver branch {branch.number}{until}")
-    for card in case.gpus:
+        context.note(f"NVIDIA no longer maintains driver branch {branch.number}{until}")
+    for card in context.gpus:
         first = pci.listed_from(card.device) if card.device else None
         if first and int(branch.number) < int(first):
-            case.note(
+            context.note(
                 f"driver branch {branch.number} does not list {card.label}; the first that was "
                 f"seen to is {first}"
             )

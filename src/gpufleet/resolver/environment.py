@@ -14,7 +14,7 @@ from typing import Any
 
 from gpufleet.model.problems import Code
 
-from .context import Case
+from .context import ResolveContext
 
 Row = dict[str, Any]
 
@@ -38,27 +38,27 @@ def module(name: str) -> str:
     return f"tensorflow/{name.removeprefix('tensorflow-')}"
 
 
-def check(case: Case) -> None:
+def check(context: ResolveContext) -> None:
     """Refuse names of stacks that no modulefile or kernel could have."""
     taken: dict[str, str] = {}
-    for wish in case.wishes.stacks:
+    for wish in context.spec.stacks:
         other = taken.setdefault(module(wish.name), wish.name)
         if other != wish.name:
-            case.refuse(
+            context.refuse(
                 Code.STACK_NAME_CLASH,
                 f"the stacks {other} and {wish.name} would both be the module {module(other)}",
                 f"{wish.where}.name",
                 "give one of them another name",
             )
         if not re.match(r"[a-z0-9]", module(wish.name).partition("/")[2]):
-            case.refuse(
+            context.refuse(
                 Code.BAD_NAME,
                 f"{wish.name} would be the module {module(wish.name)}, which none can be",
                 f"{wish.where}.name",
                 "let a letter or digit follow after tensorflow-, or leave that out",
             )
-        if case.wishes.jupyter_kernels and "+" in wish.name:
-            case.refuse(
+        if context.spec.jupyter_kernels and "+" in wish.name:
+            context.refuse(
                 Code.BAD_NAME,
                 f"Jupyter knows no kernel with a + in its name, such as {wish.name}",
                 f"{wish.where}.name",
@@ -66,10 +66,10 @@ def check(case: Case) -> None:
             )
 
 
-def files(case: Case, plan: Mapping[str, Any]) -> list[Row]:
+def files(context: ResolveContext, plan: Mapping[str, Any]) -> list[Row]:
     """Every file that the host is to hold, by path."""
-    found = [*_toolkits(plan), *_stacks(case, plan)]
-    if case.wishes.profile and plan["default_link"]:
+    found = [*_toolkits(plan), *_stacks(context, plan)]
+    if context.spec.profile and plan["default_link"]:
         default = next(row for row in plan["toolkits"] if row["default"])
         found.append((DEFAULT_PROFILE, _default_profile(plan), _toolkit(default)))
     if found:
@@ -104,7 +104,9 @@ def _toolkits(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]:
             yield f"{MODULES}/cuda/.version", version, _toolkit(row)
 
 
-def _stacks(case: Case, plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]:
+def _stacks(
+    context: ResolveContext, plan: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str | None]]:
     for row in plan["stacks"]:
         owner = f"stack {row['name']}"
         what = f"TensorFlow {row['version']}, CUDA {row['cuda']}"
@@ -115,7 +117,7 @@ def _stacks(case: Case, plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str
         yield f"{MODULES}/{module(row['name'])}", text, owner
         if variables:
             yield row["activation"], _activation(row["name"], variables), owner
-        if case.wishes.jupyter_kernels:
+        if context.spec.jupyter_kernels:
             named = "" if row["name"] == f"tensorflow-{row['version']}" else f" ({row['name']})"
             yield f"{KERNELS}/{row['name']}/kernel.json", _kernel(what + named, row), owner
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpufleet.catalog import gpus, pci, versions
 from gpufleet.model.problems import Code
 
-from .context import Case
+from .context import ResolveContext
 from .driver_sources import Offer
 
 OPEN, PROPRIETARY = "open", "proprietary"
@@ -24,13 +24,13 @@ def needs_proprietary(card: gpus.Gpu) -> bool:
     return versions.key(card.capability) < versions.key(gpus.OPEN_MODULE_MIN)
 
 
-def clashes(case: Case) -> bool:
+def clashes(context: ResolveContext) -> bool:
     """Refuse GPUs of which some need the open modules and others know none of them."""
-    newer = next(filter(needs_open, case.gpus), None)
-    older = next(filter(needs_proprietary, case.gpus), None)
+    newer = next(filter(needs_open, context.gpus), None)
+    older = next(filter(needs_proprietary, context.gpus), None)
     if newer is None or older is None:
         return False
-    case.refuse(
+    context.refuse(
         Code.MODULE_CLASH,
         f"{newer.text} needs the open kernel modules, and {older.text} is older than they know "
         f"(from Turing, {gpus.OPEN_MODULE_MIN}); a host has one or the other",
@@ -40,14 +40,16 @@ def clashes(case: Case) -> bool:
     return True
 
 
-def fitting(case: Case, offer: Offer) -> list[str]:
+def fitting(context: ResolveContext, offer: Offer) -> list[str]:
     """The modules of an offer that every GPU of the host can do with."""
-    unfit = {PROPRIETARY for card in case.gpus if needs_open(card)}
-    unfit |= {OPEN for card in case.gpus if needs_proprietary(card)}
+    unfit = {PROPRIETARY for card in context.gpus if needs_open(card)}
+    unfit |= {OPEN for card in context.gpus if needs_proprietary(card)}
     return [each for each in offer.modules if each not in unfit]
 
 
-def objections(case: Case, offer: Offer, wished: str | None) -> Iterator[tuple[Code, str, str]]:
+def objections(
+    context: ResolveContext, offer: Offer, wished: str | None
+) -> Iterator[tuple[Code, str, str]]:
     """Why an offer's kernel modules will not do, as code, message and remedy."""
     number = offer.branch.number
     if wished and wished not in offer.modules:
@@ -57,7 +59,7 @@ def objections(case: Case, offer: Offer, wished: str | None) -> Iterator[tuple[C
             f"say module: {offer.modules[0]}, or use another branch",
         )
     offered = [wished] if wished else offer.modules
-    for card in case.gpus:
+    for card in context.gpus:
         if needs_proprietary(card) and PROPRIETARY not in offered:
             yield (
                 Code.GPU_TOO_OLD,
@@ -73,20 +75,20 @@ def objections(case: Case, offer: Offer, wished: str | None) -> Iterator[tuple[C
             )
 
 
-def decide(case: Case, offer: Offer) -> tuple[str | None, str]:
+def decide(context: ResolveContext, offer: Offer) -> tuple[str | None, str]:
     """The modules to install, and why; None where none will do."""
-    wish, number = case.wishes.driver, offer.branch.number
+    wish, number = context.spec.driver, offer.branch.number
     if wish and wish.module:
         return wish.module, "declared in gpu_driver"
-    left = fitting(case, offer)
+    left = fitting(context, offer)
     if not left:
         return None, "no kernel modules will do"
     if len(left) == 1:
-        decisive = [card for card in case.gpus if needs_open(card) or needs_proprietary(card)]
+        decisive = [card for card in context.gpus if needs_open(card) or needs_proprietary(card)]
         if decisive:
             return left[0], f"{decisive[0].text} knows no others"
         return left[0], f"branch {number} is offered with no others"
-    known = "both would do" if case.gpus else "no GPU is known, and both are offered"
+    known = "both would do" if context.gpus else "no GPU is known, and both are offered"
     if offer.branch.prefers_open:
         return OPEN, f"{known}; NVIDIA's installer takes the open ones from branch 560 on"
     return PROPRIETARY, f"{known}; NVIDIA's installer takes the open ones only from branch 560 on"

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpufleet.catalog import facts, versions
 
-from .context import Case
+from .context import ResolveContext
 from .toolkits import Chosen
 
 Row = dict[str, Any]
@@ -24,7 +24,7 @@ def offered(chosen: Chosen) -> list[str]:
     return [*facts.toolkit_sonames(chosen.short), *own]
 
 
-def register(case: Case, toolkits: dict[str, Chosen]) -> Row:
+def register(context: ResolveContext, toolkits: dict[str, Chosen]) -> Row:
     """Mark the registered toolkits; the linker's part of the plan.
 
     Directories stand in the order of the linker's search: the default first, then the newest.
@@ -45,12 +45,12 @@ def register(case: Case, toolkits: dict[str, Chosen]) -> Row:
                 clashes.append({"winner": winner.short, "loser": chosen.short, "sonames": shared})
                 beaten = True
         if not names:
-            case.note(f"CUDA {chosen.short} is not registered: its sonames are not known")
+            context.note(f"CUDA {chosen.short} is not registered: its sonames are not known")
         elif not beaten:
             chosen.registered = True
             winners.append(chosen)
     return {
         "file": FILE,
-        "directories": [f"{winner.path(case)}/lib64" for winner in winners],
+        "directories": [f"{winner.path(context)}/lib64" for winner in winners],
         "clashes": clashes,
     }

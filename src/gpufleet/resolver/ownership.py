@@ -14,7 +14,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.problems import Code
 
 from . import environment
-from .context import Case
+from .context import ResolveContext
 
 
 def foreign(host: Host, kind: str, identity: str, stands: bool) -> bool:
@@ -55,14 +55,14 @@ def foreign_default(host: Host) -> bool:
     return link is not None and str(link.get("state")) in {"directory", "file"}
 
 
-def check(case: Case, plan: Mapping[str, Any], places: Mapping[str, str]) -> None:
+def check(context: ResolveContext, plan: Mapping[str, Any], places: Mapping[str, str]) -> None:
     """Refuse to install over what we did not install.
 
     `places` tells for each toolkit's path and each stack's venv where it was wished.
     """
 
     def refuse(path: str, what: str, where: str, otherwise: str = "") -> None:
-        case.refuse(
+        context.refuse(
             Code.FOREIGN_TREE,
             f"{path} is there already, and gpufleet did not install it ({what} belongs there)",
             where,
@@ -73,7 +73,7 @@ def check(case: Case, plan: Mapping[str, Any], places: Mapping[str, str]) -> Non
         if not plan["adopt"]:
             refuse(path, what, where, ", or have it checked and adopted: gpu_cuda_adopt: true")
         elif reasons := list(wrong):
-            case.refuse(
+            context.refuse(
                 Code.NOT_ADOPTABLE,
                 f"{path} cannot be adopted as {what}: {'; '.join(reasons)}",
                 where,
@@ -83,8 +83,8 @@ def check(case: Case, plan: Mapping[str, Any], places: Mapping[str, str]) -> Non
     planned = [("toolkit", row["short"], row["path"]) for row in plan["toolkits"]]
     planned += [("stack", row["name"], row["venv"]) for row in plan["stacks"]]
     for kind, identity, path in planned:
-        if other := elsewhere(case.host, kind, identity, path):
-            case.refuse(
+        if other := elsewhere(context.host, kind, identity, path):
+            context.refuse(
                 Code.INSTALLED_ELSEWHERE,
                 f"{kind} {identity} is installed in {other}, and declared in {path}",
                 places[path],
@@ -92,21 +92,21 @@ def check(case: Case, plan: Mapping[str, Any], places: Mapping[str, str]) -> Non
                 "where it stands",
             )
     for row in plan["toolkits"]:
-        if foreign_toolkit(case.host, row):
-            path, wrong = row["path"], adoption.toolkit(case.host, row)
+        if foreign_toolkit(context.host, row):
+            path, wrong = row["path"], adoption.toolkit(context.host, row)
             away = f"move it away (mv {path} {path}.old)"
             judge(path, f"CUDA {row['version']}", places[path], wrong, away)
     for row in plan["cudnn"]:
-        if foreign_cudnn(case.host, row, plan["adopt"]):
-            path, wrong = row["toolkit_path"], adoption.cudnn(case.host, row)
+        if foreign_cudnn(context.host, row, plan["adopt"]):
+            path, wrong = row["toolkit_path"], adoption.cudnn(context.host, row)
             away = f"remove it (rm {path}/lib64/libcudnn*)"
             library = f"{path}/lib64/{row['soname']}"
             judge(library, f"cuDNN {row['version']}", places[path], wrong, away)
     for row in plan["stacks"]:
-        if foreign_stack(case.host, row):
+        if foreign_stack(context.host, row):
             refuse(row["venv"], f"the stack {row['name']}", places[row["venv"]])
     for path, digest in environment.digests(plan["environment"]).items():
-        if case.host.foreign_text(path, digest):
+        if context.host.foreign_text(path, digest):
             refuse(path, "a file of the stacks' and toolkits' environment", path)
-    if plan["default_link"] and foreign_default(case.host):
+    if plan["default_link"] and foreign_default(context.host):
         refuse(plan["default_link"]["path"], "the link to the default toolkit", "gpu_cuda_default")

@@ -8,17 +8,17 @@ from __future__ import annotations
 from gpufleet.catalog import facts, versions
 from gpufleet.catalog.records import Build
 from gpufleet.model.problems import Code
-from gpufleet.model.spec import StackWish
+from gpufleet.model.spec import StackSpec
 
 from . import cudnn
-from .context import Case
+from .context import ResolveContext
 from .toolkits import Chosen
 
 
-def pip_fits(case: Case, wish: StackWish, build: Build) -> None:
+def pip_fits(context: ResolveContext, wish: StackSpec, build: Build) -> None:
     """Refuse `cuda: pip` where the release has no CUDA wheels, or with a cuDNN of one's own."""
     if wish.cudnn:
-        case.refuse(
+        context.refuse(
             Code.CUDNN_MISMATCH,
             "with cuda: pip, cuDNN comes from pip wheels as well and cannot be chosen",
             f"{wish.where}.cudnn",
@@ -27,7 +27,7 @@ def pip_fits(case: Case, wish: StackWish, build: Build) -> None:
     if build.has_cuda_wheels:
         return
     first = next(each.version for each in facts.builds() if each.has_cuda_wheels)
-    case.refuse(
+    context.refuse(
         Code.PIP_CUDA_UNAVAILABLE,
         f"TensorFlow {build.version} has no and-cuda extra; the first with one is {first}",
         f"{wish.where}.cuda",
@@ -36,14 +36,14 @@ def pip_fits(case: Case, wish: StackWish, build: Build) -> None:
     )
 
 
-def cuda_fits(case: Case, wish: StackWish, build: Build) -> bool:
+def cuda_fits(context: ResolveContext, wish: StackSpec, build: Build) -> bool:
     """Whether the pinned CUDA is the built one: the same X.Y, and no older patch release."""
     pinned = wish.cuda or build.cuda
     same = versions.short(pinned) == versions.short(build.cuda)
     if same and (pinned.count(".") < 2 or versions.key(pinned) >= versions.key(build.cuda)):
         return True
     needed = next(name for name in build.sonames if name.startswith("libcudart."))
-    case.refuse(
+    context.refuse(
         Code.CUDA_MISMATCH,
         f"TensorFlow {build.version} was built with CUDA {build.cuda} (it looks for {needed}), "
         f"not with {pinned}",
@@ -54,7 +54,7 @@ def cuda_fits(case: Case, wish: StackWish, build: Build) -> bool:
     return False
 
 
-def cudnn_fits(case: Case, wish: StackWish, build: Build) -> bool:
+def cudnn_fits(context: ResolveContext, wish: StackSpec, build: Build) -> bool:
     """Whether the pinned cuDNN is of the built major version, and not older."""
     pinned = wish.cudnn or build.cudnn
     major = versions.major(pinned)
@@ -67,7 +67,7 @@ def cudnn_fits(case: Case, wish: StackWish, build: Build) -> bool:
         reason = f"cuDNN {pinned} is older than that"
     else:
         return True
-    case.refuse(
+    context.refuse(
         Code.CUDNN_MISMATCH,
         f"TensorFlow {build.version} was built with cuDNN {build.cudnn}: {reason}",
         f"{wish.where}.cudnn",
@@ -93,11 +93,11 @@ def _instead(build: Build, pinned: str) -> str:
     return ""
 
 
-def toolkit_fits(case: Case, wish: StackWish, build: Build, chosen: Chosen) -> None:
+def toolkit_fits(context: ResolveContext, wish: StackSpec, build: Build, chosen: Chosen) -> None:
     """Refuse a stack whose toolkit or cuDNN became older than its own by somebody else's pin."""
     if versions.key(chosen.toolkit.version) < versions.key(build.cuda):
         places = ", ".join(want.where for want in chosen.wants if want.cuda != chosen.short)
-        case.refuse(
+        context.refuse(
             Code.CUDA_MISMATCH,
             f"TensorFlow {build.version} was built with CUDA {build.cuda}; cuda-{chosen.short} "
             f"gets {chosen.toolkit.version}",
@@ -108,7 +108,7 @@ def toolkit_fits(case: Case, wish: StackWish, build: Build, chosen: Chosen) -> N
     if picked is None or cudnn.at_least(picked.archive.version, build.cudnn):
         return
     places = ", ".join(want.where for want in picked.wants if want.pinned)
-    case.refuse(
+    context.refuse(
         Code.CUDNN_MISMATCH,
         f"TensorFlow {build.version} was built with cuDNN {build.cudnn}; cuda-{chosen.short} gets "
         f"{picked.archive.version}",

@@ -27,7 +27,7 @@ from . import (
     stacks,
     toolkits,
 )
-from .context import Case
+from .context import ResolveContext
 from .toolkits import Chosen
 
 Row = dict[str, Any]
@@ -44,30 +44,30 @@ def resolve(
     Never raises on what a user wrote: everything that is wrong stands in `problems`, all at once.
     """
     problems = Problems()
-    case = Case(parse.read(wishes, problems), Host(host), problems)
-    _look_at_host(case)
-    case.gpus = _gpus(case)
+    context = ResolveContext(parse.read(wishes, problems), Host(host), problems)
+    _look_at_host(context)
+    context.gpus = _gpus(context)
 
-    found = stacks.read(case)
-    environment.check(case)
+    found = stacks.read(context)
+    environment.check(context)
     cuda_wants: list[toolkits.Want] = []
     cudnn_wants: list[cudnn.Want] = []
     for stack in found:
-        for_cuda, for_cudnn = stacks.wants(case, stack)
+        for_cuda, for_cudnn = stacks.wants(context, stack)
         cuda_wants += for_cuda
         cudnn_wants += for_cudnn
-    for wish in case.wishes.toolkits:
+    for wish in context.spec.toolkits:
         cuda_wants.append(toolkits.Want(wish.cuda, wish.where, wish.where, declared=True))
         for version in wish.cudnn:
             where = f"{wish.where}.cudnn"
             short = versions.short(wish.cuda)
             cudnn_wants.append(cudnn.Want(short, where, wish.where, pinned=version))
-    chosen = toolkits.choose(case, cuda_wants)
-    cudnn.choose(case, cudnn_wants, chosen)
-    toolkits.default(case, chosen, cuda_wants)
+    chosen = toolkits.choose(context, cuda_wants)
+    cudnn.choose(context, cudnn_wants, chosen)
+    toolkits.default(context, chosen, cuda_wants)
     for each in chosen.values():
-        cudnn.check_gpus(case, each)
-    linked = linker.register(case, chosen)
+        cudnn.check_gpus(context, each)
+    linked = linker.register(context, chosen)
 
     needs = [n for each in chosen.values() for n in driver.of_toolkit(each.toolkit)]
     needs += [n for each in chosen.values() for n in driver.of_cudnn(each)]
@@ -77,96 +77,96 @@ def resolve(
         if own is None and not stack.pip_cuda:
             continue
         if own:
-            pins.toolkit_fits(case, stack.wish, stack.build, own)
-        need = driver.of_stack(case, stack, own)
+            pins.toolkit_fits(context, stack.spec, stack.build, own)
+        need = driver.of_stack(context, stack, own)
         needs.append(need)
-        rows.append(stacks.describe(case, stack, own, need.version))
+        rows.append(stacks.describe(context, stack, own, need.version))
     highest = driver.highest(needs)
-    own_driver = driver.plan(case, highest)
-    _check_eula(case, cuda=bool(cuda_wants))
+    own_driver = driver.plan(context, highest)
+    _check_eula(context, cuda=bool(cuda_wants))
 
     plan: Row = {
         "schema": SCHEMA,
-        "host": name or case.host.name,
-        "arch": case.host.arch or ARCH,
+        "host": name or context.host.name,
+        "arch": context.host.arch or ARCH,
         "expect": {
-            **{key: case.wishes.expect.get(key) for key in expectation.KEYS},
-            **_throughput(case),
+            **{key: context.spec.expect.get(key) for key in expectation.KEYS},
+            **_throughput(context),
         },
-        "service_user": case.wishes.service_user,
-        "os": driver_sources.describe(case.host),
+        "service_user": context.spec.service_user,
+        "os": driver_sources.describe(context.host),
         "driver": own_driver,
-        "containers": containers.describe(case.wishes),
-        "driver_library": _driver_library(case, found),
-        "toolkits": [toolkits.describe(case, each) for each in chosen.values()],
+        "containers": containers.describe(context.spec),
+        "driver_library": _driver_library(context, found),
+        "toolkits": [toolkits.describe(context, each) for each in chosen.values()],
         "cudnn": [
-            cudnn.describe(case, each, picked)
+            cudnn.describe(context, each, picked)
             for each in chosen.values()
             # The default last: header and unversioned link are its own, whoever had them before.
             for _, picked in sorted(each.majors.items(), key=lambda row: (row[1].default, row[0]))
         ],
         "stacks": rows,
         "linker": linked,
-        "default_link": _default_link(case, chosen),
-        "adopt": case.wishes.adopt,
-        "prune": case.wishes.prune,
+        "default_link": _default_link(context, chosen),
+        "adopt": context.spec.adopt,
+        "prune": context.spec.prune,
     }
-    plan["environment"] = environment.files(case, plan)
+    plan["environment"] = environment.files(context, plan)
     plan["artifacts"] = _artifacts(plan)
-    if case.host.reached:
-        places = {each.path(case): each.where for each in chosen.values()}
-        places |= {f"{case.wishes.stack_root}/{each.wish.name}": each.wish.where for each in found}
-        ownership.check(case, plan, places)
-        space.check(case, plan)
-        for text in leftovers.notes(plan, case.host):
-            case.note(text)
-    plan["notes"] = case.notes
+    if context.host.reached:
+        places = {each.path(context): each.where for each in chosen.values()}
+        places |= {f"{context.spec.stack_root}/{each.spec.name}": each.spec.where for each in found}
+        ownership.check(context, plan, places)
+        space.check(context, plan)
+        for text in leftovers.notes(plan, context.host):
+            context.note(text)
+    plan["notes"] = context.notes
     plan["problems"] = problems.documents()
     return plan
 
 
-def _throughput(case: Case) -> Row:
+def _throughput(context: ResolveContext) -> Row:
     """The least float32 throughput of each GPU: as wished, else the declared model's floor."""
-    wished = case.wishes.expect.get("tflops")
+    wished = context.spec.expect.get("tflops")
     if wished is not None:
         return {"tflops": wished, "tflops_because": "gpu_expect.tflops"}
-    floor = performance.floors(case.wishes.expect.get("model") or "")
+    floor = performance.floors(context.spec.expect.get("model") or "")
     return {
         "tflops": floor.tflops if floor else None,
         "tflops_because": floor.because if floor else None,
     }
 
 
-def _look_at_host(case: Case) -> None:
+def _look_at_host(context: ResolveContext) -> None:
     """Say what of the host could not be looked at, and refuse an architecture without wheels."""
-    if not case.host.reached:
-        case.note(
+    if not context.host.reached:
+        context.note(
             "the host was not looked at: its Pythons, glibc, disks, driver and what stands there "
             "already are not judged"
         )
         return
-    for name in case.host.unseen(("os", "disks", "driver", "receipts", "toolkits", "stacks")):
-        case.note(f"the host's {name} could not be looked at: what depends on it is not judged")
-    if case.host.arch not in {None, ARCH}:
-        case.refuse(
+    for name in context.host.unseen(("os", "disks", "driver", "receipts", "toolkits", "stacks")):
+        context.note(f"the host's {name} could not be looked at: what depends on it is not judged")
+    if context.host.arch not in {None, ARCH}:
+        context.refuse(
             Code.HOST_UNSUPPORTED,
-            f"the host is {case.host.arch}; TensorFlow's GPU wheels exist for {ARCH} only",
-            f"host {case.host.name}".strip(),
+            f"the host is {context.host.arch}; TensorFlow's GPU wheels exist for {ARCH} only",
+            f"host {context.host.name}".strip(),
             "leave this host out of the group",
         )
 
 
-def _gpus(case: Case) -> list[gpus.Gpu]:
+def _gpus(context: ResolveContext) -> list[gpus.Gpu]:
     """The GPUs that are declared: gpu_gpus, or else gpu_expect.model, or else those that were seen.
 
     None when GPU-less. A model that is only expected and not known is no problem: its name is for
     the suite.
     """
-    if case.wishes.without_gpu:
+    if context.spec.without_gpu:
         return []
     found: list[gpus.Gpu] = []
-    named = [(label, f"gpu_gpus[{at}]") for at, label in enumerate(case.wishes.gpus)]
-    model = case.wishes.expect.get("model")
+    named = [(label, f"gpu_gpus[{at}]") for at, label in enumerate(context.spec.gpus)]
+    model = context.spec.expect.get("model")
     if not named and model and gpus.capabilities(model):
         named = [(model, "gpu_expect.model")]
     for label, where in named:
@@ -174,53 +174,59 @@ def _gpus(case: Case) -> list[gpus.Gpu]:
         new = [each for each in known if each not in {card.capability for card in found}]
         found += [gpus.Gpu(capability, label, where) for capability in new]
         if not known:
-            case.refuse(
+            context.refuse(
                 Code.GPU_UNKNOWN,
                 f"the compute capability of {label!r} is not known",
                 where,
                 'give it as a figure, such as "8.9" (nvidia-smi --query-gpu=compute_cap shows it)',
             )
     if named:
-        _note_undeclared(case, found)
+        _note_undeclared(context, found)
         return found
     if model:
-        case.note(f"the compute capability of {model!r} is not known")
-    found = _seen(case)
-    wanted = case.wishes.stacks or case.wishes.toolkits or case.wishes.driver
+        context.note(f"the compute capability of {model!r} is not known")
+    found = _seen(context)
+    wanted = context.spec.stacks or context.spec.toolkits or context.spec.driver
     if wanted and not found:
-        case.note("no GPU is declared (gpu_gpus, gpu_expect.model) or seen: GPUs are not judged")
+        context.note("no GPU is declared (gpu_gpus, gpu_expect.model) or seen: GPUs are not judged")
     return found
 
 
-def _note_undeclared(case: Case, declared: list[gpus.Gpu]) -> None:
+def _note_undeclared(context: ResolveContext, declared: list[gpus.Gpu]) -> None:
     """Say which GPUs were seen and are of none of the declared kinds: they are not judged."""
     kinds = {card.capability for card in declared}
-    for card in _seen(case):
+    for card in _seen(context):
         if kinds and card.capability not in kinds:
-            case.note(f"{card.text} was seen too ({card.where}), and is not declared: not judged")
+            context.note(
+                f"{card.text} was seen too ({card.where}), and is not declared: not judged"
+            )
 
 
-def _seen(case: Case) -> list[gpus.Gpu]:
+def _seen(context: ResolveContext) -> list[gpus.Gpu]:
     """The GPUs on the host's PCI bus, each kind once; a note where not even the chip is known."""
     found: dict[str, gpus.Gpu] = {}
-    for row in case.host.gpus:
+    for row in context.host.gpus:
         number, place = pci.digits(str(row.get("device"))), str(row.get("address"))
         card = pci.device(number)
         if card is None:
-            case.note(f"the GPU at {place} (PCI id 10de:{number}) is not known: it is not judged")
+            context.note(
+                f"the GPU at {place} (PCI id 10de:{number}) is not known: it is not judged"
+            )
         elif number not in found:
             found[number] = gpus.Gpu(card.capability, card.label, f"GPU {place}", number)
             if card.name is None:
-                case.note(f"the GPU at {place} is not known by its PCI id, but it is {card.label}")
+                context.note(
+                    f"the GPU at {place} is not known by its PCI id, but it is {card.label}"
+                )
     return list(found.values())
 
 
-def _check_eula(case: Case, *, cuda: bool) -> None:
+def _check_eula(context: ResolveContext, *, cuda: bool) -> None:
     """Refuse what NVIDIA's own installers would bring, until a person has accepted the licence."""
-    runfile = case.wishes.driver is not None and case.wishes.driver.source == "runfile"
-    if (cuda or runfile) and not case.wishes.eula_accepted:
+    runfile = context.spec.driver is not None and context.spec.driver.source == "runfile"
+    if (cuda or runfile) and not context.spec.eula_accepted:
         what = "CUDA toolkits are" if cuda else "the driver's runfile is"
-        case.refuse(
+        context.refuse(
             Code.EULA_NOT_ACCEPTED,
             f"{what} asked for, and nobody has accepted NVIDIA's licence; the silent installer "
             "would imply that somebody has",
@@ -229,18 +235,18 @@ def _check_eula(case: Case, *, cuda: bool) -> None:
         )
 
 
-def _driver_library(case: Case, found: list[stacks.Stack]) -> Row | None:
+def _driver_library(context: ResolveContext, found: list[stacks.Stack]) -> Row | None:
     """What a host without a GPU needs of a driver, for builds that are linked against it."""
-    linked = [each.wish.name for each in found if facts.linked_to_driver(each.build.version)]
-    if not linked or not case.wishes.without_gpu:
+    linked = [each.spec.name for each in found if facts.linked_to_driver(each.build.version)]
+    if not linked or not context.spec.without_gpu:
         return None
     return {"soname": DRIVER_SONAME, "because": linked}
 
 
-def _default_link(case: Case, chosen: dict[str, Chosen]) -> Row | None:
+def _default_link(context: ResolveContext, chosen: dict[str, Chosen]) -> Row | None:
     for each in chosen.values():
         if each.default:
-            return {"path": f"{case.wishes.prefix}/cuda", "target": f"cuda-{each.short}"}
+            return {"path": f"{context.spec.prefix}/cuda", "target": f"cuda-{each.short}"}
     return None
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from gpufleet.catalog import versions
 from gpufleet.catalog.records import Build
 from gpufleet.model.problems import Code
-from gpufleet.model.spec import StackWish
+from gpufleet.model.spec import StackSpec
 
-from .context import Case
+from .context import ResolveContext
 
 PYTHON_MIN = "3.6"  # the oldest that the binding and the smoke test run on
 UV_MIN = "3.8"  # the oldest that uv has builds of, and makes environments for
@@ -25,18 +25,18 @@ class Python:
     source: str = "host"  # or uv: a build that uv brings
 
 
-def choose(case: Case, wish: StackWish, build: Build) -> Python | None:
+def choose(context: ResolveContext, wish: StackSpec, build: Build) -> Python | None:
     """As wished, else the host's newest that has a wheel, else the newest that has one.
 
     What uv brought counts last, since it came for one stack: another keeps what it was made with.
     None when none fits, which is a problem then.
     """
-    have, wheels = case.host.pythons, usable(build)
+    have, wheels = context.host.pythons, usable(build)
     name = f"{build.distribution} {build.version}"
     listed = ", ".join(wheels)
 
     def refuse(message: str, remedy: str) -> None:
-        case.refuse(Code.PYTHON_UNAVAILABLE, message, f"{wish.where}.python", remedy)
+        context.refuse(Code.PYTHON_UNAVAILABLE, message, f"{wish.where}.python", remedy)
 
     wanted = version_of(wish.python or wheels[-1])
     if wanted not in wheels:
@@ -48,7 +48,7 @@ def choose(case: Case, wish: StackWish, build: Build) -> Python | None:
         )
         return None
     if have is None:
-        return _unseen(case, wish, wheels)
+        return _unseen(context, wish, wheels)
     fitting = [
         Python(version, path)
         for version in ([wanted] if wish.python else reversed(wheels))
@@ -58,7 +58,7 @@ def choose(case: Case, wish: StackWish, build: Build) -> Python | None:
     if fitting:
         return min(fitting, key=lambda each: str(each.path).startswith(BROUGHT))
     brought = [each for each in ([wanted] if wish.python else reversed(wheels)) if by_uv(each)]
-    if case.wishes.python_install and brought and not is_path(wish.python):
+    if context.spec.python_install and brought and not is_path(wish.python):
         return Python(brought[0], source="uv")
     theirs = ", ".join(sorted(set(have.values()), key=versions.key)) or "none"
     if wish.python and is_path(wish.python):
@@ -110,11 +110,11 @@ def _how(version: str) -> str:
     )
 
 
-def _unseen(case: Case, wish: StackWish, wheels: list[str]) -> Python:
+def _unseen(context: ResolveContext, wish: StackSpec, wheels: list[str]) -> Python:
     """What stands in the plan of a host whose interpreters are not known."""
     if wish.python:
         return Python(version_of(wish.python), wish.python if is_path(wish.python) else None)
-    case.note(
+    context.note(
         f"{wish.name}: the host's Pythons are not known, so the newest with a wheel stands "
         f"in the plan: {wheels[-1]}"
     )

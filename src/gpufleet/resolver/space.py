@@ -14,7 +14,7 @@ from gpufleet.catalog import facts
 from gpufleet.model.problems import Code
 
 from . import ownership
-from .context import Case
+from .context import ResolveContext
 
 MIB = 1024 * 1024
 
@@ -28,7 +28,7 @@ def installed_mib(rule: str, size_bytes: int | None) -> int | None:
     return math.ceil(mib)
 
 
-def check(case: Case, plan: Mapping[str, Any]) -> None:
+def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
     """Refuse a host without room for what is not yet there, and an installer that cannot run.
 
     Needs are added up for each file system: trees and stacks all stay, of the installers'
@@ -48,47 +48,47 @@ def check(case: Case, plan: Mapping[str, Any]) -> None:
     toolkits = [
         row
         for row in plan["toolkits"]
-        if not _there(case, "toolkit", row["short"])
-        and not ownership.foreign_toolkit(case.host, row)
+        if not _there(context, "toolkit", row["short"])
+        and not ownership.foreign_toolkit(context.host, row)
     ]
     for row in toolkits:
-        want(case.wishes.prefix, row["installed_mib"], f"CUDA {row['short']}")
+        want(context.spec.prefix, row["installed_mib"], f"CUDA {row['short']}")
         generation = "perl" if row["generation"] == "perl" else "cuda_installer"
         size = row["artifact"]["size_bytes"]
         if (mib := installed_mib(f"toolkit_tmp_{generation}", size)) is not None:
             temporary.append((mib, f"the installer of CUDA {row['short']}"))
     for row in plan["cudnn"]:
-        there = _there(case, "cudnn", row["id"])
-        if not there and not ownership.foreign_cudnn(case.host, row, adopting=True):
-            want(case.wishes.prefix, row["installed_mib"], f"cuDNN {row['version']}")
+        there = _there(context, "cudnn", row["id"])
+        if not there and not ownership.foreign_cudnn(context.host, row, adopting=True):
+            want(context.spec.prefix, row["installed_mib"], f"cuDNN {row['version']}")
     for row in plan["stacks"]:
-        if not _there(case, "stack", row["name"]):
-            want(case.wishes.stack_root, row["installed_mib"], row["name"])
+        if not _there(context, "stack", row["name"]):
+            want(context.spec.stack_root, row["installed_mib"], row["name"])
     if temporary:
-        needs.append((case.wishes.tmpdir, *max(temporary)))
+        needs.append((context.spec.tmpdir, *max(temporary)))
     if unknown:
-        case.note("room on disk not checked for: " + ", ".join(unknown) + " (size not known)")
-    _check_room(case, needs)
-    if toolkits and case.host.noexec(case.wishes.tmpdir):
-        case.refuse(
+        context.note("room on disk not checked for: " + ", ".join(unknown) + " (size not known)")
+    _check_room(context, needs)
+    if toolkits and context.host.noexec(context.spec.tmpdir):
+        context.refuse(
             Code.NOEXEC_TMP,
-            f"{case.wishes.tmpdir} is mounted noexec, and NVIDIA's installer runs from there",
+            f"{context.spec.tmpdir} is mounted noexec, and NVIDIA's installer runs from there",
             "gpu_tmpdir",
             "set gpu_tmpdir to a directory that may execute files, such as /var/tmp",
         )
 
 
-def _there(case: Case, kind: str, identity: str) -> bool:
-    return case.host.receipt(kind, identity) is not None
+def _there(context: ResolveContext, kind: str, identity: str) -> bool:
+    return context.host.receipt(kind, identity) is not None
 
 
-def _check_room(case: Case, needs: list[tuple[str, int, str]]) -> None:
+def _check_room(context: ResolveContext, needs: list[tuple[str, int, str]]) -> None:
     rooms: dict[str, tuple[int, str]] = {}
     wanted: dict[str, list[tuple[str, int, str]]] = {}
     for need in needs:
-        room = case.host.room(need[0])
+        room = context.host.room(need[0])
         if room is None:
-            case.note(f"room on disk not checked in {need[0]}: not known")
+            context.note(f"room on disk not checked in {need[0]}: not known")
             continue
         rooms[room.filesystem] = (room.free_mib, room.directory)
         wanted.setdefault(room.filesystem, []).append(need)
@@ -98,10 +98,10 @@ def _check_room(case: Case, needs: list[tuple[str, int, str]]) -> None:
             continue
         places = " and ".join(dict.fromkeys(directory for directory, _, _ in wanted[system]))
         parts = ", ".join(f"{what} {mib}" for _, mib, what in wanted[system])
-        case.refuse(
+        context.refuse(
             Code.DISK_FULL,
             f"{places}: {total} MiB needed, {free} MiB free ({parts}; estimated)",
-            f"host {case.host.name}".strip(),
+            f"host {context.host.name}".strip(),
             f"free {total - free} MiB there, or set gpu_prefix, gpu_stack_root or gpu_tmpdir to a "
             "larger file system",
         )

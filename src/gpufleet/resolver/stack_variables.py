@@ -11,37 +11,37 @@ import re
 from gpufleet.catalog import facts, versions
 from gpufleet.catalog.records import Build
 from gpufleet.model.problems import Code
-from gpufleet.model.spec import StackWish
+from gpufleet.model.spec import StackSpec
 from gpufleet.spec.reader import nearest
 
-from .context import Case
+from .context import ResolveContext
 
 # What turns programs away from their own libraries, modules and interpreters.
 FORBIDDEN = re.compile(r"LD_\w*|PYTHON\w*|PATH|VIRTUAL_ENV|CUDA_(HOME|PATH|ROOT|DIR)")
 EVERYWHERE = "gpu_stack_environment"
 
 
-def of(case: Case, wish: StackWish, build: Build) -> dict[str, str]:
+def of(context: ResolveContext, wish: StackSpec, build: Build) -> dict[str, str]:
     """A stack's variables, its own over those of all; refusals for what cannot be.
 
     One for all stacks is left out where the release does not read it, and the plan says so; in a
     stack's own it is refused.
     """
     found = {}
-    for name, value in case.wishes.environment.items():
-        if _fits(case, name, value, f"{EVERYWHERE}.{name}"):
+    for name, value in context.spec.environment.items():
+        if _fits(context, name, value, f"{EVERYWHERE}.{name}"):
             if _reads(name, build):
                 found[name] = value
             else:
-                case.note(f"{wish.name} is not given {name}: {_since(name, build)}")
+                context.note(f"{wish.name} is not given {name}: {_since(name, build)}")
     for name, value in wish.environment.items():
         where = f"{wish.where}.environment.{name}"
-        if not _fits(case, name, value, where):
+        if not _fits(context, name, value, where):
             continue
         if _reads(name, build):
             found[name] = value
         else:
-            case.refuse(
+            context.refuse(
                 Code.VARIABLE_UNKNOWN,
                 _since(name, build),
                 where,
@@ -60,11 +60,11 @@ def _since(name: str, build: Build) -> str:
     return f"TensorFlow {build.version} does not read {name}; the first that does is {first}"
 
 
-def _fits(case: Case, name: str, value: str, where: str) -> bool:
+def _fits(context: ResolveContext, name: str, value: str, where: str) -> bool:
     """Whether name and value are allowed at all."""
     known = facts.rules("stack_variables")
     if FORBIDDEN.fullmatch(name):
-        case.refuse(
+        context.refuse(
             Code.VARIABLE_FORBIDDEN,
             f"{name} would lead the stack to other programs, libraries or modules than its own",
             where,
@@ -72,14 +72,14 @@ def _fits(case: Case, name: str, value: str, where: str) -> bool:
         )
     elif name not in known:
         fraction = facts.rules("stack_memory_fraction") if "FRACTION" in name else None
-        case.refuse(
+        context.refuse(
             Code.VARIABLE_UNKNOWN,
             fraction or f"no variable {name} is known here; did you mean {nearest(name, known)}?",
             where,
             f"use one of {', '.join(known)}, or set it in your own programs",
         )
     elif not re.fullmatch(known[name]["values"], value):
-        case.refuse(
+        context.refuse(
             Code.WRONG_TYPE,
             f"{where} is {value!r}, not {known[name]['means']}",
             where,

@@ -9,10 +9,10 @@ from typing import Any
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.records import Build
 from gpufleet.model.problems import Code
-from gpufleet.model.spec import PIP, StackWish
+from gpufleet.model.spec import PIP, StackSpec
 
 from . import cudnn, environment, pins, pythons, stack_variables, toolkits
-from .context import Case
+from .context import ResolveContext
 from .space import installed_mib
 
 Row = dict[str, Any]
@@ -22,13 +22,13 @@ Row = dict[str, Any]
 class Stack:
     """One stack with its build; `python` is None when none fits."""
 
-    wish: StackWish
+    spec: StackSpec
     build: Build
     python: pythons.Python | None
 
     @property
     def pip_cuda(self) -> bool:
-        return self.wish.cuda == PIP
+        return self.spec.cuda == PIP
 
     @property
     def cuda(self) -> str:
@@ -36,13 +36,13 @@ class Stack:
         return versions.short(self.build.cuda)
 
 
-def read(case: Case) -> list[Stack]:
+def read(context: ResolveContext) -> list[Stack]:
     """The stacks whose release is known, each with its Python; refusals for the others."""
     found = []
     names: dict[str, str] = {}
-    for wish in case.wishes.stacks:
+    for wish in context.spec.stacks:
         if wish.name in names:
-            case.refuse(
+            context.refuse(
                 Code.STACK_NAME_CLASH,
                 f"two stacks are named {wish.name}: {names[wish.name]} and {wish.where}",
                 f"{wish.where}.name",
@@ -52,7 +52,7 @@ def read(case: Case) -> list[Stack]:
         build = facts.build(wish.tensorflow)
         if build is None:
             near = versions.nearest(wish.tensorflow, facts.build_versions())
-            case.refuse(
+            context.refuse(
                 Code.UNKNOWN_RELEASE,
                 f"no TensorFlow {wish.tensorflow} with GPU support is known; nearest: "
                 + ", ".join(near),
@@ -60,23 +60,23 @@ def read(case: Case) -> list[Stack]:
                 f'ask for one of these, such as "{near[0]}"',
             )
             continue
-        stack = Stack(wish, build, pythons.choose(case, wish, build))
-        _check_gpus(case, stack)
-        _check_glibc(case, stack)
+        stack = Stack(wish, build, pythons.choose(context, wish, build))
+        _check_gpus(context, stack)
+        _check_glibc(context, stack)
         found.append(stack)
     return found
 
 
-def wants(case: Case, stack: Stack) -> tuple[list[toolkits.Want], list[cudnn.Want]]:
+def wants(context: ResolveContext, stack: Stack) -> tuple[list[toolkits.Want], list[cudnn.Want]]:
     """What a stack wants of toolkits and cuDNN; pins that do not fit are refused and left out."""
-    wish, build = stack.wish, stack.build
+    wish, build = stack.spec, stack.build
     if stack.pip_cuda:
-        pins.pip_fits(case, wish, build)
+        pins.pip_fits(context, wish, build)
         return [], []
-    exact = pins.cuda_fits(case, wish, build) and wish.cuda and wish.cuda.count(".") > 1
+    exact = pins.cuda_fits(context, wish, build) and wish.cuda and wish.cuda.count(".") > 1
     where = f"{wish.where}.cuda" if wish.cuda else wish.where
     cuda = (wish.cuda if exact else None) or stack.cuda
-    pinned = wish.cudnn if pins.cudnn_fits(case, wish, build) else None
+    pinned = wish.cudnn if pins.cudnn_fits(context, wish, build) else None
     place = f"{wish.where}.cudnn" if wish.cudnn else wish.where
     return (
         [toolkits.Want(cuda, where, wish.name, declared=False)],
@@ -84,13 +84,13 @@ def wants(case: Case, stack: Stack) -> tuple[list[toolkits.Want], list[cudnn.Wan
     )
 
 
-def _check_gpus(case: Case, stack: Stack) -> None:
+def _check_gpus(context: ResolveContext, stack: Stack) -> None:
     """Refuse GPUs that the build has no code for."""
-    build, where = stack.build, f"{stack.wish.where}.tensorflow"
-    for card in case.gpus:
+    build, where = stack.build, f"{stack.spec.where}.tensorflow"
+    for card in context.gpus:
         native = [each.version for each in facts.builds() if gpus.native_to_build(card, each)]
         if gpus.older_than_build(card, build):
-            case.refuse(
+            context.refuse(
                 Code.GPU_TOO_OLD,
                 f"{card.text} is older than TensorFlow {build.version} was built for "
                 f"(from {build.capability_min})",
@@ -100,7 +100,7 @@ def _check_gpus(case: Case, stack: Stack) -> None:
                 else "no known TensorFlow release was built for this GPU",
             )
         elif gpus.newer_than_build(card, build) or _wheels_too_old(card, stack):
-            case.refuse(
+            context.refuse(
                 Code.GPU_TOO_NEW,
                 f"{card.text} is newer than TensorFlow {build.version} and the CUDA "
                 f"{build.cuda} it was built with",
@@ -110,8 +110,8 @@ def _check_gpus(case: Case, stack: Stack) -> None:
                 else toolkits.newer_wheels(),
             )
         elif not gpus.native_to_build(card, build):
-            case.note(
-                f"{stack.wish.name}: {card.text} runs by compiling PTX at first use (minutes), "
+            context.note(
+                f"{stack.spec.name}: {card.text} runs by compiling PTX at first use (minutes), "
                 "and needs a driver as new as the toolkit"
             )
 
@@ -124,33 +124,35 @@ def _wheels_too_old(card: gpus.Gpu, stack: Stack) -> bool:
     return bool(same) and gpus.newer_than_toolkit(card, same[-1])
 
 
-def _check_glibc(case: Case, stack: Stack) -> None:
+def _check_glibc(context: ResolveContext, stack: Stack) -> None:
     """Refuse a host whose glibc is older than the wheel's platform tag says."""
-    have = case.host.glibc
+    have = context.host.glibc
     table = facts.rules("manylinux_glibc")
     for tag in stack.build.platform_tags:
         match = re.match(r"manylinux_(\d+)_(\d+)_", tag)
         need = f"{match[1]}.{match[2]}" if match else table[tag.split("_")[0]]
         if have and versions.key(have) < versions.key(need):
-            case.refuse(
+            context.refuse(
                 Code.GLIBC,
                 f"the wheel of TensorFlow {stack.build.version} needs glibc {need} or newer; the "
                 f"host has {have}",
-                f"{stack.wish.where}.tensorflow",
+                f"{stack.spec.where}.tensorflow",
                 "ask for an older TensorFlow, or use a newer release of the distribution",
             )
             return
 
 
-def describe(case: Case, stack: Stack, chosen: toolkits.Chosen | None, driver_min: str) -> Row:
+def describe(
+    context: ResolveContext, stack: Stack, chosen: toolkits.Chosen | None, driver_min: str
+) -> Row:
     """The stack as the plan carries it."""
-    wish, build = stack.wish, stack.build
+    wish, build = stack.spec, stack.build
     picked = chosen.majors.get(build.cudnn_major) if chosen else None
     extra = "[and-cuda]" if stack.pip_cuda else ""
     python = stack.python.version if stack.python else build.pythons[-1]
     for text in build.row.get("notes", []) if stack.pip_cuda else []:
         if "and-cuda" in text:
-            case.note(f"{wish.name}: {text}")
+            context.note(f"{wish.name}: {text}")
     return {
         "name": wish.name,
         "distribution": build.distribution,
@@ -158,19 +160,19 @@ def describe(case: Case, stack: Stack, chosen: toolkits.Chosen | None, driver_mi
         "python": stack.python.version if stack.python else None,
         "interpreter": stack.python.path if stack.python else None,
         "python_source": stack.python.source if stack.python else None,
-        "venv": f"{case.wishes.stack_root}/{wish.name}",
+        "venv": f"{context.spec.stack_root}/{wish.name}",
         "cuda": stack.cuda,
         "cuda_source": PIP if stack.pip_cuda else "toolkit",
-        "toolkit_path": chosen.path(case) if chosen else None,
+        "toolkit_path": chosen.path(context) if chosen else None,
         "cudnn": picked.archive.version if picked else _pip_cudnn(stack),
         "sonames": build.sonames,
         "sonames_optional": build.sonames_optional,
         "requirements": [
             f"{build.distribution}{extra}=={build.version}",
-            *_ceilings(case, stack, python),
-            *(facts.rules("kernel_requirements") if case.wishes.jupyter_kernels else []),
+            *_ceilings(context, stack, python),
+            *(facts.rules("kernel_requirements") if context.spec.jupyter_kernels else []),
         ],
-        "lock": f"{wish.name}{_variant(case, stack)}-py{python}.lock",
+        "lock": f"{wish.name}{_variant(context, stack)}-py{python}.lock",
         "lock_sha256": None,  # told by who can read files: locks.with_locks
         "installer": "uv" if pythons.by_uv(python) else "pip",
         "build": {"cuda": build.cuda, "cudnn_major": build.cudnn_major},
@@ -180,24 +182,24 @@ def describe(case: Case, stack: Stack, chosen: toolkits.Chosen | None, driver_mi
             "ptx": build.jit,
         },
         "driver_min": driver_min,
-        "environment": stack_variables.of(case, wish, build),
+        "environment": stack_variables.of(context, wish, build),
         "activation": environment.activation(wish.name),
         "installed_mib": _installed(stack),
         "sources": list(build.row["source"]),
     }
 
 
-def _variant(case: Case, stack: Stack) -> str:
+def _variant(context: ResolveContext, stack: Stack) -> str:
     """What tells the locks of one stack apart, where its requirements depend on other wishes."""
     wheels = "-cuda-pip" if stack.pip_cuda else ""
-    return wheels + ("-jupyter" if case.wishes.jupyter_kernels else "")
+    return wheels + ("-jupyter" if context.spec.jupyter_kernels else "")
 
 
-def _ceilings(case: Case, stack: Stack, python: str) -> list[str]:
+def _ceilings(context: ResolveContext, stack: Stack, python: str) -> list[str]:
     known = stack.build.ceilings(python)
     if known is None:
-        case.note(
-            f"{stack.wish.name}: nobody has tried which dependencies TensorFlow "
+        context.note(
+            f"{stack.spec.name}: nobody has tried which dependencies TensorFlow "
             f"{stack.build.version} needs capped today on Python {python}"
         )
     return known or []

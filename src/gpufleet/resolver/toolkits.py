@@ -10,7 +10,7 @@ from gpufleet.catalog.records import Toolkit
 from gpufleet.model.problems import Code
 
 from . import artifact
-from .context import Case
+from .context import ResolveContext
 from .space import installed_mib
 
 Row = dict[str, Any]
@@ -48,30 +48,30 @@ class Chosen:
     def because(self) -> list[str]:
         return list(dict.fromkeys(want.because for want in self.wants))
 
-    def path(self, case: Case) -> str:
-        return f"{case.wishes.prefix}/cuda-{self.short}"
+    def path(self, context: ResolveContext) -> str:
+        return f"{context.spec.prefix}/cuda-{self.short}"
 
 
-def choose(case: Case, wants: list[Want]) -> dict[str, Chosen]:
+def choose(context: ResolveContext, wants: list[Want]) -> dict[str, Chosen]:
     """One toolkit for each X.Y that is wanted, oldest first."""
     groups: dict[str, list[Want]] = {}
     for want in wants:
         groups.setdefault(versions.short(want.cuda), []).append(want)
     chosen: dict[str, Chosen] = {}
     for short in sorted(groups, key=versions.key):
-        toolkit = _pick(case, short, groups[short])
+        toolkit = _pick(context, short, groups[short])
         if toolkit is not None:
             chosen[short] = Chosen(toolkit, groups[short])
-            _check(case, chosen[short])
+            _check(context, chosen[short])
     return chosen
 
 
-def _pick(case: Case, short: str, wants: list[Want]) -> Toolkit | None:
+def _pick(context: ResolveContext, short: str, wants: list[Want]) -> Toolkit | None:
     """The newest release that everybody can live with; refusals where there is none."""
     exact = list(dict.fromkeys(want.cuda for want in wants if want.cuda != short))
     if len(exact) > 1:
         other = next(want for want in wants if want.cuda == exact[1])
-        case.refuse(
+        context.refuse(
             Code.TOOLKIT_CLASH,
             f"CUDA {exact[0]} and {exact[1]} would stand in the same directory cuda-{short}",
             other.where,
@@ -83,15 +83,15 @@ def _pick(case: Case, short: str, wants: list[Want]) -> Toolkit | None:
         # A release candidate is only taken when it is asked for by its full version.
         candidates = [each for each in candidates if each.row["channel"] == "ga"]
     if not candidates or "." not in short:
-        _unknown(case, exact[0] if exact else short, wants[0].where)
+        _unknown(context, exact[0] if exact else short, wants[0].where)
         return None
-    checked = [each for each in candidates if artifact.usable(case, each.installer or {})]
+    checked = [each for each in candidates if artifact.usable(context, each.installer or {})]
     return (checked or candidates)[-1]
 
 
-def _unknown(case: Case, wanted: str, where: str) -> None:
+def _unknown(context: ResolveContext, wanted: str, where: str) -> None:
     near = versions.nearest(wanted, facts.toolkit_versions())
-    case.refuse(
+    context.refuse(
         Code.TOOLKIT_UNKNOWN,
         f"no CUDA toolkit {wanted} with a Linux x86_64 runfile is known; nearest: "
         + ", ".join(near),
@@ -100,14 +100,14 @@ def _unknown(case: Case, wanted: str, where: str) -> None:
     )
 
 
-def _check(case: Case, chosen: Chosen) -> None:
+def _check(context: ResolveContext, chosen: Chosen) -> None:
     """Refusals that concern the toolkit itself: its file, the GPUs, the host's glibc."""
     toolkit = chosen.toolkit
     name = f"CUDA {toolkit.version}"
-    artifact.check(case, toolkit.installer or {}, f"the {name} runfile", chosen.where)
-    for card in case.gpus:
+    artifact.check(context, toolkit.installer or {}, f"the {name} runfile", chosen.where)
+    for card in context.gpus:
         if gpus.older_than_toolkit(card, toolkit):
-            case.refuse(
+            context.refuse(
                 Code.GPU_TOO_OLD,
                 f"{card.text} is older than {name} knows (from {toolkit.capability_min})",
                 chosen.where,
@@ -115,13 +115,13 @@ def _check(case: Case, chosen: Chosen) -> None:
             )
         elif gpus.newer_than_toolkit(card, toolkit):
             limit = toolkit.row["compute_capability"]["max_discrete"]
-            case.refuse(
+            context.refuse(
                 Code.GPU_TOO_NEW,
                 f"{card.text} is newer than {name} knows (up to {limit})",
                 chosen.where,
                 _other_toolkit(card, chosen, newest=False),
             )
-    _check_glibc(case, chosen)
+    _check_glibc(context, chosen)
 
 
 def newer_wheels() -> str:
@@ -155,15 +155,15 @@ def _other_toolkit(card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
     return f"{text}, and TensorFlow {built[0].version} was built with one that knows it"
 
 
-def _check_glibc(case: Case, chosen: Chosen) -> None:
-    have = case.host.glibc
+def _check_glibc(context: ResolveContext, chosen: Chosen) -> None:
+    have = context.host.glibc
     if have is None:
         return
     row, name = chosen.toolkit.row, f"CUDA {chosen.toolkit.version}"
     low = (row.get("glibc_min") or {}).get("value")
     high = (row.get("glibc_max") or {}).get("value")
     if low and versions.key(have) < versions.key(low):
-        case.refuse(
+        context.refuse(
             Code.GLIBC,
             f"{name} needs glibc {low} or newer; the host has {have}",
             chosen.where,
@@ -172,17 +172,17 @@ def _check_glibc(case: Case, chosen: Chosen) -> None:
     if high and versions.key(have) > versions.key(high):
         text = f"nvcc of {name} cannot compile against glibc {have} (up to {high})"
         if any(want.declared for want in chosen.wants):
-            case.refuse(Code.GLIBC, text, chosen.where, "ask for CUDA 13.1 or newer")
+            context.refuse(Code.GLIBC, text, chosen.where, "ask for CUDA 13.1 or newer")
         else:
-            case.note(f"{text}; its libraries, which the stacks use, are not concerned")
+            context.note(f"{text}; its libraries, which the stacks use, are not concerned")
 
 
-def default(case: Case, chosen: dict[str, Chosen], wants: list[Want]) -> None:
+def default(context: ResolveContext, chosen: dict[str, Chosen], wants: list[Want]) -> None:
     """Mark the toolkit that `/usr/local/cuda` points to: the declared one, or the newest.
 
     A default that is wanted but was refused already is not refused once more.
     """
-    wanted = case.wishes.cuda_default
+    wanted = context.spec.cuda_default
     if wanted is None:
         if chosen:
             list(chosen.values())[-1].default = True
@@ -195,7 +195,7 @@ def default(case: Case, chosen: dict[str, Chosen], wants: list[Want]) -> None:
     if short not in chosen and any(versions.begins(want.cuda, short) for want in wants):
         return
     have = ", ".join(each.toolkit.version for each in chosen.values()) or "none"
-    case.refuse(
+    context.refuse(
         Code.DEFAULT_NOT_DECLARED,
         f"gpu_cuda_default is {wanted}, but the toolkits of this host are: {have}",
         "gpu_cuda_default",
@@ -203,39 +203,39 @@ def default(case: Case, chosen: dict[str, Chosen], wants: list[Want]) -> None:
     )
 
 
-def describe(case: Case, chosen: Chosen) -> Row:
+def describe(context: ResolveContext, chosen: Chosen) -> Row:
     """The toolkit as the plan carries it."""
     toolkit = chosen.toolkit
-    runfile = artifact.describe(case, toolkit.installer or {})
+    runfile = artifact.describe(context, toolkit.installer or {})
     return {
         "version": toolkit.version,
         "short": toolkit.short,
-        "path": chosen.path(case),
+        "path": chosen.path(context),
         "default": chosen.default,
         "registered": chosen.registered,
         "generation": toolkit.row["installer_generation"],
         "gcc_max": toolkit.row["host_gcc"]["max_major"],
         "sonames": list(facts.toolkit_sonames(toolkit.short)),
         "artifact": runfile,
-        "patches": _patches(case, toolkit),
+        "patches": _patches(context, toolkit),
         "installed_mib": installed_mib("toolkit_installed", runfile["size_bytes"]),
         "because": chosen.because,
         "sources": facts.sources("toolkits", toolkit.source_keys),
     }
 
 
-def _patches(case: Case, toolkit: Toolkit) -> list[Row]:
+def _patches(context: ResolveContext, toolkit: Toolkit) -> list[Row]:
     """The patches that can be checked; the others are left out, and the plan says so.
 
     A toolkit works without its patches, so one without a checksum is no reason to refuse it.
     """
     found = []
     for row in toolkit.row["patches"]:
-        if artifact.usable(case, row):
-            patch = artifact.describe(case, row)
+        if artifact.usable(context, row):
+            patch = artifact.describe(context, row)
             found.append({"version": row["patch"], **patch, "installer": row["installer"]})
         else:
-            case.note(
+            context.note(
                 f"CUDA {toolkit.version}: patch {row['patch']} is left out, since no checksum of "
                 f"{row['file']} is known; gpu_artifacts can give one"
             )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Question
+from gpufleet.inventory import HostSelector
 from gpufleet.verification.session import utc_now
 
 from .batches import Batch
@@ -43,9 +43,9 @@ class Progress:
     left: dict[str, str] = field(default_factory=dict)
 
     @property
-    def asked(self) -> Question:
+    def asked(self) -> HostSelector:
         """The question by which its hosts are found again."""
-        return Question(**self.question)
+        return HostSelector(**self.question)
 
     @property
     def told(self) -> str:

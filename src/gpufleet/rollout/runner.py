@@ -17,7 +17,7 @@ from gpufleet.model.verdict import FAILED, HEALTHY, Verdict
 from gpufleet.report import directory as report
 from gpufleet.report import terminal
 from gpufleet.verification import judge
-from gpufleet.verification.session import HostRun, Manner, Session, utc_now
+from gpufleet.verification.session import HostRun, ProbeOptions, Session, utc_now
 
 from .batches import CANARY, Batch
 from .progress import Progress, Store
@@ -183,7 +183,7 @@ class Rollout:
     def provision(self, hosts: list[str]) -> Converged:
         """Have these hosts what they are declared to be, and judge them."""
         settings = self.progress.settings
-        manner = Manner("full", settings["fanout"], settings["deadline"], settings["deep"])
+        manner = ProbeOptions("full", settings["fanout"], settings["deadline"], settings["deep"])
         made = converge(
             replace(self.progress.asked, limit=",".join(hosts)), manner,
             force=settings["force"], words=settings["words"], told=self.say)

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared, Question
+from gpufleet.inventory import HostSelector, InventoryHost
 from gpufleet.transport.connection import (
     NO_PYTHON,
     READY,
@@ -302,7 +302,7 @@ def filled(word: str, values: Mapping[str, str]) -> str:
     return word
 
 
-def hook(kind: str, hosts: Sequence[Declared], question: Question) -> Hook:
+def hook(kind: str, hosts: Sequence[InventoryHost], question: HostSelector) -> Hook:
     """The hook of these hosts, as their inventory variables say; raises `ConfigurationError`."""
     if kind not in SCHEDULERS:
         raise ConfigurationError(

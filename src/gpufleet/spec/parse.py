@@ -12,7 +12,7 @@ from typing import Any
 
 from gpufleet.host_state import containers
 from gpufleet.model.problems import Code, Problems
-from gpufleet.model.spec import KEYS, PIP, StackWish, ToolkitWish, Wishes
+from gpufleet.model.spec import KEYS, PIP, Spec, StackSpec, ToolkitSpec
 from gpufleet.resolver.pythons import is_path
 
 from . import expectation, parse_driver
@@ -23,7 +23,7 @@ _STACK = ("tensorflow", "cuda", "cudnn", "python", "name", "environment")
 _ARTIFACT = ("sha256", "sha512", "md5", "size_bytes", "url", "file")
 
 
-def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
+def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
     """The wishes in order; everything that has not the documented shape becomes a problem.
 
     Other rooms have `gpu_` variables of their own, so a strange key is refused only when it is a
@@ -32,7 +32,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
     reader = Reader(problems)
     if not isinstance(variables, Mapping):
         reader.wrong(variables, "wishes", "a mapping of gpu_* variables")
-        return Wishes()
+        return Spec()
     for key in map(str, variables):
         near = min(slips(key, each) for each in KEYS)
         if key.startswith("gpu") and 0 < near <= MAX_SLIPS:
@@ -40,7 +40,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
     get = variables.get
     for key in ("gpu_artifacts_source", "gpu_wheelhouse"):
         reader.place(get(key), key)
-    defaults = Wishes()
+    defaults = Spec()
     stacks = reader.sequence(get("gpu_stacks"), "gpu_stacks")
     toolkits = reader.sequence(get("gpu_toolkits"), "gpu_toolkits")
     read_stacks = [_stack(reader, each, f"gpu_stacks[{at}]") for at, each in enumerate(stacks)]
@@ -49,7 +49,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Wishes:
     ]
     gpus = enumerate(reader.sequence(get("gpu_gpus"), "gpu_gpus"))
     read_gpus = [reader.text(each, f"gpu_gpus[{at}]", 'such as "8.9"') for at, each in gpus]
-    return Wishes(
+    return Spec(
         stacks=[each for each in read_stacks if each],
         toolkits=[each for each in read_toolkits if each],
         cuda_default=reader.version(get("gpu_cuda_default"), "gpu_cuda_default"),
@@ -108,7 +108,7 @@ def _prune(reader: Reader, variables: Mapping[str, Any]) -> bool:
     return wanted
 
 
-def _stack(reader: Reader, value: Any, where: str) -> StackWish | None:
+def _stack(reader: Reader, value: Any, where: str) -> StackSpec | None:
     entry = reader.mapping(value, where, _STACK)
     if "tensorflow" not in entry:
         if isinstance(value, Mapping):
@@ -116,7 +116,7 @@ def _stack(reader: Reader, value: Any, where: str) -> StackWish | None:
         return None
     release = reader.text(entry["tensorflow"], f"{where}.tensorflow", 'such as "2.13.1"')
     cuda = entry.get("cuda")
-    wish = StackWish(
+    wish = StackSpec(
         where=where,
         tensorflow=release or "",
         name=_name(reader, entry, where) or f"tensorflow-{release}",
@@ -174,12 +174,12 @@ def _variables(reader: Reader, value: Any, where: str) -> dict[str, str]:
     return found
 
 
-def _toolkit(reader: Reader, value: Any, where: str) -> ToolkitWish | None:
+def _toolkit(reader: Reader, value: Any, where: str) -> ToolkitSpec | None:
     if not isinstance(value, Mapping):
         cuda = reader.version(value, where)
         if value is None:
             reader.wrong(value, where, 'a version such as "11.8"')
-        return ToolkitWish(where, cuda) if cuda else None
+        return ToolkitSpec(where, cuda) if cuda else None
     entry = reader.mapping(value, where, ("cuda", "cudnn"))
     if "cuda" not in entry:
         reader.wrong(None, f"{where}.cuda", 'a version such as "11.8"')
@@ -187,7 +187,7 @@ def _toolkit(reader: Reader, value: Any, where: str) -> ToolkitWish | None:
     wanted = entry.get("cudnn")
     listed = [wanted] if isinstance(wanted, str) else reader.sequence(wanted, f"{where}.cudnn")
     read = [reader.version(each, f"{where}.cudnn[{at}]") for at, each in enumerate(listed)]
-    return ToolkitWish(where, cuda, tuple(each for each in read if each)) if cuda else None
+    return ToolkitSpec(where, cuda, tuple(each for each in read if each)) if cuda else None
 
 
 def _artifacts(reader: Reader, value: Any) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufleet.catalog import versions
-from gpufleet.model.spec import ALL_GPUS, MODULES, ContainersWish, DriverWish, Wishes
+from gpufleet.model.spec import ALL_GPUS, MODULES, ContainersSpec, DriverSpec, Spec
 
 from .reader import Reader
 
@@ -16,7 +16,7 @@ CONTAINER_SOURCES = ("distro", "docker_repo")
 _PROFILE = re.compile(r"[1-9][0-9]*g\.[0-9]+gb([+-](me|gfx|me\.all))?")
 
 
-def driver(reader: Reader, value: Any) -> DriverWish | None:
+def driver(reader: Reader, value: Any) -> DriverSpec | None:
     """The driver; a branch may be an exact version, and 580 without quotes loses nothing."""
     if value is None:
         return None
@@ -30,8 +30,8 @@ def driver(reader: Reader, value: Any) -> DriverWish | None:
     if text and not versions.is_dotted(text):
         reader.wrong(branch, "gpu_driver.branch", 'a branch such as "580"')
         text = None
-    default = DriverWish()
-    return DriverWish(
+    default = DriverSpec()
+    return DriverSpec(
         branch=text.split(".")[0] if text else None,
         version=text if text and "." in text else None,
         source=reader.choice(entry.get("source"), "gpu_driver.source", SOURCES) or default.source,
@@ -44,7 +44,7 @@ def driver(reader: Reader, value: Any) -> DriverWish | None:
 def reboot(reader: Reader, value: Any) -> str:
     """When the host may be restarted for its driver."""
     choices = ("auto", "never", "always")
-    return reader.choice(value, "gpu_driver_reboot", choices) or Wishes.driver_reboot
+    return reader.choice(value, "gpu_driver_reboot", choices) or Spec.driver_reboot
 
 
 def mig(reader: Reader, value: Any) -> dict[str, list[str]] | None:
@@ -83,17 +83,17 @@ def _profile(reader: Reader, value: Any, where: str) -> str | None:
     return text
 
 
-def containers(reader: Reader, value: Any) -> ContainersWish | None:
+def containers(reader: Reader, value: Any) -> ContainersSpec | None:
     if value is None:
         return None
     keys = ("engine", "source", "toolkit", "image", "data_root")
     entry = reader.mapping(value, "gpu_containers", keys)
-    default = ContainersWish()
+    default = ContainersSpec()
     image = reader.text(entry.get("image"), "gpu_containers.image", "an image's name")
     if image and not re.fullmatch(r"[A-Za-z0-9][\w.:/@-]*", image):
         reader.wrong(image, "gpu_containers.image", "an image such as tensorflow/tensorflow:2.17.1")
         image = None
-    wish = ContainersWish(
+    wish = ContainersSpec(
         engine=reader.choice(entry.get("engine"), "gpu_containers.engine", ("docker", "podman"))
         or default.engine,
         source=reader.choice(entry.get("source"), "gpu_containers.source", CONTAINER_SOURCES)

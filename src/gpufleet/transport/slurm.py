@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared, Question, declared
+from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 
 from .connection import Connection
 
@@ -20,13 +20,15 @@ from .connection import Connection
 QUEUE_SHARE = 0.5
 
 
-def steps(hosts: Sequence[Declared], question: Question, deadline_s: float) -> list[Declared]:
+def steps(
+    hosts: Sequence[InventoryHost], question: HostSelector, deadline_s: float
+) -> list[InventoryHost]:
     """The same hosts, reached by srun in place of ssh."""
     there = speakers(hosts, question)
     return [replace(host, connection=_step(host, there[host.name], deadline_s)) for host in hosts]
 
 
-def _step(host: Declared, there: Connection | None, deadline_s: float) -> Connection:
+def _step(host: InventoryHost, there: Connection | None, deadline_s: float) -> Connection:
     options = host.wishes.get("gpu_srun_options") or []
     if not isinstance(options, list) or not all(isinstance(word, str) for word in options):
         raise ConfigurationError(
@@ -43,24 +45,26 @@ def _step(host: Declared, there: Connection | None, deadline_s: float) -> Connec
                    python=host.connection.python, become=host.connection.become)
 
 
-def speakers(hosts: Sequence[Declared], question: Question) -> dict[str, Connection | None]:
+def speakers(
+    hosts: Sequence[InventoryHost], question: HostSelector
+) -> dict[str, Connection | None]:
     """On which machine each host's scheduler is spoken to; None: on this one."""
     named = {host.name: _name(host, "gpu_scheduler_host") for host in hosts}
     found: dict[str | None, Connection | None] = {None: None}
     for name in named.values():
         if name not in found:
             # It need not be one of the GPU hosts.
-            found[name] = declared(
+            found[name] = inventory_hosts(
                 replace(question, limit=name, group="all", domain=None))[0].connection
     return {host: found[name] for host, name in named.items()}
 
 
-def node_name(host: Declared) -> str:
+def node_name(host: InventoryHost) -> str:
     """The host's name as its scheduler has it."""
     return _name(host, "gpu_node_name") or host.name
 
 
-def _name(host: Declared, variable: str) -> str | None:
+def _name(host: InventoryHost, variable: str) -> str | None:
     value = host.wishes.get(variable)
     if value is not None and (
             not isinstance(value, str) or not re.fullmatch(r"\w[\w.-]*", value)):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared
+from gpufleet.inventory import InventoryHost
 from gpufleet.report.directory import file_name
 
 from . import judge
@@ -26,7 +26,7 @@ TIMER = ("on the host: systemctl list-timers gpufleet-pull.timer; journalctl -u 
          " then look at what brings its file here")
 
 
-def session(directory: Path, hosts: Iterable[Declared], most: timedelta) -> Session:
+def session(directory: Path, hosts: Iterable[InventoryHost], most: timedelta) -> Session:
     """Each declared host by its file DIRECTORY/NAME.json, none older than `most`."""
     if not directory.is_dir():
         raise ConfigurationError("There is no such directory.", str(directory),

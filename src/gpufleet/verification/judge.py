@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gpufleet.checks import CHECKS, PAIR_CHECKS, Check, Finding, Sections, Seen
+from gpufleet.checks import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
 from gpufleet.checks.host import unread
 from gpufleet.checks.registry import Document
 from gpufleet.model import verdict as statuses
@@ -119,7 +119,7 @@ def _findings(
     said = list(check.function(plan, Sections(snapshot, check.reads)))
     return (
         [item for item in said if isinstance(item, Finding)],
-        [item.evidence for item in said if isinstance(item, Seen)],
+        [item.evidence for item in said if isinstance(item, Evidence)],
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from gpufleet.errors import ConfigurationError
 from gpufleet.host_state.driver_running import GIVEN_AWAY
 from gpufleet.host_state.host import Host
-from gpufleet.inventory import Declared, Question, declared
+from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.transport.connection import Connection
 
 from .session import Resolver, plan_of
@@ -27,12 +27,12 @@ UNKNOWN: Row = {"registered": False, "generation": None, "gcc_max": None, "sonam
                 "sources": [], "found": True}
 
 
-def here(question: Question) -> Declared:
+def here(question: HostSelector) -> InventoryHost:
     """This machine, with the wishes of the one host that the question leads to, if there are any.
 
     Raises `ConfigurationError` where it leads to several.
     """
-    found = declared(replace(question, inventories=question.inventories or ["localhost,"]))
+    found = inventory_hosts(replace(question, inventories=question.inventories or ["localhost,"]))
     if len(found) > 1:
         raise ConfigurationError(
             f"--local is about this machine alone, and {len(found)} hosts are asked for.",
@@ -43,7 +43,7 @@ def here(question: Question) -> Declared:
 
 
 def plan_here(
-    host: Declared, snapshot: dict[str, Any] | None, resolve: Resolver | None = None
+    host: InventoryHost, snapshot: dict[str, Any] | None, resolve: Resolver | None = None
 ) -> dict[str, Any]:
     """The plan of the wishes, filled up with what was seen, each thing with a note that says so."""
     seen, wishes, notes = Host(snapshot), dict(host.wishes), []

@@ -21,7 +21,7 @@ from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared
+from gpufleet.inventory import InventoryHost
 from gpufleet.paths import PACKAGE
 from gpufleet.transport.connection import (
     NO_PYTHON,
@@ -71,7 +71,7 @@ class Stack:
 class Pair:
     """Two hosts and what is to run between them."""
 
-    hosts: tuple[Declared, Declared]
+    hosts: tuple[InventoryHost, InventoryHost]
     stacks: tuple[Stack, ...]
 
     @property
@@ -100,7 +100,7 @@ class Job:
     stack: Stack
 
 
-def declared_gpus(host: Declared) -> int | None:
+def declared_gpus(host: InventoryHost) -> int | None:
     """`gpu_expect.count`, if it is said."""
     expect = host.wishes.get("gpu_expect")
     count = expect.get("count") if isinstance(expect, dict) else None
@@ -110,7 +110,7 @@ def declared_gpus(host: Declared) -> int | None:
 # -- what is asked ---------------------------------------------------------------------------------
 
 
-def pairs_of(hosts: Sequence[Declared], asked: Asked) -> list[Pair]:
+def pairs_of(hosts: Sequence[InventoryHost], asked: Asked) -> list[Pair]:
     """The pairs, or a `ConfigurationError` before anything starts."""
     known = {host.name: host for host in hosts}
     found: dict[frozenset[str], Pair] = {}
@@ -146,7 +146,7 @@ def _named(names: list[str], asked: Asked) -> Iterator[tuple[list[str], str]]:
                                  "Add --pair HOST,OTHER or --pairs.")
 
 
-def address_of(host: Declared) -> str:
+def address_of(host: InventoryHost) -> str:
     """Where the other host reaches this one."""
     said = host.wishes.get("gpu_pair_address")
     if said is not None and not (isinstance(said, str) and said.strip()):
@@ -162,7 +162,9 @@ def address_of(host: Declared) -> str:
     return host.connection.address or host.name
 
 
-def _common(first: Declared, second: Declared, name: str | None, where: str) -> tuple[Stack, ...]:
+def _common(
+    first: InventoryHost, second: InventoryHost, name: str | None, where: str
+) -> tuple[Stack, ...]:
     from gpufleet import resolver  # noqa: PLC0415 (as in session.py)  # noqa: PLC0415 (as in session.py)
 
     mine, theirs = (

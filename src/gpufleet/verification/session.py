@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import Declared, Question, declared
+from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.transport.connection import program
 from gpufleet.transport.fanout import Outcome, Report, Target, look
 from gpufleet.transport.packed import packed
@@ -35,7 +35,7 @@ def utc_now() -> str:
 
 
 @dataclass(frozen=True)
-class Manner:
+class ProbeOptions:
     """How to look."""
 
     mode: str = "full"
@@ -62,7 +62,7 @@ class HostRun:
     result: dict[str, Any]
 
 
-Planner = Callable[[Declared, dict[str, Any] | None, Resolver | None], dict[str, Any]]
+Planner = Callable[[InventoryHost, dict[str, Any] | None, Resolver | None], dict[str, Any]]
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Session:
 
 
 def plan_of(
-    host: Declared, snapshot: dict[str, Any] | None, resolve: Resolver | None = None
+    host: InventoryHost, snapshot: dict[str, Any] | None, resolve: Resolver | None = None
 ) -> dict[str, Any]:
     """A host's plan, with its locks. `compat` is imported late: documents are judged without it."""
     from gpufleet import resolver  # noqa: PLC0415  # noqa: PLC0415
@@ -115,7 +115,7 @@ def plan_of(
     return resolver.with_locks(plan, host.locks)
 
 
-def probe_config(host: Declared, manner: Manner) -> dict[str, Any]:
+def probe_config(host: InventoryHost, manner: ProbeOptions) -> dict[str, Any]:
     """What the probe is told about a host."""
     from gpufleet.spec.parse import gpus_shown, places  # noqa: PLC0415  # noqa: PLC0415
 
@@ -133,7 +133,9 @@ def probe_config(host: Declared, manner: Manner) -> dict[str, Any]:
 
 
 def snapshots(
-    hosts: Iterable[Declared], manner: Manner, report: Report = lambda name, outcome: None
+    hosts: Iterable[InventoryHost],
+    manner: ProbeOptions,
+    report: Report = lambda name, outcome: None,
 ) -> dict[str, Outcome]:
     """All hosts' snapshots at the same time."""
     targets = [Target(host.connection, probe_config(host, manner)) for host in hosts]
@@ -141,8 +143,8 @@ def snapshots(
 
 
 def verify(
-    hosts: list[Declared],
-    manner: Manner,
+    hosts: list[InventoryHost],
+    manner: ProbeOptions,
     report: Report = lambda name, outcome: None,
     resolve: Resolver | None = None,
     planner: Planner | None = None,
@@ -178,14 +180,14 @@ def verify(
 def offline(
     snapshot_files: Iterable[str],
     plan_files: Iterable[str] = (),
-    question: Question | None = None,
+    question: HostSelector | None = None,
     resolve: Resolver | None = None,
 ) -> Session:
     """Judge saved snapshots, with saved plans or with the inventory's wishes."""
     session, begin = Session(), time.monotonic()
     plans = {plan["host"]: plan for plan in (_document(name) for name in plan_files)}
     said: dict[str, dict[str, Any]] = {}
-    hosts: dict[str, Declared] | None = None
+    hosts: dict[str, InventoryHost] | None = None
     for name in snapshot_files:
         snapshot = _document(name)
         host = snapshot["host"]
@@ -199,7 +201,7 @@ def offline(
             said[host], snapshot = snapshot["result"], snapshot["snapshot"]
         if host not in plans:
             if hosts is None:
-                hosts = {found.name: found for found in declared(question or Question())}
+                hosts = {found.name: found for found in inventory_hosts(question or HostSelector())}
             if host not in hosts:
                 raise ConfigurationError(
                     f"There is no plan for {host}: it is in no --plan and not in the inventory.",
