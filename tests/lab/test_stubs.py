@@ -64,7 +64,7 @@ def test_a_text_may_be_copied(tmp_path: Path, to: int) -> None:
 def test_the_compiler_compiles_as_matmul_asks_it_to(tmp_path: Path) -> None:
     numbers = {"cuda": 8000, "cuda_major": 8}
     stubs.place(tmp_path / "lib64", "libnvrtc.so.8.0", "8.0.61", OLD, numbers)
-    script = Path(__file__).parents[2] / "verify/matmul.py"
+    script = Path(__file__).parents[2] / "src/gpufleet/workload/matmul.py"
     ended = subprocess.run(
         [sys.executable, "-I", "-S", str(script), "--toolkit", str(tmp_path), "--expect-gpus",
          "0"], capture_output=True, text=True, check=True)

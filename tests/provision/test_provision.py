@@ -41,8 +41,8 @@ class Fleet:
         assert snapshot
         receipt(snapshot, "toolkit", "11.8")["changed"] = [{"path": "bin/nvcc", "what": "size"}]
 
-    def declared(self, question: HostSelector) -> list[InventoryHost]:
-        """Stands for verify.wishes.declared."""
+    def inventory_hosts(self, question: HostSelector) -> list[InventoryHost]:
+        """Stands for gpufleet.inventory.inventory_hosts."""
         return self.hosts
 
     def verify(self, hosts: list[InventoryHost], manner: ProbeOptions, heard: object) -> Session:
@@ -78,7 +78,7 @@ class Fleet:
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
     made = Fleet()
-    for name in ("declared", "verify", "run"):
+    for name in ("inventory_hosts", "verify", "run"):
         monkeypatch.setattr(provision, name, getattr(made, name))
     return made
 

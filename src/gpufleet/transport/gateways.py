@@ -110,5 +110,5 @@ def node(connection: Connection) -> NodeSet:
 
 @cache
 def _programs() -> str:
-    both = f"{program('probe.py')}\0{program('matmul.py')}"
+    both = f"{program('probe/probe.py')}\0{program('workload/matmul.py')}"
     return base64.b64encode(zlib.compress(both.encode(), 9)).decode()
