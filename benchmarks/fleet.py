@@ -25,9 +25,9 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.table import Table
 
+from gpufleet.checks.judge import CHECKS
 from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.transport.connection import command as ssh_command
-from gpufleet.verification.judge import CHECKS
 from gpufleet.verification.session import ProbeOptions, probe_config
 
 from .common import BIN, ENVIRONMENT, ROOT, command, lab

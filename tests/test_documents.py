@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from docs.generate import pages, plain, table
+from gpufleet.checks.judge import CHECK_IDS
 from gpufleet.inventory import HostSelector, inventory_hosts
-from gpufleet.verification.judge import CHECK_IDS
 from tests.faults.catalogue import faults
 
 ROOT = Path(__file__).resolve().parents[1]

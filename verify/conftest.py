@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import GROUP, HostSelector, InventoryHost, inventory_hosts
 from gpufleet.transport.connection import Connection
-from gpufleet.verification import judge
 from gpufleet.verification.pairs import Asked
 from gpufleet.verification.session import ProbeOptions, Session, offline, verify
 

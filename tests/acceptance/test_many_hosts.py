@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gpufleet.checks import judge
 from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
-from gpufleet.verification import judge
 from gpufleet.verification.session import ProbeOptions, Session, verify
 from tests.acceptance.conftest import ROOT, Fleet, lab
 

@@ -10,8 +10,7 @@ from copy import deepcopy
 
 import pytest
 
-from gpufleet.checks import CHECKS
-from gpufleet.verification import judge
+from gpufleet.checks import CHECKS, judge
 from tests.checks import test_checks_compute, test_checks_driver, test_checks_gpu
 from tests.support.healthy_host import (
     Break,

@@ -9,10 +9,9 @@ from __future__ import annotations
 import pytest
 
 from gpufleet.checks import compute as checks
-from gpufleet.checks import holders
+from gpufleet.checks import holders, judge
 from gpufleet.inventory import InventoryHost
 from gpufleet.transport.connection import Connection
-from gpufleet.verification import judge
 from gpufleet.verification.session import ProbeOptions, probe_config
 from tests.checks import test_checks
 from tests.support.healthy_host import Break, Document, Row, data, document, registering, verdicts

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpufleet.checks import CHECKS, Sections
+from gpufleet.checks import CHECKS, Sections, judge
 from gpufleet.host_state.host import Host
-from gpufleet.verification import judge
 from tests.support.healthy_host import (
     DRIVER,
     Break,

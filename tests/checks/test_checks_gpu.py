@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpufleet.catalog import facts
+from gpufleet.checks import judge
 from gpufleet.probe import probe
-from gpufleet.verification import judge
 from tests.support.healthy_host import Document, data, document, verdicts, with_cards
 from tests.support.smi_text import CONSUMER, OLD, smi_text
 

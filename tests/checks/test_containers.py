@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpufleet.verification import judge
+from gpufleet.checks import judge
 from tests.checks.test_checks import PROVISION, with_gpus
 from tests.support.healthy_host import Document, data, verdicts
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.checks.host import SECTIONS
 from gpufleet.model.verdict import Verdict
-from gpufleet.verification import judge
 from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import Document, document, with_driver
 

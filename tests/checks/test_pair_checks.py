@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpufleet.checks import CHECKS, PAIR_CHECKS
+from gpufleet.checks import CHECKS, PAIR_CHECKS, judge
 from gpufleet.model.verdict import Verdict
-from gpufleet.verification import judge
 from tests.support.healthy_host import Document, document
 
 HOSTS = ("gpu01", "gpu02")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpufleet.verification import judge
+from gpufleet.checks import judge
 from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import Document, data
 

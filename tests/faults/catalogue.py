@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpufleet.verification.judge import points_to
+from gpufleet.checks.judge import points_to
 
 Checks = Mapping[str, Mapping[str, Any]]
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpufleet.checks import judge
 from gpufleet.probe import probe
-from gpufleet.verification import judge
 from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import data, document
 from tests.workload.test_compute import run

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpufleet.checks import judge
 from gpufleet.probe import probe
-from gpufleet.verification import judge
 from lab.stubs import library
 from lab.stubs.library import Function
 from tests.support.elf_file import kernel_module

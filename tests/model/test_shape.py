@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.checks.host import SECTIONS
 from gpufleet.model import shape
 from gpufleet.probe import probe
-from gpufleet.verification import judge
 from tests.support.healthy_host import Document, data, verdicts
 
 

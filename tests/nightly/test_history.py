@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.nightly import database
 from gpufleet.nightly.history import History, HistoryError
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import data, document, with_cards
 

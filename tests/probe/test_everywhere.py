@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.model.verdict import SYMBOLS, Verdict
 from gpufleet.report import bundle
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun
 from tests.cli.test_verify import SNAPSHOT, run
 from tests.support.healthy_host import Document, data, of_page

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.cli import provision
 from gpufleet.inventory import HostSelector, InventoryHost, locks_in
 from gpufleet.transport.connection import Connection
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of
 from tests.support.host_documents import converged as as_planned
 from tests.support.host_documents import receipt, section, wish

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.provision import reasons as differs
 from gpufleet.resolver import resolve, with_locks
-from gpufleet.verification import judge
 from tests.support.host_documents import converged, mangled, receipt, section, snapshot, wish
 
 Row = dict[str, Any]

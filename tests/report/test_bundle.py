@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.report.bundle import bundles
 from gpufleet.resolver import environment
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, offline
 from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import Document, data, document

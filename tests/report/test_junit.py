@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.report import junit
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, Session
 from tests.cli.test_verify import PLAN
 from tests.support.healthy_host import Document, data

@@ -19,9 +19,9 @@ from selenium.webdriver.support.expected_conditions import (
 from selenium.webdriver.support.wait import WebDriverWait
 from selenium_axe_python import Axe
 
+from gpufleet.checks import judge
 from gpufleet.model.verdict import SYMBOLS, Verdict
 from gpufleet.report import directory, summary
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, Session
 from tests.support.fleet_documents import Fleet, all_broken, fleet
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.report import change_summary, fleet_versions, page, summary
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, Session
 from tests.support.fleet_documents import STACK, Fleet, fleet
 from tests.support.healthy_host import Document, data

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.checks import CHECKS, catalogue
+from gpufleet.checks import CHECKS, catalogue, judge
 from gpufleet.report import directory as report
 from gpufleet.report import summary
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import EXCUSED, Document, data, of_page, with_cards, with_driver
 

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
+from gpufleet.checks import judge
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import Document, data
 

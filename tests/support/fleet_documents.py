@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gpufleet.checks import judge
 from gpufleet.model.verdict import Verdict
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import data, document, with_cards
 

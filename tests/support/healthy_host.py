@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.probe import probe
-from gpufleet.verification import judge
 from tests.support.smi_text import MEMORY_MIB, MODEL, smi_text
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
 from gpufleet.transport.connection import Connection
-from gpufleet.verification import collected, judge, pull
+from gpufleet.verification import collected, pull
 from tests.support.healthy_host import Document, data
 
 WISHES = {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}

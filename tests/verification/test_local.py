@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, InventoryHost
 from gpufleet.transport.connection import Connection
-from gpufleet.verification import judge
 from gpufleet.verification.local import here, plan_here
 from tests.cli.test_verify import run
 from tests.support.elf_file import shared_library

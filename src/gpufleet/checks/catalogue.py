@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gpufleet.verification.judge import REACHABLE, REACHABLE_STATEMENT
-
 from . import CHECKS, PAIR_CHECKS
+from .judge import REACHABLE, REACHABLE_STATEMENT
 
 
 def markdown() -> str:

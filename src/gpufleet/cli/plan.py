@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gpufleet.checks import judge
 from gpufleet.checks.registry import shortened
 from gpufleet.diff import changes
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
-from gpufleet.verification import judge
 from gpufleet.verification.session import ProbeOptions, plan_of, snapshots
 
 

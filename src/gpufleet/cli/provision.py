@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
+from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
@@ -26,7 +27,6 @@ from gpufleet.paths import REPORTS, ROOT
 from gpufleet.provision import reasons as differs
 from gpufleet.report import directory as report
 from gpufleet.report import terminal
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of, verify
 
 from .arguments import read

@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gpufleet.checks import catalogue
+from gpufleet.checks import catalogue, judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost, inventory_hosts
 from gpufleet.model.verdict import USAGE
@@ -27,7 +27,7 @@ from gpufleet.paths import REPORTS, ROOT
 from gpufleet.report import bundle, junit, terminal
 from gpufleet.report import directory as report
 from gpufleet.transport.slurm import steps
-from gpufleet.verification import collected, judge
+from gpufleet.verification import collected
 from gpufleet.verification.local import here, plan_here
 from gpufleet.verification.pairs import NOTHING, Asked
 from gpufleet.verification.session import ProbeOptions, Session, offline, verify

@@ -25,13 +25,14 @@ from typing import Any
 
 from rich.console import Console
 
+from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.model.verdict import NOT_JUDGED, USAGE
 from gpufleet.report import directory as report
 from gpufleet.report import junit, summary, terminal
 from gpufleet.transport.slurm import steps
-from gpufleet.verification import collected, judge
+from gpufleet.verification import collected
 from gpufleet.verification.session import ProbeOptions, Session, utc_now, verify
 
 from . import metrics, notifications, state

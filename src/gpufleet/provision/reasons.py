@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from gpufleet.checks.judge import points_to
 from gpufleet.diff import changes
 from gpufleet.host_state.host import Host
 from gpufleet.model.verdict import Verdict
-from gpufleet.verification.judge import points_to
 
 Document = Mapping[str, Any]
 

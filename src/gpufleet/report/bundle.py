@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from gpufleet.checks import judge
 from gpufleet.resolver import environment
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun
 
 Document = dict[str, Any]

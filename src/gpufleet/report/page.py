@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
+from gpufleet.checks.judge import CHECK_IDS
 from gpufleet.model.verdict import Verdict
-from gpufleet.verification.judge import CHECK_IDS
 from gpufleet.verification.session import HostRun, Session
 
 from . import change_summary, fleet_versions

@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from gpufleet.checks import judge
 from gpufleet.cli.provision import Converged, converge, run
 from gpufleet.errors import ConfigurationError
 from gpufleet.model.verdict import FAILED, HEALTHY, Verdict
 from gpufleet.report import directory as report
 from gpufleet.report import terminal
-from gpufleet.verification import judge
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, utc_now
 
 from .batches import CANARY, Batch

@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
 from gpufleet.report.directory import file_name
 
-from . import judge
 from .session import HostRun, Session, plan_of, utc_now
 
 # What clocks of hosts may be ahead of this machine's.

@@ -25,10 +25,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from gpufleet.checks import judge
 from gpufleet.model.verdict import USAGE, Verdict
 from gpufleet.paths import PACKAGE
-
-from . import judge
 
 SCHEMA = 1
 FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
@@ -36,8 +35,7 @@ FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
 LIBRARIES = ("yaml", "packaging")
 PACKED = ("__init__.py", "errors.py", "paths.py", "catalog/*.py", "catalog/data/**/*.yml",
           "model/*", "spec/*.py", "host_state/*.py", "resolver/*.py", "diff/*.py", "probe/*.py",
-          "workload/*.py", "checks/*.py", "verification/__init__.py", "verification/judge.py",
-          "verification/pull.py")
+          "workload/*.py", "checks/*.py", "verification/__init__.py", "verification/pull.py")
 # Beyond the probe's own deadline, by which it has ended all it began.
 MORE_S = 30
 

@@ -15,13 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.transport.connection import program
 from gpufleet.transport.fanout import Outcome, Report, Target, look
 from gpufleet.transport.packed import packed
 
-from . import judge, pairs
+from . import pairs
 
 # What the minutes of load and the time to cool down add to a host's deadline.
 DEEP_S = 360

@@ -6,12 +6,13 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gpufleet.checks import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
-from gpufleet.checks.host import unread
-from gpufleet.checks.registry import Document
 from gpufleet.model import verdict as statuses
 from gpufleet.model.shape import whole
 from gpufleet.model.verdict import Verdict, worst
+
+from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
+from .host import unread
+from .registry import Document
 
 SCHEMA = 1
 REACHABLE = "host.reachable"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpufleet.checks import CHECKS
+from gpufleet.checks import CHECKS, judge
 from gpufleet.model.verdict import Verdict, exit_status, worst
-from gpufleet.verification import judge
 from tests.support.healthy_host import EXCUSED, Document, verdicts
 
 
