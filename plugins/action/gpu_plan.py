@@ -11,7 +11,7 @@ from ansible.plugins.action import ActionBase
 
 from gpufleet.diff import changes
 from gpufleet.resolver import resolve, with_locks
-from gpufleet.spec.parse import gpus_shown, places
+from gpufleet.spec.probe_settings import probe_settings, visible_gpus
 
 
 def told(problems):
@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
             for name, value in task_vars.items()
             if name.startswith("gpu_") and name not in ("gpu_plan", "gpu_changes")
         }
-        where = places(wishes)
+        where = probe_settings(wishes)
         looked = self._execute_module(
             "gpufleet.gpu.gpu_facts", module_args=where, task_vars=task_vars
         )
@@ -61,6 +61,6 @@ class ActionModule(ActionBase):
                     task_vars["inventory_hostname"], told(plan["problems"])
                 )
             )
-        look = dict(where, expect_gpus=gpus_shown(wishes))
+        look = dict(where, expect_gpus=visible_gpus(wishes))
         result.update(changed=False, plan=plan, changes=changes(plan, snapshot), look=look)
         return result

@@ -10,7 +10,7 @@ import pytest
 
 from gpufleet.diff import changes
 from gpufleet.resolver import resolve
-from gpufleet.spec.parse import places
+from gpufleet.spec.probe_settings import probe_settings
 from tests.support.host_documents import Row, snapshot, wish
 
 WISH = wish(gpu_containers={"toolkit": "1.17.8"}, gpu_expect={"count": 2})
@@ -57,8 +57,8 @@ def test_the_plan_says_everything_of_them() -> None:
 
 
 def test_the_probe_is_told_what_to_ask() -> None:
-    assert places(WISH)["containers"] == {"engine": "docker", "image": None}
-    assert places(wish())["containers"] is None
+    assert probe_settings(WISH)["containers"] == {"engine": "docker", "image": None}
+    assert probe_settings(wish())["containers"] is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpufleet.resolver import Code, release, resolve
-from gpufleet.spec.parse import places
+from gpufleet.spec.probe_settings import probe_settings
 from tests.support.host_documents import DEBIAN_12, codes, refusal, snapshot, wish, with_pythons
 
 
@@ -120,7 +120,7 @@ def test_a_stack_takes_the_interpreter_that_is_named() -> None:
     stack = resolve(wished, host)["stacks"][0]
     assert (stack["python"], stack["interpreter"]) == ("3.6", OWN)
     assert stack["lock"] == "tensorflow-1.4.0-py3.6.lock"
-    assert places(wished)["pythons"] == [OWN]
+    assert probe_settings(wished)["pythons"] == [OWN]
     unseen = resolve(wished)["stacks"][0]
     assert (unseen["python"], unseen["interpreter"]) == ("3.6", OWN)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpufleet.resolver import resolve
-from gpufleet.spec.parse import places
+from gpufleet.spec.probe_settings import probe_settings
 
 UUID = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 
@@ -78,7 +78,7 @@ def test_cards_that_cannot_all_be_there_are_refused(wished: dict[str, Any], word
 
 def test_the_account_that_uses_the_cards_is_told_to_plan_and_probe() -> None:
     assert resolve({"gpu_service_user": "slurm"})["service_user"] == "slurm"
-    assert places({"gpu_service_user": "slurm"})["service_user"] == "slurm"
-    assert places({})["service_user"] is None
+    assert probe_settings({"gpu_service_user": "slurm"})["service_user"] == "slurm"
+    assert probe_settings({})["service_user"] is None
     found = problem({"gpu_service_user": "slurm; reboot"})
     assert (found["where"], "an account's name" in found["message"]) == ("gpu_service_user", True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpufleet.diff.changes import other_patches
+from gpufleet.diff.cuda import other_patches
 from gpufleet.model.verdict import Verdict
 
 from .registry import (

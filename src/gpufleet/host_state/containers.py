@@ -7,11 +7,9 @@ of no host that is declared to have none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from gpufleet.catalog import versions
-from gpufleet.model.spec import ContainersSpec, Spec
 
 from .host import Host, mapping, mappings
 
@@ -21,45 +19,6 @@ RECEIPT = ("containers", "engine")
 RUNTIME = "nvidia"
 # The first Docker Engine that reads CDI specifications, if its feature is on.
 CDI_SINCE = "25.0"
-
-
-def asked(wish: ContainersSpec) -> Row:
-    """What the probe is told: which engine to ask, and which image to try."""
-    return {"engine": wish.engine, "image": wish.image}
-
-
-def describe(wishes: Spec) -> Row | None:
-    """The plan's `containers`; None where they are not managed."""
-    wish = wishes.containers
-    return None if wish is None else {**asdict(wish), "gpus": wishes.expect.get("count")}
-
-
-def change(plan: Mapping[str, Any], host: Host) -> Row | None:
-    """The row of `changes`: what the next run does, and the first reason for it."""
-    kind, identity = RECEIPT
-    wanted, entry = plan.get("containers"), host.journal(kind, identity)
-
-    def row(action: str, because: str) -> Row:
-        return {"what": kind, "id": identity, "action": action, "because": because}
-
-    begun = f"the journal says {(entry or {}).get('state')} since {(entry or {}).get('started')}"
-    if wanted is None:
-        if entry and entry.get("state") == "removing":
-            return row("remove", begun)
-        if (host.receipt(kind, identity) or entry) and plan.get("prune"):
-            return row("remove", "nothing declares it any more (gpu_prune)")
-        return None
-    if names := host.unseen(("receipts", "containers")):
-        return row("install", f"the host's {' and '.join(names)} could not be looked at")
-    written = mapping(host.containers.get("daemon"))
-    if written.get("error") and wanted["engine"] == "docker":
-        return row("refuse", f"{written.get('path')} cannot be read: {written['error']}")
-    if entry:
-        return row("finish", begun)
-    off = [*lacking(wanted, host), *stale(wanted, host)]
-    if host.receipt(kind, identity) is None:
-        return row("install", off[0] if off else "gpufleet has not set it up")
-    return row("repair", off[0]) if off else None
 
 
 def lacking(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from . import driver_state
@@ -62,38 +61,6 @@ def _leftover(host: Host, row: Row) -> Leftover:
         if kind != "stack" and str(stack.get("bound_to")).startswith(f"{path}/")
     ]
     return Leftover(kind, identity, path, begun, tuple(users))
-
-
-def removals(plan: Mapping[str, Any], host: Host) -> list[Row]:
-    """What the next run takes away, and why, as rows of `changes`."""
-    undeclared = "nothing declares it any more (gpu_prune)"
-    rows, paths = [], []
-    for each in found(plan, host):
-        if each.begun:
-            because = f"its removal was begun at {each.begun} and not finished"
-        elif plan.get("prune") and not each.users:
-            because = f"{each.path} has it, and {undeclared}"
-        else:
-            continue
-        rows.append({"what": each.kind, "id": each.id, "action": "remove", "because": because})
-        paths += [each.path] if each.kind == "toolkit" else []
-    if plan.get("prune") and plan["default_link"] is None:
-        rows += _default_link(host, paths)
-    return rows
-
-
-def _default_link(host: Host, gone: list[str]) -> list[Row]:
-    """The default link, where it leads to a toolkit that goes, or went in a run that was killed."""
-    link = host.default_link or {}
-    if link.get("state") != "link":
-        return []
-    path = PurePosixPath(str(link.get("path")))
-    target = path.parent / str(link.get("target"))
-    dangles = not link.get("realpath") and target.match(f"{path}-[0-9]*")
-    if str(target) not in gone and not dangles:
-        return []
-    because = f"it leads to {target}, and no toolkit is declared any more (gpu_prune)"
-    return [{"what": "default_link", "id": str(path), "action": "remove", "because": because}]
 
 
 def notes(plan: Mapping[str, Any], host: Host) -> Iterator[str]:

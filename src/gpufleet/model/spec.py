@@ -52,6 +52,11 @@ class StackSpec:
     python: str | None = None  # a version, or the absolute path of an interpreter
     environment: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def interpreter(self) -> str | None:
+        """The interpreter's path, where `python` names one."""
+        return self.python if self.python and self.python.startswith("/") else None
+
 
 @dataclass(frozen=True)
 class ToolkitSpec:

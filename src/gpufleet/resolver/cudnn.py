@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpufleet.catalog import facts, versions
+from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Archive
 from gpufleet.model.problems import Code
 
 from . import artifact
 from .context import ResolveContext
-from .space import installed_mib
 from .toolkits import Chosen
 
 Row = dict[str, Any]

@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpufleet.catalog import facts, gpus, pci, performance, versions
+from gpufleet.catalog import facts, performance, versions
 from gpufleet.catalog.records import DRIVER_SONAME
-from gpufleet.host_state import containers, leftovers
+from gpufleet.host_state import leftovers
 from gpufleet.host_state.host import Host
 from gpufleet.model.problems import Code, Problems
 from gpufleet.spec import expectation, parse
 
 from . import (
+    conflicts,
+    containers,
     cudnn,
     driver,
     driver_sources,
     environment,
+    gpus,
     linker,
-    ownership,
     pins,
     space,
     stacks,
@@ -46,7 +48,7 @@ def resolve(
     problems = Problems()
     context = ResolveContext(parse.read(wishes, problems), Host(host), problems)
     _look_at_host(context)
-    context.gpus = _gpus(context)
+    context.gpus = gpus.select(context)
 
     found = stacks.read(context)
     environment.check(context)
@@ -116,7 +118,7 @@ def resolve(
     if context.host.reached:
         places = {each.path(context): each.where for each in chosen.values()}
         places |= {f"{context.spec.stack_root}/{each.spec.name}": each.spec.where for each in found}
-        ownership.check(context, plan, places)
+        conflicts.check(context, plan, places)
         space.check(context, plan)
         for text in leftovers.notes(plan, context.host):
             context.note(text)
@@ -154,71 +156,6 @@ def _look_at_host(context: ResolveContext) -> None:
             f"host {context.host.name}".strip(),
             "leave this host out of the group",
         )
-
-
-def _gpus(context: ResolveContext) -> list[gpus.Gpu]:
-    """The GPUs that are declared: gpu_gpus, or else gpu_expect.model, or else those that were seen.
-
-    None when GPU-less. A model that is only expected and not known is no problem: its name is for
-    the suite.
-    """
-    if context.spec.without_gpu:
-        return []
-    found: list[gpus.Gpu] = []
-    named = [(label, f"gpu_gpus[{at}]") for at, label in enumerate(context.spec.gpus)]
-    model = context.spec.expect.get("model")
-    if not named and model and gpus.capabilities(model):
-        named = [(model, "gpu_expect.model")]
-    for label, where in named:
-        known = gpus.capabilities(label)
-        new = [each for each in known if each not in {card.capability for card in found}]
-        found += [gpus.Gpu(capability, label, where) for capability in new]
-        if not known:
-            context.refuse(
-                Code.GPU_UNKNOWN,
-                f"the compute capability of {label!r} is not known",
-                where,
-                'give it as a figure, such as "8.9" (nvidia-smi --query-gpu=compute_cap shows it)',
-            )
-    if named:
-        _note_undeclared(context, found)
-        return found
-    if model:
-        context.note(f"the compute capability of {model!r} is not known")
-    found = _seen(context)
-    wanted = context.spec.stacks or context.spec.toolkits or context.spec.driver
-    if wanted and not found:
-        context.note("no GPU is declared (gpu_gpus, gpu_expect.model) or seen: GPUs are not judged")
-    return found
-
-
-def _note_undeclared(context: ResolveContext, declared: list[gpus.Gpu]) -> None:
-    """Say which GPUs were seen and are of none of the declared kinds: they are not judged."""
-    kinds = {card.capability for card in declared}
-    for card in _seen(context):
-        if kinds and card.capability not in kinds:
-            context.note(
-                f"{card.text} was seen too ({card.where}), and is not declared: not judged"
-            )
-
-
-def _seen(context: ResolveContext) -> list[gpus.Gpu]:
-    """The GPUs on the host's PCI bus, each kind once; a note where not even the chip is known."""
-    found: dict[str, gpus.Gpu] = {}
-    for row in context.host.gpus:
-        number, place = pci.digits(str(row.get("device"))), str(row.get("address"))
-        card = pci.device(number)
-        if card is None:
-            context.note(
-                f"the GPU at {place} (PCI id 10de:{number}) is not known: it is not judged"
-            )
-        elif number not in found:
-            found[number] = gpus.Gpu(card.capability, card.label, f"GPU {place}", number)
-            if card.name is None:
-                context.note(
-                    f"the GPU at {place} is not known by its PCI id, but it is {card.label}"
-                )
-    return list(found.values())
 
 
 def _check_eula(context: ResolveContext, *, cuda: bool) -> None:

@@ -53,16 +53,16 @@ def choose(context: ResolveContext, wish: StackSpec, build: Build) -> Python | N
         Python(version, path)
         for version in ([wanted] if wish.python else reversed(wheels))
         for path, found in have.items()
-        if found == version and (path == wish.python or not is_path(wish.python))
+        if found == version and wish.interpreter in {None, path}
     ]
     if fitting:
         return min(fitting, key=lambda each: str(each.path).startswith(BROUGHT))
     brought = [each for each in ([wanted] if wish.python else reversed(wheels)) if by_uv(each)]
-    if context.spec.python_install and brought and not is_path(wish.python):
+    if context.spec.python_install and brought and not wish.interpreter:
         return Python(brought[0], source="uv")
     theirs = ", ".join(sorted(set(have.values()), key=versions.key)) or "none"
-    if wish.python and is_path(wish.python):
-        found = have.get(wish.python)
+    if wish.interpreter:
+        found = have.get(wish.interpreter)
         refuse(
             f"{wish.python} is Python {found}" if found else f"the host has no {wish.python}",
             "name an interpreter that is there; the host's others are "
@@ -84,11 +84,6 @@ def choose(context: ResolveContext, wish: StackSpec, build: Build) -> Python | N
 def usable(build: Build) -> list[str]:
     """The Pythons with a wheel that a stack can be made with, oldest first."""
     return [each for each in build.pythons if versions.key(each) >= versions.key(PYTHON_MIN)]
-
-
-def is_path(python: str | None) -> bool:
-    """Whether an interpreter was wished by its path."""
-    return bool(python) and str(python).startswith("/")
 
 
 def version_of(python: str) -> str:
@@ -113,7 +108,7 @@ def _how(version: str) -> str:
 def _unseen(context: ResolveContext, wish: StackSpec, wheels: list[str]) -> Python:
     """What stands in the plan of a host whose interpreters are not known."""
     if wish.python:
-        return Python(version_of(wish.python), wish.python if is_path(wish.python) else None)
+        return Python(version_of(wish.python), wish.interpreter)
     context.note(
         f"{wish.name}: the host's Pythons are not known, so the newest with a wheel stands "
         f"in the plan: {wheels[-1]}"

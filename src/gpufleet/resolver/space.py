@@ -6,26 +6,14 @@ Sizes that no source gives are estimated from the size of the download by the fa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpufleet.catalog import facts
+from gpufleet.catalog.estimates import installed_mib
+from gpufleet.host_state import ownership
 from gpufleet.model.problems import Code
 
-from . import ownership
 from .context import ResolveContext
-
-MIB = 1024 * 1024
-
-
-def installed_mib(rule: str, size_bytes: int | None) -> int | None:
-    """MiB that a download of so many bytes takes, by a rule's factor; None when not known."""
-    if size_bytes is None:
-        return None
-    estimate = facts.rules("estimates")[rule]
-    mib: float = size_bytes / MIB * estimate["factor"] + estimate.get("plus_mib", 0)
-    return math.ceil(mib)
 
 
 def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:

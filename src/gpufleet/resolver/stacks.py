@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpufleet.catalog import facts, gpus, versions
+from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Build
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import PIP, StackSpec
 
 from . import cudnn, environment, pins, pythons, stack_variables, toolkits
 from .context import ResolveContext
-from .space import installed_mib
 
 Row = dict[str, Any]
 

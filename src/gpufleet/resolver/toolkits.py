@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpufleet.catalog import facts, gpus, versions
+from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Toolkit
 from gpufleet.model.problems import Code
 
 from . import artifact
 from .context import ResolveContext
-from .space import installed_mib
 
 Row = dict[str, Any]
 

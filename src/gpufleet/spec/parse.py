@@ -10,10 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gpufleet.host_state import containers
 from gpufleet.model.problems import Code, Problems
 from gpufleet.model.spec import KEYS, PIP, Spec, StackSpec, ToolkitSpec
-from gpufleet.resolver.pythons import is_path
 
 from . import expectation, parse_driver
 from .reader import MAX_SLIPS, Reader, slips
@@ -73,26 +71,6 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
         profile=reader.flag(get("gpu_profile"), "gpu_profile"),
         jupyter_kernels=reader.flag(get("gpu_jupyter_kernels"), "gpu_jupyter_kernels"),
     )
-
-
-def places(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Where on a host the wishes want it to be looked at, as the probe is told."""
-    wishes = read(variables, Problems())
-    return {
-        "prefix": wishes.prefix,
-        "stack_root": wishes.stack_root,
-        "tmpdir": wishes.tmpdir,
-        "pythons": [each.python for each in wishes.stacks if is_path(each.python)],
-        "mig": wishes.mig is not None,
-        "containers": wishes.containers and containers.asked(wishes.containers),
-        "service_user": wishes.service_user,
-    }
-
-
-def gpus_shown(variables: Mapping[str, Any]) -> int | None:
-    """How many GPUs CUDA is to show a program on a host; None where that is not declared."""
-    wishes = read(variables, Problems())
-    return expectation.shown(wishes.expect.get("count"), wishes.mig)
 
 
 def _prune(reader: Reader, variables: Mapping[str, Any]) -> bool:

@@ -118,15 +118,18 @@ def plan_of(
 
 def probe_config(host: InventoryHost, manner: ProbeOptions) -> dict[str, Any]:
     """What the probe is told about a host."""
-    from gpufleet.spec.parse import gpus_shown, places  # noqa: PLC0415  # noqa: PLC0415
+    from gpufleet.spec.probe_settings import (  # noqa: PLC0415
+        probe_settings,
+        visible_gpus,
+    )
 
     config: dict[str, Any] = {
         "host": host.name,
         "mode": manner.mode,
         "deadline_s": manner.host_s,
         "deep": manner.deep,
-        "expect_gpus": gpus_shown(host.wishes),
-        **places(host.wishes),
+        "expect_gpus": visible_gpus(host.wishes),
+        **probe_settings(host.wishes),
     }
     if manner.mode == "full":
         config["matmul"] = program("workload/matmul.py")

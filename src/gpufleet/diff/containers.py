@@ -1,0 +1,37 @@
+"""What a host lacks of its planned container engine and NVIDIA's container toolkit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpufleet.host_state import containers
+from gpufleet.host_state.host import Host, mapping
+
+from .row import Row, change, unobserved
+
+
+def containers_change(plan: Mapping[str, Any], host: Host) -> Row | None:
+    """What the next run does about container engine and toolkit, and the first reason for it."""
+    kind, identity = containers.RECEIPT
+    wanted, entry = plan.get("containers"), host.journal(kind, identity)
+
+    begun = f"the journal says {(entry or {}).get('state')} since {(entry or {}).get('started')}"
+    if wanted is None:
+        if entry and entry.get("state") == "removing":
+            return change(kind, identity, "remove", begun)
+        if (host.receipt(kind, identity) or entry) and plan.get("prune"):
+            return change(kind, identity, "remove", "nothing declares it any more (gpu_prune)")
+        return None
+    if found := unobserved(host, kind, identity, "receipts", "containers"):
+        return found
+    written = mapping(host.containers.get("daemon"))
+    if written.get("error") and wanted["engine"] == "docker":
+        because = f"{written.get('path')} cannot be read: {written['error']}"
+        return change(kind, identity, "refuse", because)
+    if entry:
+        return change(kind, identity, "finish", begun)
+    off = [*containers.lacking(wanted, host), *containers.stale(wanted, host)]
+    if host.receipt(kind, identity) is None:
+        return change(kind, identity, "install", off[0] if off else "gpufleet has not set it up")
+    return change(kind, identity, "repair", off[0]) if off else None

@@ -1,0 +1,117 @@
+"""What a host lacks of its planned toolkits, cuDNN and default link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpufleet.host_state import adoption, ownership
+from gpufleet.host_state.host import Host, mapping, mappings
+
+from .row import Row, altered, change, unfinished, unobserved
+
+
+def toolkit_change(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | None:
+    identity = row["short"]
+    if found := unobserved(host, "toolkit", identity, "receipts", "toolkits"):
+        return found
+    if found := unfinished(host, "toolkit", identity):
+        return found
+    if ownership.foreign_toolkit(host, row):
+        wrong = adoption.toolkit(host, row)
+        return _foreign("toolkit", identity, f"{row['path']} is there and", adopt, wrong)
+    receipt, tree = host.receipt("toolkit", identity), host.tree(row["path"])
+    if receipt is None:
+        return change("toolkit", identity, "install", f"{row['path']} is not there")
+    if tree is None:
+        return change("toolkit", identity, "repair", f"{row['path']} is gone, its receipt is not")
+    return (
+        altered(receipt, "toolkit", identity, row["version"])
+        or _other_source(receipt, "toolkit", identity, row["artifact"])
+        or other_patches(receipt, identity, row["patches"])
+    )
+
+
+def other_patches(
+    receipt: Row, identity: str, planned: list[Mapping[str, Any]]
+) -> Row | None:
+    """A repair, when it was installed with other patches than the planned ones.
+
+    A tree that was adopted stays as it was found.
+    """
+    have = [(each.get("file"), each.get("checksum")) for each in mappings(receipt.get("patches"))]
+    want = [(each["file"], each["checksum"]) for each in planned]
+    if have == want or mapping(receipt.get("source")).get("adopted"):
+        return None
+    names = [", ".join(str(file) for file, _ in each) or "no patch" for each in (have, want)]
+    because = f"{names[0]} is applied, {names[1]} is planned"
+    if names[0] == names[1]:
+        because = f"{names[0]} is another file than the planned one"
+    return change("toolkit", identity, "repair", because)
+
+
+def cudnn_change(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | None:
+    identity = row["id"]
+    if found := unobserved(host, "cudnn", identity, "receipts", "cudnn"):
+        return found
+    if found := unfinished(host, "cudnn", identity):
+        return found
+    if ownership.foreign_cudnn(host, row, adopt):
+        wrong = adoption.cudnn(host, row)
+        there = f"{row['soname']} in {row['toolkit_path']}"
+        return _foreign("cudnn", identity, there, adopt, wrong)
+    receipt = host.receipt("cudnn", identity)
+    if receipt is None:
+        because = f"{row['soname']} is not in {row['toolkit_path']}"
+        return change("cudnn", identity, "install", because)
+    if receipt.get("default", row["default"]) != row["default"]:
+        state = "becomes" if row["default"] else "is no longer"
+        because = f"it {state} the default of {row['toolkit_path']}"
+        return change("cudnn", identity, "repair", because)
+    return altered(receipt, "cudnn", identity, row["version"]) or _other_source(
+        receipt, "cudnn", identity, row["artifact"]
+    )
+
+
+def default_link_change(host: Host, row: Mapping[str, Any] | None) -> Row | None:
+    if row is None:
+        return None
+    path, target = row["path"], row["target"]
+    if found := unobserved(host, "default_link", path, "toolkits"):
+        return found
+    link = host.default_link or {}
+    state = link.get("state")
+    if ownership.foreign_default(host):
+        because = f"{path} is a {state}, not a link of ours"
+        return change("default_link", path, "refuse", because)
+    if state != "link":
+        return change("default_link", path, "install", f"{path} is not there")
+    parent = path.rpartition("/")[0]
+    if str(link.get("target")) in {target, f"{parent}/{target}"}:
+        return None
+    because = f"{path} points to {link.get('target')}, not to {target}"
+    return change("default_link", path, "install", because)
+
+
+def _foreign(
+    kind: str, identity: str, there: str, adopt: bool, wrong: Iterable[str]
+) -> Row:
+    """What becomes of something that we did not install."""
+    reasons = list(wrong) if adopt else []
+    if adopt and not reasons:
+        because = f"{there} was not installed by gpufleet, and is what is planned (gpu_cuda_adopt)"
+        return change(kind, identity, "adopt", because)
+    because = "; ".join([f"{there} was not installed by gpufleet", *reasons])
+    return change(kind, identity, "refuse", because)
+
+
+def _other_source(
+    receipt: Row, kind: str, identity: str, artifact: Mapping[str, Any]
+) -> Row | None:
+    """A repair, when it was installed from another file than the planned one."""
+    algorithm, _, wanted = str(artifact["checksum"] or "").partition(":")
+    have = mapping(receipt.get("source")).get(algorithm)
+    if not have or have == wanted:
+        return None
+    because = f"installed from a file with {algorithm} {str(have)[:16]}..., not the planned one"
+    return change(kind, identity, "repair", because)

@@ -1,0 +1,74 @@
+"""What a managed driver lacks, and whether it needs a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpufleet.host_state import (
+    driver_kernels,
+    driver_packages,
+    driver_running,
+    driver_state,
+)
+from gpufleet.host_state.host import Host, mapping
+
+from . import restart
+from .row import Row, altered, change, unfinished, unobserved
+
+# In the order in which they matter, and in which a run sets them right. Whether the driver that
+# is installed also runs is for `restart`.
+DRIVER: tuple[driver_state.Judge, ...] = (
+    driver_packages.packages,
+    driver_packages.holds,
+    driver_kernels.modules,
+    driver_kernels.nouveau,
+    driver_running.persistence,
+    driver_running.fabric,
+    driver_running.mig,
+)
+
+
+def driver_change(host: Host, plan: Mapping[str, Any]) -> Row | None:
+    """The driver where it is managed: from its receipt, then from what it lacks."""
+    kind, identity = driver_state.RECEIPT
+    if driver_state.managed(plan) is None:
+        return None
+    if found := unobserved(host, kind, identity, *driver_state.SECTIONS, "receipts"):
+        return found
+    if found := unfinished(host, kind, identity):
+        return found
+    receipt = host.receipt(kind, identity)
+    faults = [each for judge in DRIVER for each in judge(plan, host) if each.action]
+    faults.sort(key=lambda each: each.action != "refuse")
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    if faults and (receipt or faults[0].action == "refuse"):
+        return change(kind, identity, faults[0].action, faults[0].cause + more)
+    if receipt is None:
+        because = faults[0].cause + more if faults else "the one that is there has no receipt"
+        return change(kind, identity, "install", because)
+    return altered(receipt, kind, identity, str(receipt.get("version")))
+
+
+def restart_change(plan: Mapping[str, Any], host: Host) -> Row | None:
+    """A driver that is installed and does not run yet, or does and its marker still stands."""
+    decision = restart.decide(plan, host)
+    marker = mapping(plan["driver"]).get("managed") and host.reboot_pending
+    if decision["action"] not in {"reload", "reboot"} and not (
+        decision["action"] == "none" and marker
+    ):
+        return None
+    return change("driver", "driver", "restart", decision["because"])
+
+
+def library_change(host: Host, plan: Mapping[str, Any]) -> Row | None:
+    """The library alone; a driver that is managed brings its own."""
+    row = plan["driver_library"]
+    if row is None or driver_state.managed(plan):
+        return None
+    if found := unobserved(host, "driver_library", row["soname"], "driver"):
+        return found
+    if host.driver_library:
+        return None
+    because = f"{', '.join(row['because'])} cannot be imported without it"
+    return change("driver_library", row["soname"], "install", because)

@@ -1,0 +1,62 @@
+"""What the linker's file and cache lack of the planned directories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpufleet.host_state.host import Host
+from gpufleet.resolver.linker import FILE
+
+from .row import Row, change, unobserved
+
+
+def linker_change(host: Host, plan: Mapping[str, Any]) -> Row | None:
+    """The linker's file must list our directories, and its cache must have read them."""
+    wanted = plan["linker"]["directories"]
+    path = plan["linker"].get("file", FILE)
+    if found := unobserved(host, "linker", path, "linker"):
+        return found
+    files = [row for row in host.linker_files if row.get("path") == path]
+    listed = files[0].get("directories") or [] if files else None
+    if listed is None and not wanted:
+        return None
+    if listed != wanted:
+        because = f"{path} is not there" if listed is None else f"{path} lists other directories"
+        return change("linker", path, "install", because)
+    off = [f"still has {each}" for each in _stale(host, wanted)]
+    off += [f"lacks {each}" for each in _lacking(host, plan)]
+    return change("linker", path, "install", f"the linker cache {off[0]}") if off else None
+
+
+def _cached(host: Host, directory: str) -> list[Row]:
+    """The cache's entries from a toolkit's library directory.
+
+    ldconfig reads a directory once, under the first name that any file gives it, so an entry also
+    counts when it only leads into the same toolkit.
+    """
+    root = directory.removesuffix("/lib64")
+    return [
+        row
+        for row in host.linker_cache
+        if str(row.get("path")).startswith(f"{directory}/")
+        or str(row.get("realpath")).startswith(f"{root}/")
+    ]
+
+
+def _stale(host: Host, directories: list[str]) -> list[str]:
+    """Entries from our directories whose file is gone."""
+    rows = [row for directory in directories for row in _cached(host, directory)]
+    return [str(row["path"]) for row in rows if row.get("exists") is False]
+
+
+def _lacking(host: Host, plan: Mapping[str, Any]) -> list[str]:
+    """Directories of which the cache has nothing, and cuDNN that it has not in a registered one."""
+    found = []
+    for directory in plan["linker"]["directories"]:
+        cached = {str(row.get("soname")) for row in _cached(host, directory)}
+        root = directory.removesuffix("/lib64")
+        planned = [row["soname"] for row in plan["cudnn"] if row["toolkit_path"] == root]
+        found += [] if cached else [directory]
+        found += [f"{directory}/{soname}" for soname in planned if soname not in cached]
+    return found

@@ -1,0 +1,43 @@
+"""The rows of a host's changes: their parts that components share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpufleet.host_state.host import Host, mappings
+
+Row = dict[str, Any]
+
+
+def change(what: str, identity: str, action: str, because: str) -> Row:
+    return {"what": what, "id": identity, "action": action, "because": because}
+
+
+def unobserved(host: Host, what: str, identity: str, *sections: str) -> Row | None:
+    """An installation to be sure, when a section that matters is not `ok`."""
+    names = host.unseen(sections)
+    if not names:
+        return None
+    because = f"the host's {' and '.join(names)} could not be looked at"
+    return change(what, identity, "install", because)
+
+
+def unfinished(host: Host, kind: str, identity: str) -> Row | None:
+    entry = host.journal(kind, identity)
+    if entry is None:
+        return None
+    because = f"the journal says {entry.get('state')} since {entry.get('started')}"
+    return change(kind, identity, "finish", because)
+
+
+def altered(receipt: Row, kind: str, identity: str, version: str) -> Row | None:
+    """A repair, when files changed since the receipt or it is of another version."""
+    if receipt.get("version") != version:
+        because = f"{receipt.get('version')} is installed, {version} is planned"
+        return change(kind, identity, "repair", because)
+    if not receipt.get("changed"):
+        return None
+    changed = mappings(receipt["changed"]) or [{}]
+    first = f"{changed[0].get('path')} ({changed[0].get('what')})"
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return change(kind, identity, "repair", f"changed since it was installed: {first}{more}")

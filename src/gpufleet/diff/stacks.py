@@ -1,0 +1,92 @@
+"""What a host lacks of its planned stacks, and of the small files of their environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpufleet.catalog import versions
+from gpufleet.host_state import ownership
+from gpufleet.host_state.host import Host, mapping
+from gpufleet.resolver import environment
+
+from .row import Row, altered, change, unfinished, unobserved
+
+
+def stack_change(host: Host, row: Mapping[str, Any]) -> Row | None:
+    name = row["name"]
+    if found := unobserved(host, "stack", name, "receipts", "stacks"):
+        return found
+    if found := unfinished(host, "stack", name):
+        return found
+    if ownership.foreign_stack(host, row):
+        because = f"{row['venv']} is there and was not installed by gpufleet"
+        return change("stack", name, "refuse", because)
+    receipt, stack = host.receipt("stack", name), host.stack(name)
+    if receipt is None:
+        return change("stack", name, "install", f"{row['venv']} is not there")
+    if stack is None:
+        return change("stack", name, "repair", f"{row['venv']} is gone, its receipt is not")
+    if found := altered(receipt, "stack", name, row["version"]):
+        return found
+    return next(
+        (change("stack", name, "repair", because) for because in _drift(receipt, stack, row)),
+        None,
+    )
+
+
+def _drift(receipt: Row, stack: Row, row: Mapping[str, Any]) -> list[str]:
+    """How an environment differs from its receipt, and its receipt from the plan.
+
+    Packages that the receipt does not name are somebody's own, and none of this comparison's.
+    """
+    found = []
+    python = versions.short(str(receipt.get("python") or ""))
+    if row["python"] and python != row["python"]:
+        found.append(f"it was made with Python {python or 'unknown'}, not {row['python']}")
+    if receipt.get("activation") != row["activation"]:
+        found.append(f"its activation does not read {row['activation']}")
+    lock = row.get("lock_sha256")
+    if receipt.get("lock_sha256") != lock:
+        state = "has changed" if lock else "is gone, and will be resolved anew"
+        found.append(f"its lock {row['lock']} {state}")
+    have, want = mapping(stack.get("packages")), mapping(receipt.get("packages"))
+    found += [
+        f"package {name} is {have.get(name) or 'missing'}, not {want[name]}"
+        for name in sorted(want)
+        if have.get(name) != want[name]
+    ]
+    root = row["toolkit_path"] or row["venv"]
+    bound = receipt.get("binding")
+    paths = bound if isinstance(bound, list) else []
+    if not paths or not all(str(path).startswith(f"{root}/") for path in paths):
+        found.append(f"it is bound to other libraries than those of {root}")
+    return found
+
+
+def environment_change(host: Host, rows: list[Row]) -> Row | None:
+    """The small files, all under one receipt; none is needed where none is planned."""
+    kind, identity = environment.RECEIPT
+    if found := unobserved(host, kind, identity, "receipts"):
+        return found if rows else None
+    if found := unfinished(host, kind, identity):
+        return found
+    receipt = host.receipt(kind, identity)
+    if receipt is None:
+        first = f"{rows[0]['path']} is not there" if rows else ""
+        return change(kind, identity, "install", first) if rows else None
+    have = {path: mapping(row) for path, row in mapping(receipt.get("texts")).items()}
+    want = environment.digests(rows)
+    off = [f"{path} is not there" for path in want if path not in have]
+    off += [f"{path} is no longer declared" for path in have if path not in want]
+    off += [
+        f"{row['path']} says something else than planned"
+        for row in rows
+        if row["path"] in have
+        and (have[row["path"]].get("sha256"), have[row["path"]].get("for"))
+        != (want[row["path"]], row["for"])
+    ]
+    if off:
+        more = f" and {len(off) - 1} more" if len(off) > 1 else ""
+        return change(kind, identity, "repair", f"{off[0]}{more}")
+    return altered(receipt, kind, identity, environment.RECEIPT_VERSION)

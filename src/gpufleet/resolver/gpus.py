@@ -1,0 +1,74 @@
+"""GPUs: which kinds a plan is for, as declared or as the probe found them on the PCI bus."""
+
+from __future__ import annotations
+
+from gpufleet.catalog import pci
+from gpufleet.catalog.gpus import Gpu, capabilities
+from gpufleet.model.problems import Code
+
+from .context import ResolveContext
+
+
+def select(context: ResolveContext) -> list[Gpu]:
+    """The GPUs that are declared: gpu_gpus, or else gpu_expect.model, or else those that were seen.
+
+    None when GPU-less. A model that is only expected and not known is no problem: its name is for
+    the suite.
+    """
+    if context.spec.without_gpu:
+        return []
+    found: list[Gpu] = []
+    named = [(label, f"gpu_gpus[{at}]") for at, label in enumerate(context.spec.gpus)]
+    model = context.spec.expect.get("model")
+    if not named and model and capabilities(model):
+        named = [(model, "gpu_expect.model")]
+    for label, where in named:
+        known = capabilities(label)
+        new = [each for each in known if each not in {card.capability for card in found}]
+        found += [Gpu(capability, label, where) for capability in new]
+        if not known:
+            context.refuse(
+                Code.GPU_UNKNOWN,
+                f"the compute capability of {label!r} is not known",
+                where,
+                'give it as a figure, such as "8.9" (nvidia-smi --query-gpu=compute_cap shows it)',
+            )
+    if named:
+        _note_undeclared(context, found)
+        return found
+    if model:
+        context.note(f"the compute capability of {model!r} is not known")
+    found = _observed(context)
+    wanted = context.spec.stacks or context.spec.toolkits or context.spec.driver
+    if wanted and not found:
+        context.note("no GPU is declared (gpu_gpus, gpu_expect.model) or seen: GPUs are not judged")
+    return found
+
+
+def _note_undeclared(context: ResolveContext, declared: list[Gpu]) -> None:
+    """Say which GPUs were seen and are of none of the declared kinds: they are not judged."""
+    kinds = {card.capability for card in declared}
+    for card in _observed(context):
+        if kinds and card.capability not in kinds:
+            context.note(
+                f"{card.text} was seen too ({card.where}), and is not declared: not judged"
+            )
+
+
+def _observed(context: ResolveContext) -> list[Gpu]:
+    """The GPUs on the host's PCI bus, each kind once; a note where not even the chip is known."""
+    found: dict[str, Gpu] = {}
+    for row in context.host.gpus:
+        number, place = pci.digits(str(row.get("device"))), str(row.get("address"))
+        card = pci.device(number)
+        if card is None:
+            context.note(
+                f"the GPU at {place} (PCI id 10de:{number}) is not known: it is not judged"
+            )
+        elif number not in found:
+            found[number] = Gpu(card.capability, card.label, f"GPU {place}", number)
+            if card.name is None:
+                context.note(
+                    f"the GPU at {place} is not known by its PCI id, but it is {card.label}"
+                )
+    return list(found.values())
