@@ -13,27 +13,36 @@ import pytest
 
 from tests.plugins.conftest import load
 
-MODULE = load("gpu_driver_packages")
+from ansible_collections.gpufleet.gpu.plugins.module_utils import (  # isort: skip
+    driver_files,
+    driver_rules,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_apt import (  # isort: skip
+    AptDriver,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError  # isort: skip
+
 MODULES = load("gpu_driver_modules")
 PACKAGES = {"libcuda1": "535.261.03-1", "nvidia-smi": "535.261.03-1", "nvidia-modprobe": "535.1-1"}
 
 
 def test_packages_are_pinned_to_their_versions() -> None:
-    assert MODULE.pins(PACKAGES).count("Pin-Priority: 1001") == 2
-    assert "Package: libcuda1 nvidia-smi\nPin: version 535.261.03-1\n" in MODULE.pins(PACKAGES)
+    assert driver_files.pins(PACKAGES).count("Pin-Priority: 1001") == 2
+    text = driver_files.pins(PACKAGES)
+    assert "Package: libcuda1 nvidia-smi\nPin: version 535.261.03-1\n" in text
 
 
 def test_each_package_is_excluded_by_its_whole_name() -> None:
-    text = MODULE.exclusions({"libstdc++6-nvidia": "1", "nvidia-smi": "1"})
+    text = driver_files.exclusions({"libstdc++6-nvidia": "1", "nvidia-smi": "1"})
     assert r'"^libstdc\+\+6-nvidia$";' in text
     assert '"^nvidia-smi$";' in text
 
 
 def test_a_transaction_prefers_the_branch_to_the_repositorys_own_choice() -> None:
-    assert "Pin: release o=Debian\nPin-Priority: 1001" in MODULE.transaction_pins(
+    assert "Pin: release o=Debian\nPin-Priority: 1001" in driver_files.transaction_pins(
         "release o=Debian", None
     )
-    exact = MODULE.transaction_pins("origin x", "570.")
+    exact = driver_files.transaction_pins("origin x", "570.")
     assert exact.index("Pin: version 570.*") < exact.index("Pin: origin x")
 
 
@@ -48,7 +57,7 @@ def test_a_transaction_prefers_the_branch_to_the_repositorys_own_choice() -> Non
     ],
 )
 def test_packages_of_another_branch_are_told(packages: dict[str, str], other: list[str]) -> None:
-    assert MODULE.other_branch(packages, "535") == other
+    assert driver_rules.other_branch(packages, "535") == other
 
 
 @pytest.mark.parametrize(
@@ -60,13 +69,13 @@ def test_packages_of_another_branch_are_told(packages: dict[str, str], other: li
     ],
 )
 def test_harm_is_refused(installs: dict[str, Any], removes: list[str], told: str) -> None:
-    with pytest.raises(MODULE.StateError, match=told):
-        MODULE.refuse_harm(installs, removes)
+    with pytest.raises(StateError, match=told):
+        driver_rules.refuse_harm(installs, removes)
 
 
 def test_what_belongs_to_the_driver_may_go() -> None:
     headers = {"linux-headers-6.1.0-50-amd64": {}, "linux-modules-nvidia-535-server-generic": {}}
-    MODULE.refuse_harm(headers, ["libcuda1", "glx-alternative-nvidia", "nvidia-kernel-dkms"])
+    driver_rules.refuse_harm(headers, ["libcuda1", "glx-alternative-nvidia", "nvidia-kernel-dkms"])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +129,7 @@ def test_check_mode_judges_only_by_lists_that_are_there(
         params={"repository": {"uri": address} if address else None},
         apt=SimpleNamespace(run=lambda *words: (0, known)),
     )
-    assert MODULE.Driver.listed(declared) is listed
+    assert AptDriver.listed(declared) is listed
 
 
 def test_a_small_file_that_somebody_touched_is_written_again(tmp_path: Path) -> None:
@@ -128,18 +137,18 @@ def test_a_small_file_that_somebody_touched_is_written_again(tmp_path: Path) -> 
     place = tmp_path / "pins"
     place.write_text("ours")
     place.chmod(0o644)
-    assert not MODULE.differs(place, "ours")
+    assert not driver_files.differs(place, "ours")
     kept = [{"path": str(place)[1:], "type": "file", "size": 4, "mtime": 1, "mode": "0644"}]
     known = {"branch": "535", "module": "open", "source": "distro", "packages": {}}
     driver = SimpleNamespace(
         receipt={**known, "manifest": kept},
         installation=SimpleNamespace(half_done=False),
         params={**known, "flavour": "open", "version": None, "packages": [], "helpers": []},
-        headers=lambda rows: [],
-        there=lambda rows: {},
-        unheld=lambda rows: [],
+        missing_headers=lambda rows: [],
+        installed=lambda rows: {},
+        hold_differences=lambda rows: [],
     )
-    assert MODULE.Driver.lacking(driver, {}) == [f"{place} has changed (mtime)"]
+    assert AptDriver.differences(driver, {}) == [f"{place} has changed (mtime)"]
     place.chmod(0o666)
-    assert MODULE.differs(place, "ours")
-    assert MODULE.differs(tmp_path / "none", "ours")
+    assert driver_files.differs(place, "ours")
+    assert driver_files.differs(tmp_path / "none", "ours")

@@ -1,0 +1,64 @@
+# Apache-2.0, see LICENSE
+"""What an installation of a driver must not do, and which packages are of which branch.
+
+Pure functions over package names and versions: nothing here reads or changes a host.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import upstream
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import DRIVER_PACKAGE
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
+
+# Packages that no installation of a driver may touch, and those that only exist for one.
+KERNEL = re.compile(r"linux-(image|modules)-(?!nvidia)")
+KERNEL_META = re.compile(r"linux-image-(?!.*(?:unsigned|dbg))(\D\S*)$")
+# Debian's choice between several drivers, which depends on parts of this one.
+CHOICE = re.compile(r"glx-(alternative|diversions)|update-glx$")
+# The driver's tools with versions of their own, or with the version of a firmware in the name.
+OWN_VERSION = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig|firmware-.*)")
+
+
+class OtherBranchError(StateError):
+    """The repository's default version is of another branch than the declared one."""
+
+
+def branch_of(version):
+    """Return a package version's branch: 535 of 535.261.03-1."""
+    return upstream(version).partition(".")[0]
+
+
+def other_branch(packages, branch):
+    """Return the names among {name: version} that belong to another branch of the driver."""
+    number = re.compile(r"(?!{}\.)\d{{3}}\.".format(branch))
+    return [
+        name
+        for name, version in sorted(packages.items())
+        if number.match(upstream(version)) and not OWN_VERSION.match(name)
+    ]
+
+
+def refuse_harm(installs, removes, removable=()):
+    """Raise where a simulation changes a kernel, or removes a package that is not the driver's.
+
+    ``removable``: packages that may go although they are not the driver's.
+    """
+    kernels = sorted(name for name in [*installs, *removes] if KERNEL.match(name))
+    if kernels:
+        raise StateError(
+            "This would install, change or remove a kernel ({}), and a driver installation must "
+            "not do that. Nothing was changed: update the kernel first, and run again.".format(
+                ", ".join(kernels)
+            )
+        )
+    ours = [n for n in removes if DRIVER_PACKAGE.match(n) or CHOICE.match(n) or n in removable]
+    foreign = sorted(set(removes) - set(ours))
+    if foreign:
+        raise StateError(
+            "This would remove packages that are not the driver's: {}. Nothing was changed: remove "
+            "them yourself if nobody needs them, or keep the driver that they depend on.".format(
+                ", ".join(foreign)
+            )
+        )
