@@ -16,6 +16,10 @@ from gpufleet.resolver import resolve
 from tests.plugins.conftest import Run, load, sha256
 from tests.support.elf_file import shared_library
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.binding import (  # isort: skip
+    libraries_in_order,
+)
+
 ROOT = Path(__file__).resolve().parents[2]
 BINDING = ROOT / "roles" / "tensorflow_gpu" / "files" / "_gpufleet_binding.py"
 
@@ -434,7 +438,6 @@ def test_the_binding_says_what_it_cannot_load_and_lets_the_import_go_on(bench: B
 
 
 def test_libraries_are_loaded_after_those_they_need(bench: Bench, tmp_path: Path) -> None:
-    order = bench.module.libraries_in_order
     folder = tmp_path / "order"
     needed = ("libcublasLt.so.11", "libc.so.6")
     shared_library(folder / "libcublas.so.11", "libcublas.so.11", needed)
@@ -447,7 +450,7 @@ def test_libraries_are_loaded_after_those_they_need(bench: Bench, tmp_path: Path
     # Opened by cuDNN while it runs, under a name that its own version does not tell.
     shared_library(folder / "libnvrtc.so.11.8.89", "libnvrtc.so.11.2")
     (folder / "libnvrtc.so.11.2").symlink_to("libnvrtc.so.11.8.89")
-    paths = order([str(folder)], ["libcublas.so.11", "libcudnn.so.8"])
+    paths = libraries_in_order([str(folder)], ["libcublas.so.11", "libcudnn.so.8"])
     assert [Path(path).name for path in paths] == [
         "libcublasLt.so.11",
         "libcublas.so.11",

@@ -1,0 +1,50 @@
+# Apache-2.0, see LICENSE
+"""A lock's packages compared with a virtual environment's installed ones. Reads only."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
+    Host,
+    compare_records,
+    packages_of,
+    recorded_files,
+)
+
+
+def locked_packages(lock):
+    """{name: version} of a lock, names as Python packages are compared."""
+    with open(lock) as stream:
+        pairs = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", stream.read(), re.M)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
+
+
+def pins_of(package, lock):
+    """The lines of a lock that pin one package: its version and hashes."""
+    with open(lock) as stream:
+        text = stream.read()
+    return "".join(re.findall(r"^%s==.*(?:\n[ \t].*)*\n?" % re.escape(package), text, re.M))
+
+
+def differences(venv, declared):
+    """How the installed packages differ from the declared ones, in words.
+
+    What people installed beside them is theirs, and no difference.
+    """
+    packages = packages_of(Host({"root": "/"}), venv)
+    return ", ".join(
+        "{} {} (lock: {})".format(name, packages.get(name, "missing"), version)
+        for name, version in sorted(declared.items())
+        if packages.get(name) != version
+    )
+
+
+def altered_packages(venv, receipt):
+    """What no longer is as the packages' own records say: [{"path", "what"}]."""
+    return compare_records(venv, recorded_files(venv, receipt["packages"]))
+
+
+def same_python(installed, declared):
+    """Whether 3.11.2 is the declared 3.11."""
+    return (installed + ".").startswith(declared + ".")
