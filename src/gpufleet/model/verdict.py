@@ -1,9 +1,18 @@
-"""The six verdicts, their order, and the exit status that follows from them."""
+"""The six verdicts, their order, the exit status that follows, and the documents that carry them.
+
+Documents: what `verify --json` prints (`Verdicts`), a bundle of `verify --save`, and the result
+that a host leaves that verifies itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Annotated, NotRequired, TypedDict
+
+from .plan import Plan, ProblemEntry
+from .snapshot import Snapshot
+from .types import Text, Time
 
 
 class Verdict(StrEnum):
@@ -42,3 +51,84 @@ def exit_status(verdicts: Iterable[Verdict]) -> int:
     if found & {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}:
         return FAILED
     return HEALTHY if found == {Verdict.PASS} else NOT_JUDGED
+
+
+class CheckResult(TypedDict):
+    """What one check found."""
+
+    id: Annotated[Text, "such as cudnn.links"]
+    verdict: Annotated[
+        Text,
+        "`PASS`, `FAIL`, `HUNG`, `UNREACHABLE`, `INCONCLUSIVE` or `NOT-DECLARED`"]
+    statement: Annotated[str, "what holds where it passes"]
+    cause: str
+    remedy: str
+    evidence: Annotated[str, "what shows it"]
+
+
+class HostResult(TypedDict):
+    """What all checks found on one host."""
+
+    verdict: Annotated[
+        Text,
+        "the worst of its checks: FAIL, HUNG, UNREACHABLE, INCONCLUSIVE, PASS; NOT-DECLARED alone"
+        " makes no host healthy"]
+    checks: Annotated[
+        list[CheckResult], "an unreachable host has one check, `host.reachable`"]
+
+
+class Verdicts(TypedDict):
+    """What `verify --json` and `provision --json` print, and a report's `report.json`."""
+
+    schema: Annotated[int, "1"]
+    started: Time
+    finished: Time
+    hosts: dict[str, HostResult]
+    summary: Annotated[dict[str, int], "how many checks have each verdict"]
+    provisioned: NotRequired[
+        Annotated[dict[str, list[str]], "by host on which Ansible ran: why (`provision` only)"]]
+
+
+class HostProblem(ProblemEntry):
+    """Why a host's declaration is refused."""
+
+    host: Text
+
+
+class Refusal(TypedDict):
+    """What a command prints in place of its document where declarations are refused."""
+
+    schema: Annotated[int, "1"]
+    problems: list[HostProblem]
+
+
+class Bundle(TypedDict):
+    """One host of `verify --save DIR`: DIR/bundles/HOST.json, which can be sent.
+
+    Names of hosts and users, addresses, keys, passwords, tokens, UUIDs and serial numbers are
+    replaced, the same name by the same stand-in in all documents of the run.
+    """
+
+    schema: Annotated[int, "1"]
+    host: Text
+    note: NotRequired[str]
+    same_verdicts: NotRequired[
+        Annotated[bool, "the checks find the same in it as in the real documents"]]
+    plan: Plan
+    snapshot: Annotated[Snapshot | None, "null: the probe gave none"]
+    result: HostResult
+
+
+class CollectedResult(TypedDict):
+    """What a host leaves that verifies itself: /var/lib/gpufleet-pull/HOST.json.
+
+    `verify --pulled` judges its snapshot by the inventory's plan of today; `verify --snapshot FILE`
+    by the plan in it.
+    """
+
+    schema: Annotated[int, "1"]
+    host: Text
+    looked: Annotated[Time, "when the host was probed"]
+    plan: Plan
+    snapshot: Annotated[Snapshot | None, "null: the probe gave none"]
+    result: HostResult

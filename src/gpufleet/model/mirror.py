@@ -1,0 +1,63 @@
+"""What the offline mirror writes: the result of `artifacts fetch` and `verify`, its contents."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from .plan import ProblemEntry
+from .types import Text
+
+_For = TypedDict("_For", {"for": Annotated[list[Text], "what needs the file"]})
+
+
+class MirrorFile(_For):
+    """A file that the inventory's hosts need."""
+
+    path: Annotated[Text, "relative to the mirror's directory"]
+    kind: Literal["artifact", "package"]
+    checksum: Annotated[Text | None, "ALGORITHM:HEX"]
+    size_bytes: Annotated[int | None, "null: the file is missing, and its size is not known"]
+    url: Text | None
+    login_required: bool
+    state: Annotated[
+        Literal["there", "fetched", "missing", "wrong"],
+        "`there`: it was there, with the right checksum; `fetched`: now"]
+    because: str | None
+    remedy: str | None
+
+
+class Mirror(TypedDict):
+    """What `artifacts fetch --json` and `artifacts verify --json` print."""
+
+    schema: Annotated[int, "1"]
+    directory: Text
+    complete: bool
+    files: list[MirrorFile]
+    extra: Annotated[list[Text], "files that nothing needs (`verify` only)"]
+    problems: Annotated[
+        list[ProblemEntry], "why it is not known which files are needed"]
+
+
+class LockedFile(TypedDict):
+    """A package that a lock means."""
+
+    path: Text
+    checksum: Text
+    url: Text | None
+    size_bytes: int | None
+    reasons: list[Text]
+
+
+class LockContents(TypedDict):
+    """The packages of one lock."""
+
+    lock: Text
+    python: Text
+    files: list[LockedFile]
+
+
+class MirrorContents(TypedDict):
+    """`contents.json` in a mirror: the packages of each lock, by the lock's sha256."""
+
+    schema: Annotated[int, "1"]
+    locks: dict[str, LockContents]

@@ -1,0 +1,97 @@
+"""What `verify --pair A,B` adds to the plans and snapshots of the hosts that took part."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from .types import Text
+
+
+class SharedStack(TypedDict):
+    """A stack in which two hosts meet."""
+
+    name: Annotated[Text, "on this host"]
+    release: Annotated[Text, "the framework's version"]
+
+
+_With = TypedDict("_With", {"with": Annotated[Text, "the other host"]})
+
+
+class PlannedMeeting(_With):
+    """Another host that a host meets; an entry of a plan's `pairs`."""
+
+    gpus: Annotated[int, "how many GPUs the other host is declared to have"]
+    stacks: list[SharedStack]
+
+
+class Reach(TypedDict):
+    """An attempt to connect to the other host."""
+
+    to: Annotated[int, "index in `hosts`"]
+    address: Text
+    port: int
+    error: str | None
+
+
+class Variable(TypedDict):
+    """Where a variable of the graph is."""
+
+    task: Annotated[int, "index in `hosts`"]
+    device: str
+
+
+class RemoteProduct(TypedDict):
+    """A product of the graph."""
+
+    task: Annotated[int, "index in `hosts`"]
+    device: str
+    wrong: Annotated[int | None, "wrong rows"]
+
+
+class Sum(TypedDict):
+    """The sum of all products."""
+
+    wrong: Annotated[int | None, "wrong rows"]
+
+
+class Replica(TypedDict):
+    """A replica of an all-reduce on this host."""
+
+    device: str
+    wrong: Annotated[int | None, "wrong rows"]
+
+
+class Side(TypedDict):
+    """What the workload printed on one of the two hosts."""
+
+    state: Annotated[
+        Text,
+        "`ok`; `failed`: its own fault, see `error`; `lost`: the other one was gone; `stopped`: the"
+        " session was stopped; `unconnected`: see `reach`; `hung`; `absent`: no such stack there;"
+        " `silent`: ssh did not get in"]
+    stage: Annotated[str, "how far it came"]
+    error: str | None
+    version: Annotated[Text | None, "the framework's"]
+    device: Text | None
+    ports: list[int]
+    reach: list[Reach]
+    variables: Annotated[list[Variable], "of the graph whose master this side was"]
+    products: Annotated[list[RemoteProduct], "of the graph whose master this side was"]
+    sum: Annotated[Sum | None, "of the graph whose master this side was"]
+    communication: Annotated[str | None, "of the all-reduce"]
+    in_sync: Annotated[int | None, "of the all-reduce: replicas in all"]
+    replicas: Annotated[list[Replica], "of the all-reduce: this host's own"]
+    nccl: Annotated[list[str], "what NCCL printed when it started"]
+    seconds: float | None
+    remedy: NotRequired[str]
+
+
+class Meeting(TypedDict):
+    """One run between two hosts, the same in both hosts' snapshots; one per kind and release."""
+
+    kind: Literal["parameter-server", "all-reduce", "nccl"]
+    release: Annotated[Text, "the framework's version"]
+    hosts: Annotated[list[Text], "both names"]
+    stacks: Annotated[list[Text], "the stack on each host"]
+    gpus: Annotated[list[int], "how many GPUs each host is declared to have"]
+    sides: Annotated[list[Side], "in the order of `hosts`"]

@@ -1,0 +1,292 @@
+"""The plan: what one host is to have. Made once of the inventory's variables, acted on by roles.
+
+A plan with problems is never acted on. What depends on the host is null until it was probed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from .pairs import PlannedMeeting
+from .types import Path, Text
+
+
+class ExpectedLink(TypedDict):
+    """The least PCIe link of each GPU."""
+
+    generation: int | None
+    width: int | None
+
+
+class Expectation(TypedDict):
+    """The GPUs that must be there; null: not declared, not judged."""
+
+    count: Annotated[int | None, "0: the host is declared to have no GPU"]
+    model: Text | None
+    memory_mib: int | None
+    uuids: Annotated[list[Text] | None, "of all GPUs, as `nvidia-smi -L` shows them"]
+    power_limit_w: int | None
+    ecc: Literal["on", "off"] | None
+    compute_mode: Annotated[Text | None, "`default` or `exclusive_process`"]
+    pcie: ExpectedLink | None
+    tflops: Annotated[float | None, "the least float32 throughput of each GPU"]
+    tflops_because: Annotated[Text | None, "`gpu_expect.tflops`, or the model's floor"]
+
+
+class PlannedOs(TypedDict):
+    """The host's distribution."""
+
+    id: Text | None
+    version_id: Text | None
+    codename: str | None
+    family: Annotated[Text | None, "debian or rhel; null: not supported for drivers"]
+
+
+class PlannedDriver(TypedDict):
+    """The driver. With `managed` false it is only checked."""
+
+    minimum: Annotated[Text | None, "the least version that toolkits and stacks need"]
+    because: Annotated[Text | None, "what needs it"]
+    branch: Annotated[Text | None, "such as 535"]
+    version: Annotated[Text | None, "an exact version: declared, or of a runfile"]
+    source: Annotated[
+        Literal["distro", "nvidia_repo", "runfile", "preinstalled"] | None,
+        "null: the driver is not managed"]
+    managed: Annotated[bool, "gpufleet installs it"]
+    module: Literal["open", "proprietary"] | None
+    module_because: Text | None
+    persistence: Annotated[bool, "the persistence daemon runs"]
+    fabric_manager: Annotated[bool, "the GPUs are behind an NVSwitch"]
+    mig: Annotated[
+        dict[str, list[Text]] | None,
+        "MIG profiles by GPU index, or of `all`; empty: MIG off; null: not declared"]
+    reboot: Annotated[Literal["auto", "never", "always"], "when the host may be rebooted"]
+
+
+class PlannedContainers(TypedDict):
+    """The container engine and NVIDIA's container toolkit."""
+
+    engine: Literal["docker", "podman"]
+    source: Literal["distro", "docker_repo"]
+    toolkit: Annotated[Text | None, "the container toolkit's version; null: the newest"]
+    image: Annotated[Text | None, "an image with a framework to test in"]
+    data_root: Annotated[Text | None, "where Docker keeps its data; null: its default"]
+    gpus: Annotated[int | None, "how many GPUs are declared"]
+
+
+class DriverLibrary(TypedDict):
+    """The driver's library, for stacks that are linked against it on a host without a GPU."""
+
+    soname: Annotated[Text, "libcuda.so.1"]
+    because: Annotated[list[Text], "the stacks"]
+
+
+class Artifact(TypedDict):
+    """A file to download."""
+
+    file: Text | None
+    url: Text | None
+    sha256: Text | None
+    md5: Text | None
+    checksum: Annotated[Text | None, "ALGORITHM:HEX, what the file is checked against"]
+    size_bytes: int | None
+    login_required: Annotated[bool, "NVIDIA gives it to registered users only"]
+
+
+class CudnnArtifact(Artifact):
+    """cuDNN's archive."""
+
+    include_dir: Annotated[Text, "the headers' directory in the archive"]
+    lib_dir: Annotated[Text, "the libraries' directory in the archive"]
+
+
+class Patch(Artifact):
+    """A patch of a toolkit."""
+
+    version: Annotated[Text, "such as 8.0.61.2"]
+    installer: Annotated[Text | None, "how it is installed"]
+
+
+_For = TypedDict("_For", {"for": Annotated[Text, "such as toolkit 11.8"]})
+
+
+class NeededArtifact(Artifact, _For):
+    """A file to download, and what for."""
+
+
+class PlannedToolkit(TypedDict):
+    """A CUDA toolkit."""
+
+    version: Annotated[Text, "such as 11.8.0"]
+    short: Annotated[Text, "such as 11.8"]
+    path: Annotated[Path, "such as /usr/local/cuda-11.8"]
+    default: Annotated[bool, "/usr/local/cuda points to it"]
+    registered: Annotated[bool, "its libraries are in the linker cache"]
+    generation: Annotated[Text | None, "of its installer: `perl` or `cuda-installer`"]
+    gcc_max: Annotated[int | None, "the newest major version of GCC that nvcc accepts"]
+    sonames: Annotated[list[Text], "of its libraries"]
+    artifact: Annotated[Artifact | None, "the runfile"]
+    patches: Annotated[list[Patch], "in the order in which they are applied"]
+    installed_mib: Annotated[int | None, "the space that it needs"]
+    because: Annotated[list[Text], "what needs it"]
+    sources: Annotated[list[Text], "where the facts come from"]
+    found: NotRequired[Annotated[bool, "taken from the host by `verify --local`"]]
+
+
+class PlannedCudnn(TypedDict):
+    """cuDNN in one toolkit."""
+
+    id: NotRequired[Annotated[Text, "such as 11.8-8"]]
+    version: Annotated[Text, "such as 8.6.0.163"]
+    short: Annotated[Text, "such as 8.6.0"]
+    major: int
+    soname: Annotated[Text, "such as libcudnn.so.8"]
+    toolkit: Annotated[Text, "such as 11.8"]
+    toolkit_path: Path
+    default: Annotated[bool, "headers and unversioned links belong to it"]
+    artifact: CudnnArtifact | None
+    installed_mib: int | None
+    because: list[Text]
+    sources: list[Text]
+    found: NotRequired[Annotated[bool, "taken from the host by `verify --local`"]]
+
+
+class BuildVersions(TypedDict):
+    """What the framework was built with."""
+
+    cuda: Text | None
+    cudnn_major: int | None
+
+
+class ComputeCapability(TypedDict):
+    """GPU architectures that the framework has code for."""
+
+    min: Text
+    native: Annotated[list[Text], "machine code"]
+    ptx: Annotated[list[Text], "compiled when it starts"]
+
+
+class PlannedStack(TypedDict):
+    """A framework in a virtual environment, bound to its own CUDA."""
+
+    name: Annotated[Text, "such as tensorflow-2.13.1"]
+    distribution: Annotated[Text, "the Python package"]
+    version: Text
+    python: Annotated[Text | None, "such as 3.11"]
+    interpreter: Annotated[
+        Path | None,
+        "null until the host was probed, unless declared as a path, or where uv installs it"]
+    python_source: Annotated[Text | None, "`host`, `path` or `uv`"]
+    venv: Path
+    cuda: Annotated[Text, "such as 11.8"]
+    cuda_source: Literal["toolkit", "pip"]
+    toolkit_path: Path | None
+    cudnn: Text | None
+    sonames: Annotated[list[Text], "libraries that it loads, without libcuda.so.1"]
+    sonames_optional: list[Text]
+    requirements: Annotated[list[Text], "what the lock is made from"]
+    lock: Annotated[Text, "the lock's file name beside the inventory"]
+    lock_sha256: Annotated[Text | None, "the lock's digest; null: there is no lock"]
+    installer: Annotated[
+        Literal["uv", "pip"], "`pip` for interpreters that uv does not support"]
+    build: BuildVersions
+    compute_capability: ComputeCapability
+    driver_min: Annotated[Text, "the least driver that it needs"]
+    environment: Annotated[dict[str, str], "variables that its activation sets"]
+    activation: Annotated[Path, "what its `bin/activate` reads if it exists"]
+    installed_mib: int | None
+    sources: list[Text]
+
+
+class Clash(TypedDict):
+    """Two toolkits with libraries of the same soname; the loser is not registered."""
+
+    winner: Text
+    loser: Text
+    sonames: list[Text]
+
+
+class PlannedLinker(TypedDict):
+    """The linker's configuration."""
+
+    file: Annotated[Path, "in /etc/ld.so.conf.d"]
+    directories: Annotated[list[Path], "in the order of the search"]
+    clashes: list[Clash]
+
+
+class PlannedLink(TypedDict):
+    """The default toolkit's link."""
+
+    path: Path
+    target: Text
+
+
+_Owner = TypedDict("_Owner", {"for": Annotated[
+    Text | None, "the toolkit or stack that it belongs to; null: removed with the last of them"]})
+
+
+class EnvironmentFile(_Owner):
+    """A small file with its whole text."""
+
+    path: Path
+    text: str
+    mode: Annotated[Text, "such as 0644"]
+
+
+class ProblemEntry(TypedDict):
+    """Why a declaration is refused."""
+
+    code: Annotated[Text, "one of a fixed list, such as unknown-release"]
+    message: str
+    where: Annotated[str, "the place in the variables, such as gpu_stacks[0].tensorflow"]
+    remedy: str
+
+
+class Plan(TypedDict):
+    """What one host is to have."""
+
+    schema: Annotated[int, "1"]
+    host: str
+    arch: Annotated[Text, "x86_64"]
+    expect: Expectation
+    service_user: Annotated[Text | None, "the account that must be able to use the GPUs"]
+    os: Annotated[PlannedOs | None, "null: the host was not probed"]
+    driver: Annotated[PlannedDriver | None, "null: nothing is declared and nothing needs it"]
+    containers: Annotated[PlannedContainers | None, "null: not declared"]
+    driver_library: DriverLibrary | None
+    toolkits: list[PlannedToolkit]
+    cudnn: list[PlannedCudnn]
+    stacks: list[PlannedStack]
+    linker: PlannedLinker
+    default_link: PlannedLink | None
+    adopt: Annotated[bool, "adopt what was installed by hand (gpu_cuda_adopt)"]
+    prune: Annotated[bool, "remove what is no longer declared (gpu_prune)"]
+    environment: list[EnvironmentFile]
+    artifacts: list[NeededArtifact]
+    notes: Annotated[list[str], "what was assumed or could not be judged"]
+    problems: list[ProblemEntry]
+    pairs: NotRequired[Annotated[list[PlannedMeeting], "with `verify --pair`"]]
+
+
+class PlanChange(TypedDict):
+    """One thing that a host lacks, of a plan compared with a snapshot."""
+
+    what: Literal[
+        "driver", "toolkit", "cudnn", "driver_library", "containers", "stack", "environment",
+        "linker", "default_link"]
+    id: Annotated[str, "the receipt's id"]
+    action: Annotated[
+        Literal[
+            "install", "upgrade", "repair", "finish", "restart", "adopt", "remove", "refuse"],
+        "`upgrade`: another driver is planned; `finish`: a run was stopped; `restart`: the"
+        " installed driver does not run yet; `refuse`: something that gpufleet did not install is"
+        " there; `remove`: installed and no longer declared, and `prune` is set"]
+    because: str
+
+
+class Restart(TypedDict):
+    """What makes the installed driver the one that runs."""
+
+    action: Literal["none", "reload", "reboot", "wait", "stuck"]
+    because: str
+    remedy: str

@@ -1,0 +1,158 @@
+"""What gpufleet records on a host, under /var/lib/gpufleet: receipts, journal, restart marker.
+
+All are owned by root, of mode 0644, and written by rename. `receipts/KIND-ID.json` says what is
+installed, `journal/KIND-ID.json` exists while an installation or removal is under way, and
+`reboot-pending.json` while a change of the driver waits for a restart.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from .types import Path, Text, Time
+
+JournalState = Literal["installing", "removing"]
+
+
+class ManifestEntry(TypedDict):
+    """A file or link of an installation."""
+
+    path: Annotated[Text, "relative to the receipt's path, with no symbolic link on the way"]
+    type: Literal["file", "link"]
+    size: NotRequired[Annotated[int, "bytes; of files"]]
+    mtime: NotRequired[Annotated[int, "whole seconds since the epoch; of files"]]
+    mode: NotRequired[Annotated[Text, "such as 0755; of files"]]
+    sha256: NotRequired[
+        Annotated[Text | None, "of shared libraries and environment files; null for others"]]
+    target: NotRequired[Annotated[Text, "of links"]]
+
+
+class ReceiptSource(TypedDict, total=False):
+    """What an installation came from."""
+
+    file: Annotated[Text, "the artifact's or lock's name, or `plan`"]
+    sha256: Text | None
+    md5: Text | None
+    sha512: Text | None
+    adopted: Annotated[bool, "somebody else installed it, and gpufleet adopted it"]
+
+
+class AppliedPatch(TypedDict):
+    """A patch of a toolkit."""
+
+    file: Text
+    checksum: Annotated[Text, "ALGORITHM:HEX"]
+
+
+_TextFor = TypedDict("_TextFor", {
+    "for": Annotated[Text | None, "the toolkit or stack that the file belongs to"]})
+
+
+class RecordedText(_TextFor):
+    """An environment file."""
+
+    sha256: Text
+
+
+class FormerDriver(TypedDict):
+    """The driver that was installed before; `provision` can go back to it."""
+
+    version: Text | None
+    branch: Text | None
+    module: Text | None
+    source: Text | None
+    packages: dict[str, str] | None
+    requested: list[str] | None
+
+
+class ReceiptFields(TypedDict):
+    """What every receipt has, and what some kinds have."""
+
+    schema: Annotated[int, "1"]
+    kind: Annotated[
+        Text, "`toolkit`, `cudnn`, `stack`, `environment`, `driver` or `containers`"]
+    id: Annotated[
+        Text,
+        "toolkit: 11.8; cudnn: 11.8-8; stack: its name; environment: `files`; driver: `driver`;"
+        " containers: `engine`"]
+    path: Annotated[Path, "where it is installed; `/` for files in several places"]
+    version: Annotated[Text, "of what was adopted: the planned version"]
+    installed: Annotated[Time, "when the installation was finished"]
+    source: NotRequired[
+        Annotated[
+            ReceiptSource | str,
+            "driver: `distro`, `nvidia_repo` or `runfile`; others: the artifact"]]
+    patches: NotRequired[Annotated[list[AppliedPatch], "toolkit: in the order applied"]]
+    default: NotRequired[
+        Annotated[bool, "cudnn: headers and unversioned links belong to it"]]
+    packages: NotRequired[
+        Annotated[
+            dict[str, str],
+            "stack: the packages of the lock, by name; driver: its packages; with versions"]]
+    lock_sha256: NotRequired[Annotated[Text | None, "stack: the lock's digest"]]
+    python: NotRequired[Annotated[Text | None, "stack: the interpreter's version"]]
+    binding: NotRequired[Annotated[list[Text], "stack: the libraries that it is bound to"]]
+    activation: NotRequired[
+        Annotated[Text | None, "stack: the file that its `bin/activate` reads if it exists"]]
+    texts: NotRequired[Annotated[dict[str, RecordedText], "environment: the files, by path"]]
+    folders: NotRequired[
+        Annotated[list[Text], "environment: the directories created for its files"]]
+    engine: NotRequired[Annotated[Text, "containers: docker or podman"]]
+    origin: NotRequired[Annotated[Text | None, "containers: distro or docker_repo"]]
+    engine_packages: NotRequired[
+        Annotated[
+            list[Text] | None,
+            "containers: the engine's packages that gpufleet installed"]]
+    branch: NotRequired[Annotated[Text | None, "driver: such as 535"]]
+    module: NotRequired[Annotated[Text | None, "driver: `open` or `proprietary`"]]
+    requested: NotRequired[Annotated[list[Text], "driver: the packages that were requested"]]
+    brought: NotRequired[Annotated[list[Text], "driver: other packages installed with it"]]
+    repository: NotRequired[Annotated[Text | None, "driver: the repository's address"]]
+    previous: NotRequired[Annotated[FormerDriver | None, "driver: the one before"]]
+    checksum: NotRequired[Annotated[Text | None, "driver: the runfile's"]]
+
+
+class Receipt(ReceiptFields):
+    """One installation. Packages of a stack are compared with the records in the packages."""
+
+    manifest: list[ManifestEntry]
+
+
+class JournalEntry(TypedDict):
+    """An installation or removal under way, from before its first change until after its receipt.
+
+    That of the environment also has `texts` and `folders`, of the files about to be written.
+    """
+
+    schema: Annotated[int, "1"]
+    kind: Text
+    id: Text
+    path: Path
+    version: NotRequired[str | None]
+    state: JournalState
+    fresh: Annotated[bool, "nothing existed at the path before"]
+    started: Time
+    texts: NotRequired[dict[str, RecordedText]]
+    folders: NotRequired[list[Text]]
+
+
+class FailedReload(TypedDict):
+    """The last attempt to load the driver's modules."""
+
+    boot_id: Text | None
+    said: Annotated[str, "what the kernel or modprobe printed"]
+
+
+class RestartMarker(TypedDict, total=False):
+    """`reboot-pending.json`: what is installed is not what runs.
+
+    It exists from before a change of the driver until what runs is what is installed.
+    """
+
+    schema: Annotated[int, "1"]
+    boot_id: Annotated[
+        Text | None, "the boot in which it became necessary, or in which a reboot was last tried"]
+    because: Annotated[str, "why a restart is needed"]
+    since: Time
+    tried: Annotated[bool, "a reboot was tried"]
+    failed: Annotated[FailedReload | None, "the last time that the modules could not be loaded"]

@@ -1,0 +1,1 @@
+"""The data of a snapshot's sections, one file per group of sections."""

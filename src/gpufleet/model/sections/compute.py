@@ -1,0 +1,156 @@
+"""The section of a snapshot about what each toolkit computes by itself, without a framework."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from gpufleet.model.types import Path, Text
+
+from .stacks import RUN_STATE, State
+
+
+class ComputeDriver(TypedDict):
+    """The driver as CUDA shows it."""
+
+    cuinit: Annotated[int | None, "the status of `cuInit`, 0 for success"]
+    version: Annotated[Text | None, "the newest CUDA that it supports"]
+    error: str | None
+
+
+class ComputeDevice(TypedDict):
+    """A GPU as CUDA shows it."""
+
+    index: int
+    uuid: Text | None
+    address: Annotated[Text | None, "the PCI address"]
+    name: Text | None
+    compute_capability: Text | None
+    memory_mib: int | None
+    free_mib: int | None
+    sm_count: int | None
+    clock_mhz: int | None
+    memory_clock_mhz: int | None
+    memory_bus_bits: int | None
+    l2_kib: int | None
+    warp_size: int | None
+
+
+class Busy(TypedDict):
+    """Others hold so much of the GPU's memory that nothing was tried."""
+
+    free_mib: int
+    wanted_mib: int
+
+
+class GpuResult(TypedDict):
+    """What was computed on one GPU."""
+
+    gpu: Annotated[int, "its index"]
+    wrong: Annotated[
+        int | None, "wrong rows, numbers or blocks; null where nothing was checked"]
+    error: str | None
+    busy: Busy | None
+
+
+class CublasResult(GpuResult):
+    """A matrix product by cuBLAS."""
+
+    n: Annotated[int | None, "the matrices' size"]
+    first_s: float | None
+    steady_s: float | None
+    tflops: float | None
+
+
+class NvrtcRun(TypedDict):
+    """Machine code that NVRTC compiled for one GPU, or PTX where the toolkit does not know it."""
+
+    gpu: int
+    arch: Text | None
+    wrong: int | None
+    error: str | None
+
+
+class Nvrtc(TypedDict):
+    """A compilation that needs no GPU, and runs on each GPU."""
+
+    version: Text | None
+    arch: Annotated[Text | None, "such as sm_52"]
+    ptx: bool
+    error: str | None
+    ran: list[NvrtcRun]
+
+
+class CudnnResult(GpuResult):
+    """A convolution by cuDNN."""
+
+    soname: Text | None
+    version: Text | None
+
+
+class BandwidthResult(GpuResult):
+    """Memory bandwidth, bytes read and written."""
+
+    gib_s: float | None
+
+
+_Peers = TypedDict("_Peers", {"from": Annotated[int, "a GPU's index"],
+                              "to": Annotated[int, "another GPU's index"]})
+
+
+class PeerResult(_Peers):
+    """A copy from one GPU to another."""
+
+    access: Annotated[bool | None, "one can address the other's memory"]
+    gib_s: float | None
+    wrong: int | None
+    error: str | None
+
+
+class Sample(TypedDict):
+    """One moment under load; a value that a sensor does not report is null."""
+
+    at_s: Annotated[float, "after the start"]
+    tflops: float | None
+    temperature_c: int | None
+    clock_sm_mhz: int | None
+    power_w: float | None
+    throttle: list[Text] | None
+
+
+class SustainedResult(GpuResult):
+    """Minutes of load on one GPU."""
+
+    n: int | None
+    seconds: float | None
+    settled_s: Annotated[float | None, "time to cool down; null where the GPU stayed hot"]
+    samples: list[Sample]
+
+
+class ComputeRun(TypedDict):
+    """What the workload printed with one toolkit's libraries; each part has its own process.
+
+    Each list has an entry for each declared GPU, also for one that the driver does not show. Where
+    no GPU is declared none is touched, and only `nvrtc` is judged.
+    """
+
+    toolkit: Annotated[Path, "the toolkit's path"]
+    state: Annotated[State, RUN_STATE]
+    error: str | None
+    driver: ComputeDriver | None
+    devices: list[ComputeDevice]
+    cublas: list[CublasResult]
+    nvrtc: Nvrtc | None
+    cudnn: list[CudnnResult]
+    bandwidth: Annotated[
+        list[BandwidthResult] | None, "with `--deep`, of the newest toolkit; else null"]
+    peer: Annotated[list[PeerResult] | None, "as `bandwidth`"]
+    sustained: Annotated[list[SustainedResult] | None, "as `bandwidth`"]
+    mapped: Annotated[list[Text], "real paths of the CUDA libraries in the process"]
+    seconds: float | None
+
+
+class Compute(TypedDict):
+    """What each toolkit computes by itself."""
+
+    deep: Annotated[bool, "`--deep` was given"]
+    runs: Annotated[list[ComputeRun], "oldest toolkit first; empty in mode `facts`"]

@@ -1,0 +1,200 @@
+"""Sections of a snapshot about the GPUs and their driver."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from gpufleet.model.receipt import RestartMarker
+from gpufleet.model.types import Path, Text
+
+_Class = TypedDict("_Class", {"class": Annotated[Text, "the PCI class"]})
+
+
+class PciDevice(_Class):
+    """A GPU on the PCI bus (NVIDIA display and 3D classes)."""
+
+    address: Annotated[Text, "such as 0000:01:00.0"]
+    vendor: Text
+    device: Annotated[str, "the device id"]
+    driver: Annotated[Text | None, "the kernel driver that holds it"]
+
+
+class Mig(TypedDict):
+    """The MIG layout of one GPU."""
+
+    gpu: Annotated[int, "its index"]
+    mode: Annotated[Literal["on", "off"] | None, "null: the GPU has no MIG"]
+    instances: Annotated[list[Text], "the profiles of its instances, such as 3g.40gb"]
+
+
+class NodeAccess(TypedDict):
+    """A device node that CUDA opens."""
+
+    path: Path
+    mode: Annotated[Text | None, "such as 0666"]
+    uid: int | None
+    gid: int | None
+    major: Annotated[int | None, "the device's major number"]
+    tried: Annotated[bool, "opened as the service user; only root can try that"]
+    error: Annotated[str | None, "why the service user cannot open it"]
+
+
+class Gpus(TypedDict):
+    """The GPUs as the kernel shows them; in a container those that it was given."""
+
+    pci: list[PciDevice]
+    nvswitches: Annotated[list[Text], "the PCI addresses of NVSwitches"]
+    mig: Annotated[
+        list[Mig] | None, "null where no loaded driver could be asked, or no layout is declared"]
+    nodes: Annotated[list[Path], "device nodes, such as /dev/nvidia0"]
+    node_access: list[NodeAccess]
+
+
+class DkmsModule(TypedDict):
+    """A module as DKMS knows it."""
+
+    module: Text
+    version: Text
+    kernel: Text | None
+    state: Literal["added", "built", "installed"]
+
+
+class Nouveau(TypedDict):
+    """The nouveau kernel driver."""
+
+    loaded: bool
+    blacklisted: bool
+
+
+class Unit(TypedDict):
+    """A systemd unit; all values are null where there is none."""
+
+    unit: Text | None
+    enabled: bool | None
+    active: bool | None
+
+
+class FabricManager(Unit):
+    """The fabric manager's systemd unit."""
+
+    version: Text | None
+
+
+class Holder(TypedDict):
+    """A process that has device nodes open."""
+
+    pid: int
+    user: Text
+    command: str
+    nodes: list[Path]
+
+
+class Driver(TypedDict):
+    """The NVIDIA driver, loaded and on disk."""
+
+    loaded: Annotated[Text | None, "the loaded module's version"]
+    library: Annotated[Text | None, "libcuda's version, from its file name"]
+    cuda_version: Annotated[
+        Text | None, "the newest CUDA that the driver supports (`cuDriverGetVersion`)"]
+    cuinit: Annotated[int | None, "the status of `cuInit`, 0 for success"]
+    modules: Annotated[list[Text], "loaded modules named nvidia* or nouveau"]
+    on_disk: Annotated[Text | None, "the module's version for the running kernel"]
+    dkms: list[DkmsModule]
+    nouveau: Nouveau
+    persistence: Annotated[Unit, "the persistence daemon"]
+    fabric: Annotated[FabricManager, "the fabric manager"]
+    holders: Annotated[list[Holder] | None, "null for everybody but root"]
+    reboot_pending: Annotated[RestartMarker | None, "the marker of a pending restart"]
+
+
+class Remap(TypedDict):
+    """Remapped memory rows of a GPU."""
+
+    pending: bool | None
+    failure: bool | None
+    correctable: int | None
+    uncorrectable: int | None
+
+
+class PcieLink(TypedDict):
+    """The PCIe link of a GPU."""
+
+    generation: int | None
+    generation_max: int | None
+    width: int | None
+    width_max: int | None
+
+
+class GpuProcess(TypedDict):
+    """A process on a GPU."""
+
+    pid: int
+    name: str | None
+    memory_mib: int | None
+
+
+class SmiDevice(TypedDict):
+    """A GPU as nvidia-smi shows it; a value that the GPU did not report is null, never 0."""
+
+    index: int
+    address: Annotated[Text, "the PCI address"]
+    uuid: Annotated[Text | None, "such as GPU-..."]
+    name: Annotated[Text | None, "such as NVIDIA H100 80GB HBM3"]
+    memory_total_mib: int | None
+    memory_used_mib: int | None
+    memory_free_mib: int | None
+    compute_capability: Annotated[Text | None, "such as 9.0"]
+    persistence: Annotated[bool | None, "persistence mode"]
+    compute_mode: Annotated[Text | None, "such as default or exclusive_process"]
+    ecc: bool | None
+    ecc_pending: Annotated[bool | None, "the mode after the next reset"]
+    ecc_uncorrected_volatile: Annotated[int | None, "errors since the driver was loaded"]
+    ecc_uncorrected_aggregate: Annotated[int | None, "errors in the GPU's lifetime"]
+    retired_pending: Annotated[bool | None, "memory pages are retired with the next reset"]
+    remap: Remap | None
+    power_limit_w: float | None
+    power_default_w: float | None
+    power_max_w: float | None
+    power_w: Annotated[float | None, "the power that it draws"]
+    temperature_c: int | None
+    temperature_slowdown_c: Annotated[int | None, "where its clocks are lowered"]
+    throttle: Annotated[
+        list[Text] | None,
+        "why its clocks are lower than they could be: `idle`, `application-clocks`,"
+        " `sw-power-cap`, `hw-slowdown`, `hw-thermal`, `hw-power-brake`, `sync-boost`,"
+        " `sw-thermal`, `display-clocks`"]
+    clock_sm_mhz: int | None
+    clock_sm_max_mhz: int | None
+    pcie: PcieLink
+    utilization_percent: int | None
+    processes: list[GpuProcess]
+    raw_unknown: Annotated[
+        list[Text],
+        "fields (such as pcie.width) that the GPU reports as not available, or that this driver"
+        " does not print"]
+    unanswered: Annotated[
+        list[Text],
+        "those of them that it failed to answer, such as `temperature_c: [Unknown Error]`"]
+
+
+class Nvml(TypedDict):
+    """What NVML answers."""
+
+    status: Annotated[
+        int | None,
+        "of `nvmlInit_v2` and the calls after it; 18: driver and library differ; null: no library"]
+    version: Text | None
+    count: Annotated[int | None, "the number of GPUs"]
+
+
+class Smi(TypedDict):
+    """What nvidia-smi and NVML report."""
+
+    asked: Annotated[bool, "false in mode `facts`: nothing was run"]
+    program: Annotated[Path | None, "nvidia-smi's path"]
+    status: Annotated[int | None, "the exit status of `nvidia-smi -q -x`"]
+    error: str | None
+    driver_version: Text | None
+    cuda_version: Text | None
+    nvml: Nvml
+    devices: list[SmiDevice]

@@ -1,0 +1,203 @@
+"""Sections of a snapshot about the machine and its operating system."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from gpufleet.model.types import Path, Text
+
+
+class Interpreter(TypedDict):
+    """A Python interpreter."""
+
+    path: Path
+    version: Annotated[str, "such as 3.11.2"]
+
+
+class Os(TypedDict):
+    """The operating system."""
+
+    id: Annotated[Text | None, "the distribution, such as debian"]
+    version_id: Annotated[Text | None, "its version, such as 12"]
+    codename: Annotated[str | None, "its code name, such as bookworm"]
+    arch: Annotated[Text, "the machine's architecture, such as x86_64"]
+    glibc: Annotated[Text | None, "glibc's version, such as 2.36"]
+    hostname: Annotated[str, "the name that the host has for itself"]
+    pythons: Annotated[list[Interpreter], "the Python interpreters, the system's own first"]
+
+
+class KernelModule(TypedDict):
+    """One of NVIDIA's kernel modules."""
+
+    name: Annotated[Text, "without the distribution's suffix: nvidia, not nvidia-current"]
+    path: Path
+    version: Annotated[Text | None, "of compressed modules only `nvidia` has one"]
+    license: Annotated[Text | None, "as modinfo shows it; tells open modules from proprietary ones"]
+
+
+class InstalledKernel(TypedDict):
+    """A kernel that is installed."""
+
+    version: Text
+    image: Annotated[bool, "its image is in /boot"]
+    headers: Annotated[bool, "what a module is built with is installed"]
+    modules: Annotated[
+        list[KernelModule], "NVIDIA's modules for it, the one that would be loaded first"]
+    initramfs: Annotated[Path | None, "its initial RAM file system"]
+    initramfs_nouveau: Annotated[
+        bool | None,
+        "the initramfs has nouveau and nothing that blacklists it; read in mode `full`, and where"
+        " the initramfs is older than the blacklist"]
+
+
+class SecureBoot(TypedDict):
+    """Secure Boot; both values are null in a container."""
+
+    enabled: bool | None
+    enrolled: Annotated[bool | None, "the firmware accepts the key with which DKMS signs"]
+
+
+class Kernel(TypedDict):
+    """The kernel that runs and those that are installed."""
+
+    running: Annotated[Text, "as `uname -r` shows it"]
+    boot_id: Annotated[Text | None, "identifies this boot"]
+    uptime_s: int | None
+    container: Annotated[
+        Text | None,
+        "what `systemd-detect-virt --container` prints; in a container the running kernel is not"
+        " the host's own"]
+    next_boot: Annotated[Text | None, "the kernel of the next boot"]
+    next_boot_source: Annotated[Text | None, "the file or program that says so"]
+    installed: list[InstalledKernel]
+    secure_boot: SecureBoot
+
+
+class Disks(TypedDict):
+    """File systems at `/`, `/tmp`, the toolkits' and stacks' directories and the state directory.
+
+    Keys are the directories; one that does not exist is measured at its nearest existing parent.
+    """
+
+    free_mib: Annotated[dict[str, int], "free space"]
+    free_files: Annotated[
+        dict[str, int | None], "free inodes; null where the file system creates them as needed"]
+    filesystem: Annotated[dict[str, Text], "the device id of each file system"]
+    noexec: Annotated[list[Path], "directories that are mounted noexec"]
+    readonly: Annotated[list[Path], "directories that are mounted read-only"]
+
+
+class Package(TypedDict):
+    """A package of the driver."""
+
+    name: Text
+    version: Text
+    status: Annotated[Text, "`installed`, or dpkg's state such as `half-configured`"]
+    held: Annotated[bool, "the package manager does not upgrade it"]
+
+
+class BrokenPackage(TypedDict):
+    """A package that is not cleanly installed."""
+
+    name: Text
+    status: Text
+
+
+class Pin(TypedDict):
+    """An entry of apt's preferences."""
+
+    path: Path
+    packages: list[Text]
+    pin: str
+    priority: int | None
+
+
+class UnattendedUpgrades(TypedDict):
+    """The unattended-upgrades package."""
+
+    installed: bool
+    excluded: Annotated[bool, "it leaves the driver's packages alone"]
+
+
+class PackageSource(TypedDict):
+    """A package repository of NVIDIA's or Docker's."""
+
+    path: Path
+    uris: list[Text]
+    suites: list[Text]
+    signed_by: Annotated[Text | None, "the key file that apt checks signatures with"]
+    format: Annotated[Text, "`deb822`, `list` or `repo`"]
+
+
+class Packages(TypedDict):
+    """What the package manager knows of the driver."""
+
+    manager: Literal["dpkg", "rpm"] | None
+    driver: Annotated[list[Package], "the driver's packages"]
+    broken: Annotated[list[BrokenPackage], "all packages that are not cleanly installed"]
+    pins: Annotated[list[Pin], "apt's preferences that name the driver's packages"]
+    unattended: UnattendedUpgrades
+    sources: list[PackageSource]
+
+
+class Event(TypedDict):
+    """What the kernel log says; one per kind, code and GPU, of the last time."""
+
+    kind: Annotated[
+        Text,
+        "`xid`, `sxid`, `key-rejected`, `api-mismatch`, `init-failed`, `pcie-error`,"
+        " `machine-check`, `hung-task`, `io-error` or `out-of-memory`"]
+    code: Annotated[int | None, "the Xid's or SXid's number"]
+    address: Annotated[Text | None, "the PCI address"]
+    pid: int | None
+    process: Text | None
+    uptime_s: Annotated[float | None, "when it was last logged, after the boot"]
+    count: Annotated[int, "how often"]
+    text: Annotated[str, "the line"]
+
+
+class KernelLog(TypedDict):
+    """Faults in the kernel log; those of a driver that was loaded again since are left out."""
+
+    source: Annotated[
+        Text | None,
+        "`journal`, `dmesg`, `file:PATH`; null where nothing is read: in mode `facts`, and in a"
+        " container without a GPU"]
+    error: Annotated[str | None, "why it could not be read"]
+    since_boot: Annotated[bool, "it is limited to this boot"]
+    complete: Annotated[bool, "it reaches back to the boot"]
+    events: list[Event]
+
+
+class Login(TypedDict):
+    """Variables that steer CUDA; null where unset."""
+
+    LD_LIBRARY_PATH: str | None
+    LD_PRELOAD: str | None
+    CUDA_VISIBLE_DEVICES: str | None
+    CUDA_HOME: str | None
+    PYTHONPATH: str | None
+    PYTHONHOME: str | None
+
+
+class Variables(TypedDict):
+    """Variables that steer CUDA, as one place sets them."""
+
+    where: Annotated[Text, "a login, systemd, or the file that sets them"]
+    variables: dict[str, str | None]
+    job: NotRequired[Annotated[bool, "they hold for one service or cron job alone"]]
+
+
+class Environment(TypedDict):
+    """Environment variables that change which libraries a process loads."""
+
+    login: Annotated[Login, "of a fresh login shell"]
+    others: Annotated[
+        list[Variables],
+        "of the connecting user's login, of systemd, of /etc/ld.so.preload, and of each file of"
+        " PAM, systemd units and cron that sets any"]
+    mentions: NotRequired[
+        Annotated[dict[str, list[Text]], "by variable: the profiles that name it"]]
+    unread: NotRequired[Annotated[list[Text], "files that the probe's user may not read"]]
+    offers: Annotated[
+        dict[str, list[Text]], "by directory that they name: its CUDA and cuDNN libraries"]

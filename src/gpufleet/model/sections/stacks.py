@@ -1,0 +1,244 @@
+"""Sections of a snapshot about frameworks: stacks, and containers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from gpufleet.model.types import Path, Text
+
+from .cuda import ClosedPath
+
+State = Literal["ok", "failed", "hung"]
+RUN_STATE = "`ok`: ran to its end; `failed`: `error` says why; `hung`: gave no answer"
+
+
+class FrameworkBuild(TypedDict):
+    """What the framework says of its own build."""
+
+    cuda: str | int | float | None
+    cudnn: str | int | float | None
+    cuda_build: Annotated[bool, "it was built with CUDA"]
+    compute_capabilities: NotRequired[list[Text] | None]
+
+
+class FailedLibrary(TypedDict):
+    """A library that could not be loaded."""
+
+    library: Text
+    error: str | None
+
+
+class Loader(TypedDict):
+    """The CUDA libraries that the framework opened while it ran."""
+
+    ran: bool
+    opened: list[Text]
+    failed: list[FailedLibrary]
+
+
+class Product(TypedDict):
+    """A matrix product on one device."""
+
+    requested: Annotated[Text, "the device that was requested, such as /GPU:0"]
+    device: Annotated[str | None, "the device that computed it"]
+    n: Annotated[int | None, "the matrices' size"]
+    wrong: Annotated[int | None, "wrong rows; null where nothing was checked"]
+    first_s: Annotated[float | None, "time of the first product"]
+    steady_s: Annotated[float | None, "time of a later product"]
+    tflops: float | None
+    error: str | None
+
+
+class TowerSum(TypedDict):
+    """A sum of products over all devices."""
+
+    devices: list[Text]
+    wrong: int | None
+    error: str | None
+
+
+class Hello(TypedDict):
+    """The value of a constant, and the device that it was on."""
+
+    value: str | None
+    device: str | None
+
+
+class LocalDevice(TypedDict):
+    """A device as the framework lists it."""
+
+    name: Text
+    type: Text
+    memory_mib: int | None
+    description: str | None
+
+
+class SmallChecks(TypedDict):
+    """Small checks of the framework."""
+
+    hello: Hello | None
+    local_devices: list[LocalDevice] | None
+    gpu_device_name: str | None
+    placement: Annotated[
+        list[Text] | None, "where the log of device placement shows a product"]
+    built_with_cuda: bool | None
+    errors: Annotated[dict[str, str], "by check: why it failed"]
+
+
+class Framework(TypedDict):
+    """What the workload printed, run by `env -i VENV/bin/python`."""
+
+    state: Annotated[State, RUN_STATE]
+    error: str | None
+    version: Text | None
+    build: FrameworkBuild | None
+    loader: Loader | None
+    devices: list[Text]
+    matmul: list[Product]
+    tower_sum: TowerSum | None
+    mapped: Annotated[
+        list[Text],
+        "real paths in /proc/self/maps, after import and products, with CUDA's or cuDNN's names"]
+    strangers: Annotated[
+        list[Text],
+        "other code in the process that is neither the environment's, nor its Python's, nor the"
+        " system's"]
+    small: SmallChecks | None
+    capabilities: Annotated[
+        list[Text], "the compute capability of each GPU as the framework names it"]
+    said: Annotated[
+        list[Text], "log lines that tell why a GPU is left out or its code compiled again"]
+    seconds: NotRequired[Annotated[dict[str, float | None], "`import` and `total`"]]
+
+
+class StackStart(TypedDict):
+    """How the stack's interpreter starts."""
+
+    python: Annotated[Text | None, "its version"]
+    prefix: Text | None
+    strange: Annotated[list[Text], "directories that it searches before its own"]
+    error: str | None
+
+
+class StackBinding(TypedDict):
+    """Whether each library that the stack is bound to opens with all its symbols."""
+
+    error: str | None
+
+
+class InstalledStack(TypedDict):
+    """A stack on the host."""
+
+    name: Text
+    venv: Path
+    python: Annotated[Text | None, "the interpreter's version"]
+    packages: Annotated[dict[str, Text], "version by name"]
+    bound_to: Annotated[Path | None, "the directory of the libraries that it is bound to"]
+    start: StackStart | None
+    hooks: Annotated[
+        list[Text], "files that run at every start and that belong to no package"]
+    binding: Annotated[StackBinding | None, "null in mode `facts`"]
+    receipt: Annotated[bool, "gpufleet has a receipt for it"]
+    framework: Annotated[Framework | None, "null in mode `facts`"]
+    realpath: Path
+    closed: list[ClosedPath]
+
+
+class Stacks(TypedDict):
+    """The stacks on the host."""
+
+    stacks: list[InstalledStack]
+    occupied: Annotated[list[Path], "everything at a stack's path"]
+
+
+class Engine(TypedDict):
+    """The declared container engine, as it describes itself."""
+
+    name: Text
+    path: Path
+    version: Text | None
+    runtimes: list[Text]
+    live_restore: bool | None
+    cgroup_driver: Text | None
+    storage: Text | None
+    error: str | None
+
+
+class Daemon(TypedDict):
+    """/etc/docker/daemon.json."""
+
+    path: Path
+    exists: bool
+    error: str | None
+    runtimes: Annotated[dict[str, Text | None], "program by name"]
+    live_restore: bool | None
+    cdi: bool | None
+    data_root: Text | None
+
+
+class ContainerToolkit(TypedDict):
+    """The NVIDIA container toolkit."""
+
+    version: Text | None
+    held: bool
+
+
+class CdiSpecification(TypedDict):
+    """One of NVIDIA's CDI specifications."""
+
+    path: Path
+    driver_version: Text | None
+    devices: list[Text]
+    error: str | None
+
+
+class DevChar(TypedDict):
+    """Links in /dev/char for NVIDIA's device nodes."""
+
+    missing: Annotated[list[Text], "such as /dev/char/195:0"]
+
+
+class ContainerNode(TypedDict):
+    """A device node in a container."""
+
+    node: Text
+    error: Annotated[str | None, "why it cannot be opened"]
+
+
+class Reload(TypedDict):
+    """The same after `systemctl daemon-reload`."""
+
+    error: str | None
+    gpus: list[ContainerNode]
+
+
+class Image(TypedDict):
+    """The declared image."""
+
+    name: Text
+    present: bool
+    framework: Framework | None
+
+
+class ContainerRun(TypedDict):
+    """What a container of the probe's own observed."""
+
+    state: Annotated[State, RUN_STATE]
+    error: str | None
+    gpus: list[ContainerNode]
+    reload: Annotated[Reload | None, "null where it was not tried"]
+    stack: Annotated[Text | None, "the stack that was run in it"]
+    framework: Framework | None
+    image: Image | None
+
+
+class Containers(TypedDict):
+    """The container engine and NVIDIA's container toolkit."""
+
+    engine: Annotated[Engine | None, "null where it is not installed or none is declared"]
+    daemon: Daemon
+    toolkit: ContainerToolkit | None
+    cdi: list[CdiSpecification]
+    dev_char: DevChar
+    wrapper: Annotated[Path | None, "where `nvidia-docker` is"]
+    run: Annotated[ContainerRun | None, "null in mode `facts`"]

@@ -1,0 +1,98 @@
+"""The snapshot: what the probe reads on one host, in sections.
+
+Each section has a state and a deadline of its own. `data` is null unless the state is `ok`; a value
+that could not be read is null, never a guess. A section that is not of its type is judged by no
+check: `host.probe` names the place, and checks that read it are INCONCLUSIVE (`validator.whole`).
+Keys that are not described here pass.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, Literal, NotRequired, TypedDict, TypeVar
+
+from .pairs import Meeting
+from .sections.compute import Compute
+from .sections.cuda import Cudnn, Linker, Receipts, Toolkits
+from .sections.gpu import Driver, Gpus, Smi
+from .sections.host import Disks, Environment, Kernel, KernelLog, Os, Packages
+from .sections.stacks import Containers, Stacks
+from .types import Text, Time
+
+Data = TypeVar("Data")
+
+
+class Section(TypedDict, Generic[Data]):
+    """One section of a snapshot."""
+
+    state: Annotated[
+        Text,
+        "`ok`; `hung`: abandoned at its deadline; `error`; `denied`: it needs more rights;"
+        " `damaged`: it is not of its type"]
+    seconds: Annotated[float | None, "how long it took"]
+    error: Annotated[Text | None, "why there is no data"]
+    data: NotRequired[Data | None]
+
+
+class Sections(TypedDict, total=False):
+    """The sections by name."""
+
+    os: Section[Os]
+    kernel: Section[Kernel]
+    disks: Section[Disks]
+    gpus: Section[Gpus]
+    driver: Section[Driver]
+    packages: Section[Packages]
+    receipts: Section[Receipts]
+    toolkits: Section[Toolkits]
+    cudnn: Section[Cudnn]
+    linker: Section[Linker]
+    environment: Section[Environment]
+    stacks: Section[Stacks]
+    containers: Section[Containers]
+    smi: Section[Smi]
+    kernel_log: Section[KernelLog]
+    compute: Section[Compute]
+
+
+class SectionData(TypedDict, total=False):
+    """The data of the sections that were read, by name."""
+
+    os: Os
+    kernel: Kernel
+    disks: Disks
+    gpus: Gpus
+    driver: Driver
+    packages: Packages
+    receipts: Receipts
+    toolkits: Toolkits
+    cudnn: Cudnn
+    linker: Linker
+    environment: Environment
+    stacks: Stacks
+    containers: Containers
+    smi: Smi
+    kernel_log: KernelLog
+    compute: Compute
+
+
+class Unseen(TypedDict):
+    """Something that the probe's account may not read, while the rest of the section was read."""
+
+    section: Text
+    what: Annotated[str, "a path, mostly"]
+    because: str
+
+
+class Snapshot(TypedDict):
+    """What the probe read on one host."""
+
+    schema: Annotated[int, "1"]
+    host: Text
+    mode: NotRequired[Annotated[Literal["full", "facts"], "`facts` runs no workload"]]
+    euid: NotRequired[Annotated[int, "the user id that the probe ran as"]]
+    started: NotRequired[Time]
+    finished: NotRequired[Time]
+    unseen: NotRequired[list[Unseen]]
+    sections: Sections
+    pairs: NotRequired[
+        Annotated[list[Meeting], "of a host that took part in `verify --pair`"]]

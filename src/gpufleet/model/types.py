@@ -1,0 +1,27 @@
+"""What the documents' types are written with: `Text`, and what may not be empty.
+
+A document is a `TypedDict`. Each key's type may carry its meaning as `Annotated[TYPE, "meaning"]`:
+the validator, the JSON Schema and docs/reference/documents.md all come from these types. Imports
+the standard library only, as everything in this room.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+
+class NonEmpty:
+    """Marks a text, list or mapping that may not be empty."""
+
+    def __repr__(self) -> str:
+        return "NON_EMPTY"
+
+
+NON_EMPTY = NonEmpty()
+
+# `str` may be empty.
+Text = Annotated[str, NON_EMPTY]
+# A time in UTC, such as 2026-11-20T12:00:00Z.
+Time = Annotated[str, NON_EMPTY]
+# A file system path on the host.
+Path = Annotated[str, NON_EMPTY]
