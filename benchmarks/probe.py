@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpufleet.inventory import HostSelector, connection_of, inventory_hosts
-from gpufleet.transport.fanout import Target, look
+from gpufleet.transport.fanout import Target, probe_targets
 
 from .common import BIN, INVENTORY, command, lab, timed
 
@@ -28,7 +28,7 @@ def probe(mode: str) -> Callable[[], None]:
     def work() -> None:
         host = variables()
         config = {"host": "lab1", "mode": mode, "deadline_s": 60, "expect_gpus": 0}
-        outcome = look([Target(connection_of("lab1", host), config)])["lab1"]
+        outcome = probe_targets([Target(connection_of("lab1", host), config)])["lab1"]
         if not outcome.snapshot:
             sys.exit(outcome.cause)
     return work

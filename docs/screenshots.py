@@ -52,7 +52,7 @@ def write(directory: Path, hosts: int) -> Path:
     """The page of so many hosts; prints its size, and what it took."""
     made = fleet(hosts, broken=0.02 if hosts > 1 else 0)
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    text = report.html(made.session, made.changes, made.past)
+    text = report.render_page(made.session, made.changes, made.past)
     seconds = time.monotonic() - begin
     mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(f"{hosts} hosts: {len(text.encode()) / 1e6:.2f} MB, {seconds:.1f} s, {mib:.0f} MiB more")

@@ -34,7 +34,7 @@ def test_every_host_of_the_example_inventory_can_be_planned() -> None:
     hosts = inventory_hosts(HostSelector([str(ROOT / "inventory" / "example")]))
     assert len(hosts) == 33
     for host in hosts:
-        plan = resolver.resolve(host.wishes, None, host.name)
+        plan = resolver.resolve(host.variables, None, host.name)
         assert plan["problems"] == [], host.name
     relic = next(host for host in hosts if host.name.startswith("relic"))
     assert "ProxyJump=deploy@bastion.ber.example.org" in " ".join(relic.connection.ssh_arguments)

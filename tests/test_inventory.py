@@ -46,9 +46,9 @@ def inventory(tmp_path: Path) -> Path:
 def test_wishes_are_templated_and_plain(inventory: Path) -> None:
     hosts = {host.name: host for host in inventory_hosts(HostSelector([str(inventory)]))}
     assert list(hosts) == ["gpu01", "gpu02"]
-    assert hosts["gpu01"].wishes == {"gpu_stacks": [{"tensorflow": "2.13.1"}],
+    assert hosts["gpu01"].variables == {"gpu_stacks": [{"tensorflow": "2.13.1"}],
                                      "gpu_expect": {"count": 0}}
-    assert type(hosts["gpu01"].wishes["gpu_stacks"][0]["tensorflow"]) is str
+    assert type(hosts["gpu01"].variables["gpu_stacks"][0]["tensorflow"]) is str
 
 
 def test_a_host_is_reached_as_ansible_would(inventory: Path) -> None:
@@ -68,7 +68,7 @@ def test_secrets_are_no_wishes(inventory: Path) -> None:
 def test_limit_and_extra_vars(inventory: Path) -> None:
     hosts = inventory_hosts(HostSelector([str(inventory)], "gpu02", ["release=2.17.1"]))
     assert [host.name for host in hosts] == ["gpu02"]
-    assert hosts[0].wishes["gpu_stacks"] == [{"tensorflow": "2.17.1"}]
+    assert hosts[0].variables["gpu_stacks"] == [{"tensorflow": "2.17.1"}]
 
 
 def test_without_the_group_every_host_counts() -> None:

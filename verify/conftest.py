@@ -18,10 +18,9 @@ import pytest
 
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import GROUP, HostSelector, InventoryHost, inventory_hosts
-from gpufleet.transport.connection import Connection
-from gpufleet.verification.pairs import Asked
-from gpufleet.verification.session import ProbeOptions, Session, offline, verify
+from gpufleet.inventory import GROUP, Connection, HostSelector, InventoryHost, inventory_hosts
+from gpufleet.verification.pairs import PairOptions
+from gpufleet.verification.session import ProbeOptions, Session, judge_saved, verify
 
 SESSION = pytest.StashKey[Session]()
 
@@ -76,7 +75,7 @@ def _saved(config: pytest.Config) -> Session | None:
         config.stash[SESSION] = prepared.session
     elif SESSION not in config.stash and config.option.gpu_snapshot:
         question = _question(config)
-        config.stash[SESSION] = offline(
+        config.stash[SESSION] = judge_saved(
             config.option.gpu_snapshot, config.option.gpu_plan, question)
     return config.stash.get(SESSION, None)
 
@@ -126,7 +125,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         try:
             config.stash[SESSION] = verify(_named(config, hosts), ProbeOptions(
                 fanout=config.option.gpu_fanout, deadline_s=config.option.gpu_deadline,
-                deep=config.option.gpu_deep), asked=Asked(
+                deep=config.option.gpu_deep), pair_options=PairOptions(
                     tuple(config.option.gpu_pair), config.option.gpu_pairs,
                     config.option.gpu_pair_stack))
         except ConfigurationError as error:

@@ -12,6 +12,6 @@ def test_check(entry: dict[str, str]) -> None:
     """A check holds; a declaration may excuse it; whatever else is no success."""
     verdict = Verdict(entry["verdict"])
     if verdict is Verdict.NOT_DECLARED:
-        pytest.skip(junit.told(entry))
+        pytest.skip(junit.message(entry))
     if verdict is not Verdict.PASS:
-        pytest.fail(junit.told(entry), pytrace=False)
+        pytest.fail(junit.message(entry), pytrace=False)

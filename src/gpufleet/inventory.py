@@ -32,13 +32,41 @@ from ansible.vars.manager import VariableManager
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import ROOT
-from gpufleet.transport.connection import Become, Connection
 
 GROUP = "gpu_hosts"
 INVENTORY_SUFFIXES = {".yml", ".yaml", ".json", ".ini", ".toml"}
 # Set by roles while they run; no wishes.
 NOT_WISHES = {"gpu_plan", "gpu_changes"}
 SETTINGS = ("ansible_", "gpu_")
+
+
+@dataclass(frozen=True)
+class Become:
+    """Become another user by sudo. `wanted` None: if it goes without a password, else not."""
+
+    wanted: bool | None = None
+    user: str = "root"
+    # Kept out of every repr: logs and tracebacks show those.
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One host as Ansible's settings describe it."""
+
+    name: str
+    kind: str = "ssh"
+    address: str = ""
+    user: str | None = None
+    port: int | None = None
+    key: str | None = None
+    ssh_arguments: tuple[str, ...] = ()
+    connect_timeout_s: int = 10
+    ssh_executable: str = "ssh"
+    python: str = "python3"
+    become: Become = Become()
+    # What carries the command on from where it arrives: srun and its options.
+    launcher: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +78,7 @@ class InventoryHost:
     """
 
     name: str
-    wishes: dict[str, Any]
+    variables: dict[str, Any]
     connection: Connection
     locks: dict[str, str] = field(default_factory=dict)
     locks_dir: Path = ROOT / "stacks"

@@ -10,8 +10,7 @@ import pytest
 
 from gpufleet.checks import compute as checks
 from gpufleet.checks import holders, judge
-from gpufleet.inventory import InventoryHost
-from gpufleet.transport.connection import Connection
+from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.verification.session import ProbeOptions, probe_config
 from tests.checks import test_checks
 from tests.support.healthy_host import Break, Document, Row, data, document, registering, verdicts

@@ -139,8 +139,8 @@ def test_a_report_that_was_not_recorded_is_taken_in_later(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     night = session(3, host("gpu01", a="FAIL: broken"), host("gpu02"))
-    directory = report.new_directory(tmp_path / "reports")
-    report.write(directory, night)
+    directory = report.create_directory(tmp_path / "reports")
+    report.write_report(directory, night)
     base = tmp_path / "history.sqlite"
     found = asked(capsys, base, "--record", str(directory), "--kind", "verify")
     assert (found["nights"], {name: it["verdicts"] for name, it in found["hosts"].items()}) == (

@@ -12,8 +12,7 @@ import pytest
 
 from gpufleet.checks import judge
 from gpufleet.cli import provision
-from gpufleet.inventory import HostSelector, InventoryHost, locks_in
-from gpufleet.transport.connection import Connection
+from gpufleet.inventory import Connection, HostSelector, InventoryHost, locks_in
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of
 from tests.support.host_documents import converged as as_planned
 from tests.support.host_documents import receipt, section, wish

@@ -14,7 +14,7 @@ from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.report.bundle import bundles
 from gpufleet.resolver import environment
-from gpufleet.verification.session import HostRun, offline
+from gpufleet.verification.session import HostRun, judge_saved
 from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import Document, data, document
 
@@ -196,7 +196,7 @@ def test_of_a_host_that_was_not_reached_no_login_comes_out(plan: Document) -> No
 def test_what_is_no_bundle_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "gpu01.json").write_text(text)
     with pytest.raises(ConfigurationError):
-        offline([str(tmp_path / "gpu01.json")])
+        judge_saved([str(tmp_path / "gpu01.json")])
 
 
 def test_a_name_that_is_a_word_of_the_documents_is_told(

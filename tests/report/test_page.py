@@ -67,7 +67,7 @@ def show(
              scripts: bool = True) -> webdriver.Chrome:
         found = fleets[what] if isinstance(what, str) else Fleet(what, None, None)
         page = tmp_path / "report.html"
-        page.write_text(directory.html(found.session, found.changes, found.past),
+        page.write_text(directory.render_page(found.session, found.changes, found.past),
                         encoding="utf-8", errors="backslashreplace")
         for command, settings in (
             ("Emulation.setEmulatedMedia",
@@ -147,7 +147,7 @@ def test_it_asks_for_nothing_and_complains_of_nothing(show: Open, what: str) -> 
 
 def test_a_thousand_hosts_are_small_and_quick(show: Open, fleets: dict[str, Fleet]) -> None:
     found = fleets["thousand"]
-    text = directory.html(found.session, found.changes, found.past)
+    text = directory.render_page(found.session, found.changes, found.past)
     assert len(text.encode()) < MOST_BYTES
     times = []
     for _ in range(3):
@@ -161,9 +161,10 @@ def test_a_thousand_hosts_are_small_and_quick(show: Open, fleets: dict[str, Flee
 
 
 def test_the_worst_night_and_the_longest_past_fit_too() -> None:
-    assert len(directory.html(all_broken(1000)).encode()) < MOST_BYTES
+    assert len(directory.render_page(all_broken(1000)).encode()) < MOST_BYTES
     found = fleet(1000, nights=90, broken=0.3)
-    assert len(directory.html(found.session, found.changes, found.past).encode()) < MOST_BYTES
+    text = directory.render_page(found.session, found.changes, found.past)
+    assert len(text.encode()) < MOST_BYTES
 
 
 def test_what_is_shown_of_each_host_is_what_was_judged(
@@ -177,11 +178,11 @@ def test_what_is_shown_of_each_host_is_what_was_judged(
         "return [...document.querySelectorAll('.check')].map((check) => [check.id,"
         " check.querySelector('.mark').title, check.querySelector('.mark').innerText,"
         " check.querySelector('.cause')?.textContent])")
-    hosts = fleets["eight"].session.for_people().hosts
+    hosts = fleets["eight"].session.for_display().hosts
     assert {place: (verdict, mark.split()[-1], cause) for place, verdict, mark, cause in found} == {
         f"h{number}-{check['id']}": (
             check["verdict"], SYMBOLS[Verdict(check["verdict"])],
-            check["cause"] if check["verdict"] not in summary.RIGHT else None)
+            check["cause"] if check["verdict"] not in summary.HEALTHY else None)
         for number, host in enumerate(hosts, 1) for check in host.result["checks"]}
     page = browser.find_element(By.TAG_NAME, "body").get_property("textContent")
     for host in hosts:
@@ -307,7 +308,7 @@ def test_a_phone_has_it_all_in_its_width(show: Open, fleets: dict[str, Fleet]) -
 def test_without_scripts_what_is_wrong_is_there(show: Open, fleets: dict[str, Fleet]) -> None:
     browser = show("thousand", scripts=False)
     text = browser.find_element(By.TAG_NAME, "main").text
-    for each in summary.wrong(fleets["thousand"].session.for_people())[:10]:
+    for each in summary.issues(fleets["thousand"].session.for_display())[:10]:
         assert each.cause in text and each.remedy in text
     assert "report.json beside this page" in text and "Find" not in text
 

@@ -36,7 +36,8 @@ def test_each_text_is_said_once_and_means_what_was_judged(eight: Fleet) -> None:
         told = {document["checks"][check][0]: [text(document, number, shown) for number in said]
                 for check, *said in shown["wrong"]}
         assert told == {check["id"]: [check[part] for part in ("cause", "remedy", "evidence")]
-                        for check in host.result["checks"] if check["verdict"] not in summary.RIGHT}
+                        for check in host.result["checks"]
+                        if check["verdict"] not in summary.HEALTHY}
         excused = {document["checks"][check][0]: document["texts"][declaration]
                    for check, declaration in document["excuses"][shown["excused"]]}
         assert excused == {check["id"]: check["cause"] for check in host.result["checks"]
@@ -80,7 +81,7 @@ def test_of_too_many_rows_those_of_the_worst_hosts_stay(
 
 def test_a_value_is_kept_finer_than_a_screen_and_a_gap_stays_one(eight: Fleet) -> None:
     document = page.document(eight.session, eight.past)
-    told = fleet_versions.told(eight.session)
+    told = fleet_versions.read_versions(eight.session)
     for host, shown in zip(eight.session.hosts, document["hosts"], strict=True):
         cards = told[host.name].numbers
         measures = eight.past["hosts"][host.name]["measures"]
@@ -116,8 +117,8 @@ def test_a_processor_and_a_card_without_a_uuid_have_a_name(
 
 
 def test_who_is_odd(eight: Fleet) -> None:
-    told = fleet_versions.told(eight.session)
-    found = {each.what: each for each in fleet_versions.versions(told)}
+    told = fleet_versions.read_versions(eight.session)
+    found = {each.what: each for each in fleet_versions.compare_versions(told)}
     driver = found["Driver"]
     assert driver.odd and [version for version, _ in driver.found] == ["535.261.03", "535.183.01"]
     assert not found["CUDA 11.8"].odd
@@ -128,7 +129,7 @@ def test_who_is_odd(eight: Fleet) -> None:
 def test_a_planned_stack_that_is_absent_is_odd(plan: Document, snapshot: Document) -> None:
     data(snapshot, "stacks")["stacks"] = []
     run = HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))
-    found = fleet_versions.told(Session([run]))["gpu01"].versions
+    found = fleet_versions.read_versions(Session([run]))["gpu01"].versions
     assert found["tensorflow-2.13.1"] == fleet_versions.NONE
     assert found["CUDA 11.8"] == "11.8.20220929"
 
@@ -142,11 +143,11 @@ def test_damaged_sections_hide_a_version_and_break_nothing(
         broken = {**snapshot, "sections": {
             **snapshot["sections"], section: {"state": "ok", "data": damage}}}
         session = Session([HostRun("gpu01", broken, plan, judge.judge(plan, broken))])
-        assert fleet_versions.versions(fleet_versions.told(session))
+        assert fleet_versions.compare_versions(fleet_versions.read_versions(session))
         assert page.document(session)["hosts"]
     for broken in ({}, {"sections": None}, {"sections": {"os": None}}):
         one = Session([HostRun("gpu01", broken, plan, {})])
-        assert fleet_versions.in_short(fleet_versions.told(one)["gpu01"].versions) == ""
+        assert fleet_versions.describe(fleet_versions.read_versions(one)["gpu01"].versions) == ""
 
 
 def change(host: str, check: str | None, what: str, **more: Any) -> Document:
@@ -156,7 +157,7 @@ def change(host: str, check: str | None, what: str, **more: Any) -> Document:
 
 
 def test_what_changed_is_said_once_for_all_its_checks_and_hosts() -> None:
-    told = change_summary.told({"changes": [
+    told = change_summary.summarize({"changes": [
         change("gpu01", None, "Running kernel: 2, and was 1.", kind="kernel", weight="note"),
         change("gpu01", "gpu.smi", "gpu.smi hangs: no answer."),
         change("gpu01", "gpu.pcie", "gpu.pcie hangs: no answer."),
@@ -174,6 +175,6 @@ def test_what_changed_is_said_once_for_all_its_checks_and_hosts() -> None:
 
 def test_hosts_whose_names_begin_alike_are_told_apart() -> None:
     said = "gpu1 and gpu10, gpu1.example.org, my-gpu1: gpu1."
-    bare = summary.nameless(said, "gpu1")
-    assert summary.named(bare, ["X"]) == "X and gpu10, gpu1.example.org, my-gpu1: X."
-    assert summary.named(bare, ["a", "b"], "HOST").startswith("HOST and gpu10")
+    bare = summary.mask_name(said, "gpu1")
+    assert summary.insert_names(bare, ["X"]) == "X and gpu10, gpu1.example.org, my-gpu1: X."
+    assert summary.insert_names(bare, ["a", "b"], "HOST").startswith("HOST and gpu10")

@@ -33,19 +33,19 @@ def session(plan: Document, snapshot: Document) -> Session:
 
 
 def test_the_page_loads_nothing_from_anywhere(session: Session) -> None:
-    page = report.html(session)
+    page = report.render_page(session)
     assert not re.search(r"https?://|//\w|@import|url\(|<link|<img|<iframe|src=", page)
 
 
 def test_texts_from_hosts_are_escaped(session: Session) -> None:
-    page = report.html(session)
+    page = report.render_page(session)
     assert EVIL not in page
     assert "&lt;script&gt;alert(" in page
     assert page.count("<script>") == 1
 
 
 def test_the_page_has_every_host_and_check_with_cause_and_remedy(session: Session) -> None:
-    page = report.html(session)
+    page = report.render_page(session)
     assert of_page(page) == {(host.name, check["id"]): check["verdict"]
                              for host in session.hosts for check in host.result["checks"]}
     assert "No route to host" in page and "look at the cable" in page
@@ -61,7 +61,7 @@ def test_the_plain_words_on_driver_and_containers(
     plan: Document, snapshot: Document, make: Callable[[Document, Document], None], driver: str
 ) -> None:
     make(plan, snapshot)
-    proven = summary.proven(
+    proven = summary.verified_statements(
         Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))]))
     assert f"Driver branch 535 is whole and held, its proprietary modules {driver} (gpu01)" \
         in proven
@@ -70,26 +70,27 @@ def test_the_plain_words_on_driver_and_containers(
 
 def test_the_plain_words(session: Session) -> None:
     assert summary.headline(session) == "1 of 3 hosts healthy; 1 not healthy, 1 not reached."
-    proven = summary.proven(session)
+    proven = summary.verified_statements(session)
     assert "tensorflow-2.13.1 multiplies matrices exactly on the CPU, not on a GPU (gpu01, gpu02)" \
         in proven
-    gaps = summary.unproven(session)
+    gaps = summary.skipped_checks(session)
     assert {check: gap.declaration for gap in gaps for check in gap.check_ids} == EXCUSED
     assert {gap.hosts for gap in gaps} == {("gpu01", "gpu02")}
-    assert [(each.hosts, list(each.checks)) for each in summary.wrong(session)] == [
+    assert [(each.hosts, list(each.checks)) for each in summary.issues(session)] == [
         (("gpu02",), ["environment.login"]), (("gpu03",), ["host.reachable"])]
 
 
 def test_where_ansible_ran_stands_in_the_page_with_its_reasons(session: Session) -> None:
-    assert "Where Ansible ran" not in report.html(session)
+    assert "Where Ansible ran" not in report.render_page(session)
     session.provisioned = {}
-    assert "Nowhere: no host differed" in report.html(session)
+    assert "Nowhere: no host differed" in report.render_page(session)
     session.provisioned = {
         "gpu03": ["not judged: gpu03 is silent"],
         "gpu01": [f"install file {number}" for number in range(7)],
         "gpu02": [f"install file {number}" for number in range(7)]}
-    assert [row[1] for row in summary.provisioned(session)] == [("gpu01", "gpu02"), ("gpu03",)]
-    page = report.html(session)
+    assert [row[1] for row in summary.provision_reasons(session)] == [
+        ("gpu01", "gpu02"), ("gpu03",)]
+    page = report.render_page(session)
     part = page[page.index('<h2 id="provisioned">'):]
     assert part.index("2 hosts") < part.index("install file 4") < part.index("and 2 more")
     assert "not judged: gpu03 is silent" in part
@@ -100,14 +101,14 @@ def test_nothing_is_called_proven_that_failed(plan: Document, snapshot: Document
     data(snapshot, "receipts")["receipts"] = []
     data(snapshot, "containers")["engine"] = None
     broken = Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))])
-    assert summary.proven(broken) == []
+    assert summary.verified_statements(broken) == []
 
 
 def test_documents_are_written_whole_and_can_be_judged_again(
     session: Session, tmp_path: Path
 ) -> None:
-    directory = report.new_directory(tmp_path / "reports")
-    page = report.write(directory, session)
+    directory = report.create_directory(tmp_path / "reports")
+    page = report.write_report(directory, session)
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads((directory / "report.json").read_text()) == session.document
     assert sorted(p.name for p in (directory / "snapshots").iterdir()) == [
@@ -118,10 +119,10 @@ def test_documents_are_written_whole_and_can_be_judged_again(
 
 
 def test_latest_leads_to_the_newest_and_names_do_not_collide(tmp_path: Path) -> None:
-    first, second = report.new_directory(tmp_path), report.new_directory(tmp_path)
+    first, second = report.create_directory(tmp_path), report.create_directory(tmp_path)
     assert first != second
     for directory in (first, second):
-        assert report.point_latest(directory).resolve() == directory.resolve()
+        assert report.update_latest(directory).resolve() == directory.resolve()
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         [first.name, second.name, "latest"])
 
@@ -135,8 +136,8 @@ def test_a_hosts_name_cannot_leave_the_directory(name: str) -> None:
 def test_remedies_name_the_inventory_for_people_and_not_in_documents(session: Session) -> None:
     session.hosts[1].result["checks"][0]["remedy"] = (
         "./gpufleet provision --limit gpu02; then ./gpufleet verify (see ./gpufleet report)")
-    session.where = "-i inventory/ours"
-    told = session.for_people().hosts[1].result["checks"][0]["remedy"]
+    session.inventory_args = "-i inventory/ours"
+    told = session.for_display().hosts[1].result["checks"][0]["remedy"]
     assert told == ("./gpufleet provision -i inventory/ours --limit gpu02; then ./gpufleet verify"
                     " -i inventory/ours (see ./gpufleet report)")
     assert "-i inventory/ours" not in json.dumps(session.document)

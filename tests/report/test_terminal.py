@@ -44,7 +44,7 @@ def test_of_many_hosts_the_healthy_are_one_line_and_the_others_told_in_full(
     (["@all", "!odd["], "@all, !odd["),
 ])
 def test_names_are_folded_as_clustershell_writes_them(names: list[str], expected: str) -> None:
-    assert terminal.folded(names) == expected
+    assert terminal.fold_names(names) == expected
 
 
 def test_progress_of_many_is_a_count_and_whoever_is_not_seen() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector, InventoryHost
+from gpufleet.inventory import Connection, HostSelector, InventoryHost
 from gpufleet.rollout import schedulers
 from gpufleet.rollout.schedulers import (
     KUBERNETES,
@@ -22,7 +22,6 @@ from gpufleet.rollout.schedulers import (
     hook,
     slurm_places,
 )
-from gpufleet.transport.connection import Connection
 from tests.support.fleet_stand_ins import LINE, Slurm
 
 

@@ -90,7 +90,7 @@ def fleet(count: int, seed: int = 1, nights: int = 30, broken: float = 0.02) -> 
     """So many hosts, a share of them broken in all ways, and what was seen before tonight."""
     chance = random.Random(seed)
     kinds = _kinds()
-    session, past, older = Session(where="-i inventory/ours"), {}, set()
+    session, past, older = Session(inventory_args="-i inventory/ours"), {}, set()
     for number in range(count):
         rack, place = divmod(number, 24)
         name = f"gpu-{'abcdefgh'[rack // 12 % 8]}{rack % 12 + 1:02}-{place + 1:02}"

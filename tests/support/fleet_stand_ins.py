@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from gpufleet.inventory import Connection
 from gpufleet.nightly.drift import Said, Window
 from gpufleet.nightly.history import Night
 from gpufleet.rollout.schedulers import HookError
-from gpufleet.transport.connection import Connection
 from gpufleet.verification.session import HostRun, Session
 
 LINE = (

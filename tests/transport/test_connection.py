@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.inventory import Become, Connection
 from gpufleet.transport.connection import (
     BEGIN,
     NO_PYTHON,
     READY,
     SUDO_REFUSED,
-    Become,
-    Connection,
     command,
+    failure_reason,
     password,
     remote_script,
     standard_input,
-    why_not,
 )
 
 SECRET = "correct horse; $(battery) 'staple'"
@@ -45,7 +44,7 @@ def test_a_password_is_in_no_argument_and_no_repr() -> None:
     assert standard_input(connection, {"mode": "facts"}).decode().splitlines()[0] == BEGIN
     assert not [word for word in command(connection) if SECRET in word or "battery" in word]
     assert "battery" not in repr(connection)
-    assert "battery" not in "".join(why_not(connection, SUDO_REFUSED, "Sorry, try again."))
+    assert "battery" not in "".join(failure_reason(connection, SUDO_REFUSED, "Sorry, try again."))
 
 
 def test_without_a_password_the_probe_is_all_that_is_fed() -> None:
@@ -111,7 +110,7 @@ def test_a_wrong_password_is_tried_once(sudo: Path) -> None:
     ended = run(connection, sudo, f"wrong\n{BEGIN}\nprint(1)\n".encode())
     assert ended.returncode == SUDO_REFUSED
     assert (sudo / "asked").read_text().split() == ["asked"]
-    cause, remedy = why_not(connection, ended.returncode, ended.stderr.decode())
+    cause, remedy = failure_reason(connection, ended.returncode, ended.stderr.decode())
     assert cause == "sudo on gpu01 does not accept the password"
     assert "ansible_become_password" in remedy
 
@@ -120,14 +119,14 @@ def test_sudo_that_wants_a_password_where_none_is_given(sudo: Path) -> None:
     connection = Connection("gpu01", become=Become(True))
     ended = run(connection, sudo, b"print(1)\n")
     assert ended.returncode == SUDO_REFUSED
-    assert "a password is required" in why_not(connection, 77, ended.stderr.decode())[0]
+    assert "a password is required" in failure_reason(connection, 77, ended.stderr.decode())[0]
 
 
 def test_a_host_without_python_says_so(tmp_path: Path) -> None:
     connection = Connection("gpu01", python="python3.99")
     ended = run(connection, tmp_path, b"")
     assert ended.returncode == NO_PYTHON
-    assert why_not(connection, NO_PYTHON, "")[0] == "There is no python3.99 on gpu01"
+    assert failure_reason(connection, NO_PYTHON, "")[0] == "There is no python3.99 on gpu01"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +142,6 @@ def test_a_host_without_python_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_reasons_in_plain_words(status: int, stderr: str, cause: str) -> None:
-    found, remedy = why_not(Connection("gpu01"), status, stderr)
+    found, remedy = failure_reason(Connection("gpu01"), status, stderr)
     assert found == cause
     assert remedy

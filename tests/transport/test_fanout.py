@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.inventory import Become, Connection
 from gpufleet.transport import fanout
-from gpufleet.transport.connection import READY, Become, Connection
-from gpufleet.transport.fanout import Outcome, Target, look
+from gpufleet.transport.connection import READY
+from gpufleet.transport.fanout import Outcome, Target, probe_targets
 
 NEVER = Become(False)
 
@@ -38,7 +39,7 @@ def stand_in(path: Path, script: str) -> str:
 def test_a_local_host_gives_a_snapshot_under_its_inventory_name(root: Path) -> None:
     heard: list[str] = []
     config = {"deadline_s": 20, "root": str(root), "host": "here"}
-    found = look([Target(local("here"), config)],
+    found = probe_targets([Target(local("here"), config)],
                  report=lambda name, outcome: heard.append(name))
     assert heard == ["here"]
     snapshot = found["here"].snapshot
@@ -86,7 +87,7 @@ def test_each_host_ends_in_its_own_way_and_none_takes_longer_than_its_deadline(
     patient = {host.name: 60 for host in hosts if host.name not in {"silent", "mute"}}
     begin = time.monotonic()
     ended: dict[str, float] = {}
-    found = look(
+    found = probe_targets(
         [Target(host, {**config, "deadline_s": patient.get(host.name, 2)}) for host in hosts],
         report=lambda name, outcome: ended.update({name: time.monotonic() - begin}))
     assert {name for name, outcome in found.items() if outcome.snapshot} == {"healthy", "banner"}
@@ -107,7 +108,7 @@ def test_each_host_ends_in_its_own_way_and_none_takes_longer_than_its_deadline(
 def test_a_line_without_an_end_is_not_kept(root: Path, tmp_path: Path) -> None:
     host = login(tmp_path / "endless", "head -c 400000000 /dev/zero")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = look([Target(host, {"deadline_s": 60, "root": str(root)})])
+    found = probe_targets([Target(host, {"deadline_s": 60, "root": str(root)})])
     assert found["endless"].cause == "endless sends without end instead of a snapshot"
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown_kib < 100 << 10
@@ -117,7 +118,7 @@ def test_the_probe_is_told_what_is_left_of_the_time(root: Path, tmp_path: Path) 
     told = tmp_path / "told"
     python = stand_in(tmp_path / "python", f"head -n 1 >{told}")
     slow = login(tmp_path / "slow", "sleep 1.5; HOST")
-    look([Target(replace(slow, python=python), {"deadline_s": 30, "root": str(root)})])
+    probe_targets([Target(replace(slow, python=python), {"deadline_s": 30, "root": str(root)})])
     left = json.loads(ast.literal_eval(told.read_text().partition(" = ")[2]))["deadline_s"]
     assert 10 < left <= 28.5 - fanout.RETURN_S
 
@@ -126,7 +127,7 @@ def test_more_hosts_than_the_fanout_all_come(root: Path) -> None:
     names = [f"host{number}" for number in range(6)]
     config = {"deadline_s": 30, "root": str(root)}
     heard: list[tuple[str, Outcome]] = []
-    found = look([Target(local(name), config) for name in names], fanout=2,
+    found = probe_targets([Target(local(name), config) for name in names], fanout=2,
                  report=lambda name, outcome: heard.append((name, outcome)))
     assert sorted(found) == names
     assert sorted(name for name, outcome in heard if outcome.snapshot) == names
@@ -135,4 +136,4 @@ def test_more_hosts_than_the_fanout_all_come(root: Path) -> None:
 def test_noise_of_a_login_before_the_snapshot_does_no_harm(root: Path, tmp_path: Path) -> None:
     python = stand_in(tmp_path / "python", "echo Welcome; exec python3 \"$@\"")
     config = {"deadline_s": 20, "root": str(root)}
-    assert look([Target(local("here", python), config)])["here"].snapshot
+    assert probe_targets([Target(local("here", python), config)])["here"].snapshot

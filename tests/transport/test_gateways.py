@@ -14,9 +14,10 @@ import pytest
 from ClusterShell.Task import Task, task_self
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import Become, Connection
 from gpufleet.transport import gateways
-from gpufleet.transport.connection import READY, Become, Connection
-from gpufleet.transport.fanout import Target, look
+from gpufleet.transport.connection import READY
+from gpufleet.transport.fanout import Target, probe_targets
 
 HERE = platform.node().partition(".")[0]
 
@@ -52,9 +53,9 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("name", "expected"), [("gpu01", True), ("gw1", False), ("gpu09", False)])
 def test_who_is_behind_it(topology: Path, task: Task, name: str, expected: bool) -> None:
     behind = gateways.load(task, topology)
-    assert gateways.leads_to(behind, Connection(name)) is expected
-    assert gateways.leads_to(behind, Connection("other", address=name)) is expected
-    assert not gateways.leads_to(behind, Connection(name, "local"))
+    assert gateways.is_behind(behind, Connection(name)) is expected
+    assert gateways.is_behind(behind, Connection("other", address=name)) is expected
+    assert not gateways.is_behind(behind, Connection(name, "local"))
 
 
 @pytest.mark.parametrize("text", ["", "[routes]\nelsewhere: gw1\n", "[routes]\nno route\n"])
@@ -81,7 +82,7 @@ def test_the_command_brings_the_probe_and_runs_it(tmp_path: Path) -> None:
 
 def test_no_password_is_sent_there(topology: Path, task: Task) -> None:
     secret = Connection("gpu01", become=Become(True, "root", "secret"))
-    found = look([Target(secret, {"deadline_s": 5})], topology=topology)["gpu01"]
+    found = probe_targets([Target(secret, {"deadline_s": 5})], topology=topology)["gpu01"]
     assert found.cause == "A sudo password is not sent through a gateway"
     assert found.remedy
 
@@ -100,7 +101,7 @@ def targets(tmp_path: Path) -> list[Target]:
 def test_through_it_each_has_an_answer_of_its_own(
     tmp_path: Path, topology: Path, task: Task, ssh: Path
 ) -> None:
-    found = look(targets(tmp_path), topology=topology)
+    found = probe_targets(targets(tmp_path), topology=topology)
     assert {name for name, outcome in found.items() if outcome.snapshot} == {"one", "two", "here"}
     assert found["bare"].cause == "There is no /nowhere on bare"
     assert (found["two"].snapshot or {})["host"] == "two"
@@ -110,7 +111,7 @@ def test_a_lost_gateway_ends_nobody_elses_look(
     tmp_path: Path, topology: Path, task: Task, ssh: Path
 ) -> None:
     ssh.write_text("#!/bin/sh\necho 'No route to host' >&2; exit 255\n")
-    found = look(targets(tmp_path), topology=topology)
+    found = probe_targets(targets(tmp_path), topology=topology)
     assert found["here"].snapshot
     for name in ("one", "two", "bare"):
         assert found[name].cause == "The gateway does not get there: No route to host"
@@ -122,6 +123,6 @@ def test_a_gateway_that_hangs_is_given_up(
 ) -> None:
     ssh.write_text("#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setattr(gateways, "GATEWAY_S", -50)
-    found = look(targets(tmp_path), topology=topology)
+    found = probe_targets(targets(tmp_path), topology=topology)
     assert {found[name].cause for name in ("one", "two", "bare")} == {gateways.SILENT[0]}
     assert found["here"].snapshot

@@ -9,10 +9,10 @@ import pytest
 
 from gpufleet.cli.verify import main
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector, inventory_hosts
-from gpufleet.transport.connection import READY, Connection, command, why_not
-from gpufleet.transport.fanout import Target, look
-from gpufleet.transport.slurm import steps
+from gpufleet.inventory import Connection, HostSelector, inventory_hosts
+from gpufleet.transport.connection import READY, command, failure_reason
+from gpufleet.transport.fanout import Target, probe_targets
+from gpufleet.transport.slurm import as_job_steps
 
 INVENTORY = """
 all:
@@ -32,7 +32,7 @@ def asked(folder: Path, text: str = INVENTORY) -> HostSelector:
 
 def test_srun_is_run_on_the_head_for_the_node_by_its_own_name(tmp_path: Path) -> None:
     question = asked(tmp_path)
-    [host] = steps(inventory_hosts(question), question, 300)
+    [host] = as_job_steps(inventory_hosts(question), question, 300)
     assert host.connection.name == "gpu01"
     words = command(host.connection)
     assert words[words.index("--") + 1] == "10.0.0.1"
@@ -46,7 +46,7 @@ def test_srun_is_run_on_the_head_for_the_node_by_its_own_name(tmp_path: Path) ->
 
 def test_without_a_head_srun_is_run_here(tmp_path: Path) -> None:
     question = asked(tmp_path, "gpu_hosts: {hosts: {gpu01: {ansible_host: 10.0.0.2}}}")
-    [host] = steps(inventory_hosts(question), question, 10)
+    [host] = as_job_steps(inventory_hosts(question), question, 10)
     words = command(host.connection)
     assert words[0] == "srun"
     assert "--nodelist=gpu01" in words
@@ -57,14 +57,14 @@ def test_without_a_head_srun_is_run_here(tmp_path: Path) -> None:
 def test_options_that_are_no_list_are_refused(tmp_path: Path, options: str) -> None:
     question = asked(tmp_path, INVENTORY.replace('["--gres=gpu:8"]', options))
     with pytest.raises(ConfigurationError, match="gpu01: gpu_srun_options"):
-        steps(inventory_hosts(question), question, 300)
+        as_job_steps(inventory_hosts(question), question, 300)
 
 
 def test_a_head_that_is_not_in_the_inventory_is_refused(tmp_path: Path) -> None:
     question = asked(tmp_path, INVENTORY.replace("gpu_scheduler_host: head1",
                                                  "gpu_scheduler_host: head2"))
     with pytest.raises(ConfigurationError, match="head2"):
-        steps(inventory_hosts(question), question, 300)
+        as_job_steps(inventory_hosts(question), question, 300)
 
 
 def test_what_srun_says_is_the_cause_and_its_command_the_remedy(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_what_srun_says_is_the_cause_and_its_command_the_remedy(tmp_path: Path) 
     srun.write_text("#!/bin/sh\necho 'srun: error: Requested nodes are busy' >&2\nexit 1\n")
     srun.chmod(0o755)
     there = Connection("gpu01", "local", launcher=(str(srun), "--nodelist=gpu01"))
-    found = look([Target(there, {"host": "gpu01", "deadline_s": 20})])["gpu01"]
+    found = probe_targets([Target(there, {"host": "gpu01", "deadline_s": 20})])["gpu01"]
     assert found.snapshot is None
     assert "srun: error: Requested nodes are busy" in found.cause
     assert found.remedy == f"try by hand: {srun} --nodelist=gpu01 true"
@@ -83,14 +83,15 @@ def test_the_probe_goes_through_a_launcher(tmp_path: Path) -> None:
     srun.write_text('#!/bin/sh\nshift\nexec "$@"\n')
     srun.chmod(0o755)
     there = Connection("gpu01", "local", launcher=(str(srun), "--nodelist=gpu01"))
-    found = look([Target(there, {"host": "gpu01", "deadline_s": 60, "mode": "facts"})])["gpu01"]
+    config = {"host": "gpu01", "deadline_s": 60, "mode": "facts"}
+    found = probe_targets([Target(there, config)])["gpu01"]
     assert found.snapshot is not None, found.cause
     assert READY not in str(found.snapshot)
 
 
 def test_a_step_over_ssh_is_named_whole_in_the_remedy() -> None:
     there = Connection("gpu01", address="10.0.0.1", launcher=("srun", "--nodelist=n01"))
-    assert why_not(there, 1, "srun: error")[1].endswith(" 10.0.0.1 srun --nodelist=n01 true")
+    assert failure_reason(there, 1, "srun: error")[1].endswith(" 10.0.0.1 srun --nodelist=n01 true")
 
 
 @pytest.mark.parametrize("more", [["--local"], ["--pairs"], ["--topology", "t.conf"]])

@@ -13,8 +13,7 @@ import pytest
 
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import InventoryHost
-from gpufleet.transport.connection import Connection
+from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.verification import collected, pull
 from tests.support.healthy_host import Document, data
 
@@ -36,7 +35,7 @@ def judged(directory: Path, document: Document | str | None) -> Document:
     if document is not None:
         (directory / "gpu01.json").write_text(
             document if isinstance(document, str) else json.dumps(document))
-    result: Document = collected.session(directory, [HOST], DAY).hosts[0].result
+    result: Document = collected.judge_results(directory, [HOST], DAY).hosts[0].result
     return result
 
 
@@ -130,7 +129,7 @@ def test_a_probe_that_hung_there_is_told_here(tmp_path: Path, plan: Document) ->
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such directory"):
-        collected.session(tmp_path / "nowhere", [HOST], DAY)
+        collected.judge_results(tmp_path / "nowhere", [HOST], DAY)
 
 
 def test_the_same_sources_make_the_same_file_and_it_judges(tmp_path: Path, plan: Document) -> None:
@@ -163,7 +162,7 @@ def test_a_probe_that_hangs_is_left_behind(
     plan: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pull, "MORE_S", -60)
-    document, _ = pull.look(plan, {"deadline_s": 60})
+    document, _ = pull.probe_and_judge(plan, {"deadline_s": 60})
     assert document["snapshot"] is None
     assert document["result"]["verdict"] == "UNREACHABLE"
     assert "gave no answer within 0 s" in document["result"]["checks"][0]["cause"]

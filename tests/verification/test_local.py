@@ -10,9 +10,8 @@ import pytest
 
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector, InventoryHost
-from gpufleet.transport.connection import Connection
-from gpufleet.verification.local import here, plan_here
+from gpufleet.inventory import Connection, HostSelector, InventoryHost
+from gpufleet.verification.local import local_host, plan_local_host
 from tests.cli.test_verify import run
 from tests.support.elf_file import shared_library
 from tests.support.healthy_host import Document, data
@@ -30,13 +29,13 @@ def seen(snapshot: Document) -> Document:
 
 
 def judged(seen: Document, declared: InventoryHost = UNDECLARED) -> dict[str, Document]:
-    plan = plan_here(declared, seen)
+    plan = plan_local_host(declared, seen)
     assert plan["problems"] == []
     return {check["id"]: check for check in judge.judge(plan, seen)["checks"]}
 
 
 def test_what_is_found_is_tried_and_told(seen: Document) -> None:
-    plan = plan_here(UNDECLARED, seen)
+    plan = plan_local_host(UNDECLARED, seen)
     assert [(row["short"], row["path"], row["default"]) for row in plan["toolkits"]] == [
         ("11.8", "/usr/local/cuda-11.8", True)]
     assert [(row["version"], row["soname"], row["toolkit"]) for row in plan["cudnn"]] == [
@@ -63,7 +62,7 @@ def test_a_card_that_is_there_is_expected_to_work(seen: Document) -> None:
 def test_a_card_of_a_virtual_machine_is_not_expected_here(seen: Document) -> None:
     data(seen, "gpus")["pci"] = [{"address": "0000:01:00.0", "vendor": "0x10de",
                                   "device": "0x2330", "class": "0x030200", "driver": "vfio-pci"}]
-    assert plan_here(UNDECLARED, seen)["expect"]["count"] == 0
+    assert plan_local_host(UNDECLARED, seen)["expect"]["count"] == 0
     assert judged(seen)["gpu.count"]["verdict"] == "PASS"
 
 
@@ -97,10 +96,10 @@ def test_what_is_declared_is_judged_as_declared(seen: Document) -> None:
 def test_of_an_inventory_it_is_one_host_reached_locally(tmp_path: Path) -> None:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text("gpu_hosts: {hosts: {gpu01: {gpu_prefix: /a}, gpu02: {gpu_prefix: /b}}}")
-    found = here(HostSelector([str(inventory)], "gpu02"))
-    assert (found.connection.kind, found.wishes["gpu_prefix"]) == ("local", "/b")
+    found = local_host(HostSelector([str(inventory)], "gpu02"))
+    assert (found.connection.kind, found.variables["gpu_prefix"]) == ("local", "/b")
     with pytest.raises(ConfigurationError, match="--limit HOST"):
-        here(HostSelector([str(inventory)]))
+        local_host(HostSelector([str(inventory)]))
 
 
 def test_without_an_inventory_as_a_person_types_it(tmp_path: Path) -> None:

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import InventoryHost
-from gpufleet.transport.connection import Become, Connection
+from gpufleet.inventory import Become, Connection, InventoryHost
 from gpufleet.verification import pairs
 from gpufleet.verification.pairs import (
-    Asked,
     Pair,
+    PairOptions,
     Stack,
     address_of,
     jobs_of,
@@ -52,7 +51,7 @@ FLEET = [host("a", OLD, NEW), host("b", NEW, OLD), host("c", NEW, NEWEST)]
 
 
 def test_each_common_release_is_one_run_of_every_kind_that_it_knows() -> None:
-    [pair] = pairs_of(FLEET, Asked(("a,b",)))
+    [pair] = pairs_of(FLEET, PairOptions(("a,b",)))
     assert [(job.kind, job.stack.release) for job in jobs_of([pair])] == [
         ("parameter-server", "1.4.0"), ("parameter-server", "2.13.1"), ("all-reduce", "2.13.1")]
     assert pair.stacks[1].venvs == ("/opt/gpufleet/stacks/tensorflow-2.13.1",) * 2
@@ -60,20 +59,20 @@ def test_each_common_release_is_one_run_of_every_kind_that_it_knows() -> None:
 
 def test_nccl_runs_where_both_have_gpus() -> None:
     cards = [host("a", NEW, count=2), host("b", NEW, count=1), host("c", NEW, count=None)]
-    found = [job.pair.names for job in jobs_of(pairs_of(cards, Asked(ring=True)))
+    found = [job.pair.names for job in jobs_of(pairs_of(cards, PairOptions(ring=True)))
              if job.kind == "nccl"]
     assert found == [("a", "b")]
 
 
 def test_a_ring_goes_from_each_host_to_the_next_and_a_pair_is_asked_once() -> None:
-    found = pairs_of(FLEET, Asked(("b,a",), ring=True))
+    found = pairs_of(FLEET, PairOptions(("b,a",), ring=True))
     assert [pair.names for pair in found] == [("b", "a"), ("b", "c"), ("c", "a")]
-    assert [pair.names for pair in pairs_of(FLEET[:2], Asked(ring=True))] == [("a", "b")]
+    assert [pair.names for pair in pairs_of(FLEET[:2], PairOptions(ring=True))] == [("a", "b")]
 
 
 def test_stacks_of_one_release_go_together_whatever_their_names() -> None:
     other = host("b", {"tensorflow": "2.13.1", "name": "mine"})
-    [pair] = pairs_of([host("a", NEW), other], Asked(("a,b",)))
+    [pair] = pairs_of([host("a", NEW), other], PairOptions(("a,b",)))
     assert pair.stacks[0].names == ("tensorflow-2.13.1", "mine")
     assert [row["stacks"] for name in "ab" for row in pairs.planned(name, [pair])] == [
         [{"name": "tensorflow-2.13.1", "release": "2.13.1"}],
@@ -83,15 +82,18 @@ def test_stacks_of_one_release_go_together_whatever_their_names() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (Asked(("a,z",)), "z is not among the hosts of this run"),
-        (Asked(("a,a",)), "A pair is two different hosts"),
-        (Asked(("a",)), "A pair is two different hosts"),
-        (Asked(("a,b,c",)), "A pair is two different hosts"),
-        (Asked(("a,b",), stack="tensorflow-2.18.1"), "have no stack tensorflow-2.18.1 of the same"),
-        (Asked(stack="tensorflow-2.13.1"), "not between which hosts"),
+        (PairOptions(("a,z",)), "z is not among the hosts of this run"),
+        (PairOptions(("a,a",)), "A pair is two different hosts"),
+        (PairOptions(("a",)), "A pair is two different hosts"),
+        (PairOptions(("a,b,c",)), "A pair is two different hosts"),
+        (PairOptions(("a,b",), stack="tensorflow-2.18.1"),
+         "have no stack tensorflow-2.18.1 of the same"),
+        (PairOptions(stack="tensorflow-2.13.1"), "not between which hosts"),
     ],
 )
-def test_what_cannot_be_asked_is_said_before_anything_starts(asked: Asked, message: str) -> None:
+def test_what_cannot_be_asked_is_said_before_anything_starts(
+    asked: PairOptions, message: str
+) -> None:
     with pytest.raises(ConfigurationError) as error:
         pairs_of(FLEET, asked)
     assert message in error.value.message
@@ -100,9 +102,9 @@ def test_what_cannot_be_asked_is_said_before_anything_starts(asked: Asked, messa
 
 def test_hosts_without_a_common_release_cannot_meet() -> None:
     with pytest.raises(ConfigurationError, match=r"b: tensorflow-2\.18\.1"):
-        pairs_of([host("a", OLD), host("b", NEWEST)], Asked(("a,b",)))
+        pairs_of([host("a", OLD), host("b", NEWEST)], PairOptions(("a,b",)))
     with pytest.raises(ConfigurationError, match="A ring needs two hosts"):
-        pairs_of(FLEET[:1], Asked(ring=True))
+        pairs_of(FLEET[:1], PairOptions(ring=True))
 
 
 def test_an_address_for_the_other_host_can_be_named() -> None:
@@ -116,7 +118,7 @@ def test_an_address_for_the_other_host_can_be_named() -> None:
 
 
 def test_no_host_meets_two_others_at_once() -> None:
-    jobs = jobs_of(pairs_of([*FLEET, host("d", NEW)], Asked(ring=True)))
+    jobs = jobs_of(pairs_of([*FLEET, host("d", NEW)], PairOptions(ring=True)))
     for most in (1, 2, 4, 32):
         batches = list(rounds(jobs, most))
         assert sorted(map(id, jobs)) == sorted(id(job) for batch in batches for job in batch)

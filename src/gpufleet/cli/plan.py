@@ -18,7 +18,7 @@ from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
-from gpufleet.verification.session import ProbeOptions, plan_of, snapshots
+from gpufleet.verification.session import ProbeOptions, plan_of, probe_hosts
 
 
 def show(
@@ -29,7 +29,7 @@ def show(
     outcomes: dict[str, Outcome] = {}
     if not options.offline:
         with terminal.progress(console, "Looking", len(hosts)) as heard:
-            outcomes = snapshots(hosts, manner, heard)
+            outcomes = probe_hosts(hosts, manner, heard)
     plans = {host.name: planned(host, outcomes.get(host.name)) for host in hosts}
     if options.json:
         document = {"schema": judge.SCHEMA, "hosts": plans}

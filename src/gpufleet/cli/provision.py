@@ -272,7 +272,7 @@ def _provision(options: argparse.Namespace, rest: list[str], console: Console) -
         status = play(way, list(reasons), len(hosts))
         say("Check mode: nothing was changed, so nothing was verified.")
         return status
-    directory = report.new_directory(options.report)
+    directory = report.create_directory(options.report)
     done = converged(hosts, replace(way, folder=directory))
     conclude(done.session, directory, options, [], console)
     return done.status

@@ -26,11 +26,11 @@ from gpufleet.model.verdict import USAGE
 from gpufleet.paths import REPORTS, ROOT
 from gpufleet.report import bundle, junit, terminal
 from gpufleet.report import directory as report
-from gpufleet.transport.slurm import steps
+from gpufleet.transport.slurm import as_job_steps
 from gpufleet.verification import collected
-from gpufleet.verification.local import here, plan_here
-from gpufleet.verification.pairs import NOTHING, Asked
-from gpufleet.verification.session import ProbeOptions, Session, offline, verify
+from gpufleet.verification.local import local_host, plan_local_host
+from gpufleet.verification.pairs import NO_PAIRS, PairOptions
+from gpufleet.verification.session import ProbeOptions, Session, judge_saved, verify
 
 from .parser import Parser, question
 
@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--pairs", action="store_true",
                      help="and between each host and the next, in a ring")
     top.add_argument("--pair-stack", metavar="NAME", help="in this stack only")
-    top.add_argument("--offline", action="store_true", help="plan: do not look at the hosts")
+    top.add_argument("--judge_saved", action="store_true", help="plan: do not look at the hosts")
     return top
 
 
@@ -121,30 +121,32 @@ def _manner(options: argparse.Namespace, mode: str) -> ProbeOptions:
 
 def _verify(options: argparse.Namespace, rest: list[str], console: Console) -> int:
     manner = _manner(options, "full")
-    asked = Asked(tuple(options.pair), options.pairs, options.pair_stack)
-    if options.pulled and (options.snapshot or options.local or asked != NOTHING):
+    asked = PairOptions(tuple(options.pair), options.pairs, options.pair_stack)
+    if options.pulled and (options.snapshot or options.local or asked != NO_PAIRS):
         raise ConfigurationError("The hosts' own results are all that is judged.", "--pulled",
                                  "Leave out --snapshot, --local and --pair.")
-    if options.snapshot and asked != NOTHING:
+    if options.snapshot and asked != NO_PAIRS:
         raise ConfigurationError("Saved snapshots have their pairs in them.", "--pair",
                                  "Leave out --snapshot to have hosts meet.")
     if options.snapshot:
-        session = offline(options.snapshot, options.plan, question(options))
-        directory = report.new_directory(options.report)
+        session = judge_saved(options.snapshot, options.plan, question(options))
+        directory = report.create_directory(options.report)
     elif options.pulled:
-        session = collected.session(options.pulled, inventory_hosts(question(options)),
+        session = collected.judge_results(options.pulled, inventory_hosts(question(options)),
                                  timedelta(hours=options.pulled_age))
-        directory = report.new_directory(options.report)
+        directory = report.create_directory(options.report)
     else:
-        hosts = [here(question(options))] if options.local else inventory_hosts(question(options))
+        hosts = ([local_host(question(options))] if options.local
+                 else inventory_hosts(question(options)))
         if options.launcher == "slurm":
             hosts = _steps(hosts, options, manner, asked)
         # Before the look: it may take minutes, and nobody wants them lost.
-        directory = report.new_directory(options.report)
+        directory = report.create_directory(options.report)
         with terminal.progress(console, "Looking", len(hosts)) as heard:
-            session = verify(hosts, manner, heard, planner=plan_here if options.local else None,
-                             asked=asked,
-                             told=lambda text: console.print(text, markup=False, soft_wrap=True))
+            session = verify(hosts, manner, heard,
+                             planner=plan_local_host if options.local else None,
+                             pair_options=asked,
+                             notify=lambda text: console.print(text, markup=False, soft_wrap=True))
         if options.local:
             session.notes = session.hosts[0].plan["notes"]
     return conclude(session, directory, options, rest, console)
@@ -155,30 +157,31 @@ def conclude(
     console: Console,
 ) -> int:
     """Write the report, run the suite for JUnit, and say it all; the exit status."""
-    session.where = _where(options)
-    page = report.write(directory, session)
+    session.inventory_args = _where(options)
+    page = report.write_report(directory, session)
     if options.save:
         _share(session, options.save, console)
     if rest:
         _run_suite(session, directory / "junit.xml", options, rest)
     else:
         junit.write(directory / "junit.xml", session, _scheme(options))
-    latest = report.point_latest(directory) / page.name
+    latest = report.update_latest(directory) / page.name
     if options.json:
         _print_json(session.document)
     else:
-        terminal.show(Console(), session.for_people(), latest if latest.exists() else page)
+        terminal.show(Console(), session.for_display(), latest if latest.exists() else page)
     return judge.exit_status(session.document)
 
 
 def _steps(
-    hosts: list[InventoryHost], options: argparse.Namespace, manner: ProbeOptions, asked: Asked
+    hosts: list[InventoryHost], options: argparse.Namespace, manner: ProbeOptions,
+    asked: PairOptions,
 ) -> list[InventoryHost]:
-    if options.local or options.topology or asked != NOTHING:
+    if options.local or options.topology or asked != NO_PAIRS:
         raise ConfigurationError("It goes together neither with --local, nor with --topology, nor"
                                  " with pairs of hosts.", "--launcher slurm",
                                  "Leave one of them out.")
-    return steps(hosts, question(options), manner.host_s)
+    return as_job_steps(hosts, question(options), manner.host_s)
 
 
 def _where(options: argparse.Namespace) -> str:
@@ -194,7 +197,7 @@ def _where(options: argparse.Namespace) -> str:
 
 def _share(session: Session, directory: Path, console: Console) -> None:
     """Save what can be sent, and say what to look for in it before it is."""
-    made = report.share(directory, session)
+    made = report.write_bundles(directory, session)
     console.print(f"Saved to {directory}, to be sent: {bundle.NOTE}", markup=False, soft_wrap=True)
     for each in made:
         if not each["same_verdicts"]:

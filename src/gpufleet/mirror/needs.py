@@ -81,7 +81,7 @@ def of(hosts: Iterable[InventoryHost]) -> Needs:
             {**problem, "where": f"{host.name}: {problem['where']}"}
             for problem in plan["problems"]
         ]
-        source = str(host.wishes.get("gpu_artifacts_source") or "")
+        source = str(host.variables.get("gpu_artifacts_source") or "")
         if source and source not in needs.sources:
             needs.sources.append(source)
         for row in plan["artifacts"]:
@@ -118,10 +118,10 @@ def _add_locks(needs: Needs, stack: dict[str, Any], host: InventoryHost) -> None
         path = host.locks_dir / name
         # As the role asks for it. Another Python's may have been asked for otherwise: it is read.
         asked = (*stack["requirements"], "pip") if name == stack["lock"] else ()
-        index = str(host.wishes.get("gpu_pip_index_url") or "")
+        index = str(host.variables.get("gpu_pip_index_url") or "")
         needs.locks.setdefault(path, Lock(path, python, asked, index))
 
 
 def _python_is_wished(stack: dict[str, Any], host: InventoryHost) -> bool:
-    wished = parse.read(host.wishes, Problems()).stacks
+    wished = parse.read(host.variables, Problems()).stacks
     return any(wish.python for wish in wished if wish.name == stack["name"])

@@ -144,8 +144,8 @@ def grouped(changes: Iterable[Mapping[str, Any]]) -> list[tuple[str, Line]]:
 
     So is what a check says in more ways than anybody reads in a mail.
     """
-    found: dict[tuple[str, str, tuple[str, ...]], list[change_summary.News]] = defaultdict(list)
-    for each in change_summary.told({"changes": _alike(changes)}):
+    found: dict[tuple[str, str, tuple[str, ...]], list[change_summary.Change]] = defaultdict(list)
+    for each in change_summary.summarize({"changes": _alike(changes)}):
         found[each.weight, each.kind, each.checks].append(each)
     lines = []
     for (weight, _, checks), every in found.items():
@@ -163,7 +163,7 @@ def grouped(changes: Iterable[Mapping[str, Any]]) -> list[tuple[str, Line]]:
 def _alike(changes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """ssh's words without addresses, for hosts of which nothing but those differs."""
     def said(change: Mapping[str, Any]) -> tuple[str, str]:
-        return change["kind"], summary.nameless(change["text"], change["host"])
+        return change["kind"], summary.mask_name(change["text"], change["host"])
 
     given = sorted(changes, key=lambda change: change["host"])
     without = [{**change, "text": _ADDRESS.sub("...", change["text"]),
@@ -190,7 +190,7 @@ def _said(checks: tuple[str, ...], text: str) -> str:
 def _named(hosts: list[str]) -> str:
     if len(hosts) <= MOST_HOSTS:
         return ", ".join(hosts)
-    names = terminal.folded(hosts)
+    names = terminal.fold_names(hosts)
     return f"{len(hosts)} hosts ({names if len(names) <= 100 else f'{names[:100]}...'})"
 
 

@@ -31,7 +31,7 @@ from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.model.verdict import NOT_JUDGED, USAGE
 from gpufleet.report import directory as report
 from gpufleet.report import junit, summary, terminal
-from gpufleet.transport.slurm import steps
+from gpufleet.transport.slurm import as_job_steps
 from gpufleet.verification import collected
 from gpufleet.verification.session import ProbeOptions, Session, utc_now, verify
 
@@ -93,9 +93,9 @@ class Night:
 
     def _work(self) -> None:
         settings = self.settings
-        directory = report.new_directory(settings.reports_dir)
+        directory = report.create_directory(settings.reports_dir)
         session = look(settings, hosts_of(settings))
-        session.where = shlex.join(
+        session.inventory_args = shlex.join(
             word for given in settings.inventory for word in ("-i", given))
         self.session, self.status = session, judge.exit_status(session.document)
         say(summary.headline(session))
@@ -115,9 +115,9 @@ class Night:
             history.prune(settings.keep_days)
             self.nights = len(history.nights())
         with self._step("report"):
-            report.write(directory, session, self.changes, self.past)
+            report.write_report(directory, session, self.changes, self.past)
             junit.write(directory / "junit.xml", session, "ansible")
-            report.point_latest(directory)
+            report.update_latest(directory)
             self.link = _link(settings, directory.name)
             _prune_reports(settings.reports_dir, settings.keep_reports_days)
 
@@ -240,7 +240,9 @@ def hosts_of(settings: Settings) -> list[InventoryHost]:
     """The hosts and the ways to them, or a `ConfigurationError`."""
     asked = question(settings)
     hosts = inventory_hosts(asked)
-    return steps(hosts, asked, manner(settings).host_s) if settings.launcher == "slurm" else hosts
+    if settings.launcher != "slurm":
+        return hosts
+    return as_job_steps(hosts, asked, manner(settings).host_s)
 
 
 def manner(settings: Settings) -> ProbeOptions:
@@ -253,7 +255,8 @@ def manner(settings: Settings) -> ProbeOptions:
 def look(settings: Settings, hosts: list[InventoryHost]) -> Session:
     """What each of them is like now; with `pulled`, what it said of itself."""
     if settings.pulled:
-        return collected.session(settings.pulled, hosts, timedelta(hours=settings.pulled_age_h))
+        max_age = timedelta(hours=settings.pulled_age_h)
+        return collected.judge_results(settings.pulled, hosts, max_age)
     with terminal.progress(Console(stderr=True), "Looking", len(hosts)) as heard:
         return verify(hosts, manner(settings), heard)
 

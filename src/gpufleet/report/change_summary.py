@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .summary import Wrong, named, nameless
+from .summary import Issue, insert_names, mask_name
 
 WEIGHTS = ("bad", "good", "note")
 TITLES = {
@@ -26,7 +26,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class News:
+class Change:
     """One change; `checks` and `remedy` may be empty."""
 
     weight: str
@@ -44,7 +44,7 @@ class News:
             self.kind, self.kind)
 
 
-def told(changes: Mapping[str, Any]) -> list[News]:
+def summarize(changes: Mapping[str, Any]) -> list[Change]:
     """The document's changes, bad ones first, of those the ones of most hosts."""
     checks: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for change in changes["changes"]:
@@ -53,26 +53,26 @@ def told(changes: Mapping[str, Any]) -> list[News]:
         text = change["text"].removeprefix(f"{check} ") if check else change["text"]
         if check and text == change["text"]:
             check = ""
-        key = (host, change["weight"], change["kind"], nameless(text, host),
-               nameless(change["remedy"] or "", host), change["strikes"])
+        key = (host, change["weight"], change["kind"], mask_name(text, host),
+               mask_name(change["remedy"] or "", host), change["strikes"])
         checks[key] += [check] if check else []
     hosts: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for key, names in checks.items():
         hosts[*key[1:], tuple(names)].append(key[0])
     news = [
-        News(weight, kind, named(text, found, "HOST"), named(remedy, found), strikes, names,
-             tuple(found))
+        Change(weight, kind, insert_names(text, found, "HOST"), insert_names(remedy, found),
+               strikes, names, tuple(found))
         for (weight, kind, text, remedy, strikes, names), found in hosts.items()
     ]
     return sorted(news, key=lambda each: (WEIGHTS.index(each.weight), -len(each.hosts)))
 
 
-def strikes(changes: Mapping[str, Any] | None) -> Callable[[Wrong], int]:
+def strikes(changes: Mapping[str, Any] | None) -> Callable[[Issue], int]:
     """How many nights in a row something is bad, at most; 0 where nobody knows."""
     known = {(each["host"], each["check"]): int(each["strikes"])
              for each in (changes or {}).get("standing", ())}
 
-    def row(wrong: Wrong) -> int:
+    def row(wrong: Issue) -> int:
         return max((known.get((host, check), 0) for host in wrong.hosts for check in wrong.checks),
                    default=0)
 

@@ -27,7 +27,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 LATEST = "latest"
 
 
-def html(
+def render_page(
     session: Session, changes: dict[str, Any] | None = None, past: dict[str, Any] | None = None
 ) -> str:
     """The page: self-contained, nothing is loaded from anywhere.
@@ -43,19 +43,19 @@ def html(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    session = session.for_people()
+    session = session.for_display()
     style, script = ((TEMPLATES / name).read_text(encoding="utf-8")
                      for name in ("report.css", "report.js"))
-    told = fleet_versions.told(session)
+    told = fleet_versions.read_versions(session)
     return environment.get_template("report.html.j2").render(
         document=session.document,
         hosts=session.hosts,
         headline=summary.headline(session),
-        wrong=summary.wrong(session),
+        wrong=summary.issues(session),
         numbers={host.name: number for number, host in enumerate(session.hosts, 1)},
-        proven=summary.proven(session),
-        unproven=summary.unproven(session),
-        provisioned=None if session.provisioned is None else summary.provisioned(session),
+        proven=summary.verified_statements(session),
+        unproven=summary.skipped_checks(session),
+        provisioned=None if session.provisioned is None else summary.provision_reasons(session),
         verdicts=Counter(host.result["verdict"] for host in session.hosts),
         titles={verdict.value: title for verdict, title in summary.TITLES.items()},
         symbols={verdict.value: symbol for verdict, symbol in SYMBOLS.items()},
@@ -65,10 +65,10 @@ def html(
         seconds=session.seconds,
         changes=changes,
         strikes=change_summary.strikes(changes),
-        news=[replace(each, remedy=session.said(each.remedy))
-              for each in (change_summary.told(changes) if changes else ())],
+        news=[replace(each, remedy=session.with_inventory_args(each.remedy))
+              for each in (change_summary.summarize(changes) if changes else ())],
         trend=page.bad_nights(past),
-        versions=fleet_versions.versions(told),
+        versions=fleet_versions.compare_versions(told),
         data=_embedded(page.document(session, past, changes, told)),
         style=Markup(style),
         script=Markup(script),
@@ -93,7 +93,7 @@ def file_name(host: str) -> str:
     return re.sub(r"[^\w.-]", "_", host).lstrip(".") or "_"
 
 
-def save(directory: Path, session: Session) -> None:
+def write_documents(directory: Path, session: Session) -> None:
     """Snapshots and plans, as files that `--snapshot` and `--plan` take."""
     for host in session.hosts:
         name = f"{file_name(host.name)}.json"
@@ -103,7 +103,7 @@ def save(directory: Path, session: Session) -> None:
             _write(directory / "snapshots" / name, json.dumps(snapshot, ensure_ascii=False))
 
 
-def share(directory: Path, session: Session) -> list[dict[str, Any]]:
+def write_bundles(directory: Path, session: Session) -> list[dict[str, Any]]:
     """What can be sent in a report of a fault: cleaned, and one file for each host as well."""
     made = bundles(session.hosts)
     for bundle in made:
@@ -115,7 +115,7 @@ def share(directory: Path, session: Session) -> list[dict[str, Any]]:
     return made
 
 
-def new_directory(parent: Path) -> Path:
+def create_directory(parent: Path) -> Path:
     """`reports/<utc time>`, a name that was not there before."""
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     for number in range(1000):
@@ -132,19 +132,19 @@ def new_directory(parent: Path) -> Path:
     raise FileExistsError(f"{parent} holds a thousand reports of this second")
 
 
-def write(
+def write_report(
     directory: Path, session: Session, changes: dict[str, Any] | None = None,
     past: dict[str, Any] | None = None,
 ) -> Path:
     """Everything but JUnit, which pytest writes; the page's path."""
-    save(directory, session)
+    write_documents(directory, session)
     _write(directory / "report.json", _json(session.document))
     path = directory / "report.html"
-    _write(path, html(session, changes, past))
+    _write(path, render_page(session, changes, past))
     return path
 
 
-def point_latest(directory: Path) -> Path:
+def update_latest(directory: Path) -> Path:
     """`latest` beside it leads to this directory: renamed into place, never absent."""
     link = directory.parent / LATEST
     new = directory.parent / f".{LATEST}.{os.getpid()}"

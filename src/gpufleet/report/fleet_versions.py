@@ -25,23 +25,23 @@ class Versions:
 
 
 @dataclass(frozen=True)
-class Told:
+class HostVersions:
     """What a host said of itself: its versions, and {UUID: number} of its cards."""
 
     versions: Mapping[str, str]
     numbers: Mapping[str, int]
 
 
-def told(session: Session) -> dict[str, Told]:
+def read_versions(session: Session) -> dict[str, HostVersions]:
     """By host. Of all that reads snapshots for the page this is the one: each is unpacked once."""
     found = {}
     for host in session.hosts:
         snapshot = host.snapshot or {}
-        found[host.name] = Told(dict(_of(snapshot, host.plan)), _gpu_numbers(snapshot))
+        found[host.name] = HostVersions(dict(_of(snapshot, host.plan)), _gpu_numbers(snapshot))
     return found
 
 
-def versions(hosts_told: Mapping[str, Told]) -> list[Versions]:
+def compare_versions(hosts_told: Mapping[str, HostVersions]) -> list[Versions]:
     """Of everything that a host has or should have; that in which hosts differ comes first."""
     hosts: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, host in hosts_told.items():
@@ -57,7 +57,7 @@ def versions(hosts_told: Mapping[str, Told]) -> list[Versions]:
     return sorted(found, key=lambda each: not each.odd)
 
 
-def in_short(told: Mapping[str, str]) -> str:
+def describe(told: Mapping[str, str]) -> str:
     """A host in a line by its versions: GPUs, driver, kernel, operating system."""
     driver = f"driver {told['Driver']}" if told.get("Driver", NONE) != NONE else ""
     kernel = f"Linux {told['Kernel']}" if "Kernel" in told else ""

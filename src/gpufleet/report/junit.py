@@ -21,7 +21,7 @@ from gpufleet.verification.session import Session
 NO_XML = re.compile("[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def told(check: Mapping[str, str]) -> str:
+def message(check: Mapping[str, str]) -> str:
     """What a check that does not hold says, and one that is excused."""
     if check["verdict"] == Verdict.NOT_DECLARED:
         return f"not declared: {check['cause']}"
@@ -57,7 +57,7 @@ def write(path: Path, session: Session, scheme: str) -> None:
 def _outcome(xml: XMLGenerator, check: Mapping[str, str]) -> None:
     if check["verdict"] == Verdict.PASS:
         return
-    said = NO_XML.sub(lambda found: f"#x{ord(found[0]):02X}", told(check))
+    said = NO_XML.sub(lambda found: f"#x{ord(found[0]):02X}", message(check))
     if check["verdict"] == Verdict.NOT_DECLARED:
         xml.startElement("skipped", _words(type="pytest.skip", message=said))
         xml.endElement("skipped")

@@ -18,7 +18,7 @@ from gpufleet.model.verdict import Verdict
 from gpufleet.verification.session import HostRun, Session
 
 from . import change_summary, fleet_versions
-from .summary import nameless, worst_first
+from .summary import mask_name, worst_first
 
 LETTERS = {
     Verdict.PASS: "P",
@@ -63,7 +63,8 @@ class Texts:
 
 def document(
     session: Session, past: Mapping[str, Any] | None = None,
-    changes: Mapping[str, Any] | None = None, told: Mapping[str, fleet_versions.Told] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    told: Mapping[str, fleet_versions.HostVersions] | None = None,
 ) -> dict[str, Any]:
     """Everything that the script shows; `past` and `changes` are what a history knows of it.
 
@@ -76,7 +77,7 @@ def document(
     it did not fit.
     """
     texts = Texts()
-    told = fleet_versions.told(session) if told is None else told
+    told = fleet_versions.read_versions(session) if told is None else told
     checks = {check["id"]: check["statement"]
               for host in session.hosts for check in host.result["checks"]}
     places = {name: place for place, name in enumerate(_in_order(checks))}
@@ -96,8 +97,8 @@ def document(
         left -= len(series) * (ROW + len(nights))
         hosts[host.name] |= {
             "changed": [
-                texts.number(nameless(" ".join([", ".join(each.checks), each.text]), host.name))
-                for each in change_summary.told({"changes": changed[host.name]})],
+                texts.number(mask_name(" ".join([", ".join(each.checks), each.text]), host.name))
+                for each in change_summary.summarize({"changes": changed[host.name]})],
             "nights": known["verdicts"][-len(nights):] if known and nights else "",
             "series": series if left >= 0 or not series else None,
         }
@@ -122,7 +123,7 @@ def _in_order(checks: Iterable[str]) -> list[str]:
     return sorted(asked, key=lambda name: rooms.index(name.partition(".")[0]))
 
 
-def _host(host: HostRun, told: fleet_versions.Told, places: Mapping[str, int], texts: Texts,
+def _host(host: HostRun, told: fleet_versions.HostVersions, places: Mapping[str, int], texts: Texts,
           excuses: dict[tuple[tuple[int, int], ...], int]) -> dict[str, Any]:
     letters = [ABSENT] * len(places)
     wrong, excused = [], []
@@ -132,20 +133,20 @@ def _host(host: HostRun, told: fleet_versions.Told, places: Mapping[str, int], t
         if verdict is Verdict.NOT_DECLARED:
             excused.append((place, texts.number(check["cause"])))
         elif verdict is not Verdict.PASS:
-            said = [nameless(check[part], host.name) for part in ("cause", "remedy", "evidence")]
+            said = [mask_name(check[part], host.name) for part in ("cause", "remedy", "evidence")]
             wrong.append([place, *map(texts.number, said[:2]), texts.evidence(said[2])])
     return {
         "name": host.name,
         "verdict": LETTERS[Verdict(host.result["verdict"])],
         "checks": "".join(letters),
-        "about": texts.number(fleet_versions.in_short(told.versions)),
+        "about": texts.number(fleet_versions.describe(told.versions)),
         "wrong": wrong,
         "excused": excuses.setdefault(tuple(excused), len(excuses)),
     }
 
 
 def _seen(host: HostRun, places: Mapping[str, int], texts: Texts) -> list[list[int]]:
-    return [[places[check["id"]], texts.evidence(nameless(check["evidence"], host.name))]
+    return [[places[check["id"]], texts.evidence(mask_name(check["evidence"], host.name))]
             for check in host.result["checks"]
             if check["verdict"] == Verdict.PASS and check["evidence"]]
 
@@ -161,7 +162,7 @@ def _nights(past: Mapping[str, Any] | None, hosts: Iterable[str]) -> list[str]:
 
 
 def _series(
-    told: fleet_versions.Told, known: Mapping[str, Any], nights: int, texts: Texts
+    told: fleet_versions.HostVersions, known: Mapping[str, Any], nights: int, texts: Texts
 ) -> Iterator[list[Any]]:
     """`[what, which GPU, least, most, median, last, steps]` of each row of throughputs."""
     found = []

@@ -21,7 +21,7 @@ TITLES = {
 }
 
 
-RIGHT = {Verdict.PASS, Verdict.NOT_DECLARED}
+HEALTHY = {Verdict.PASS, Verdict.NOT_DECLARED}
 # In a text, where the host's own name stood. For private use, so that no text has it.
 OWN_NAME = "\ue000"
 # Hosts that a command names one by one.
@@ -29,7 +29,7 @@ MOST_NAMED = 24
 
 
 @dataclass(frozen=True)
-class Wrong:
+class Issue:
     """One thing that is wrong: the checks that say so, and all hosts where they do."""
 
     verdict: Verdict
@@ -42,7 +42,7 @@ class Wrong:
     hosts: tuple[str, ...]
 
 
-class Provisioned(NamedTuple):
+class ProvisionReasons(NamedTuple):
     """Why Ansible ran, and on which hosts."""
 
     reasons: list[str]
@@ -50,7 +50,7 @@ class Provisioned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Unproven:
+class SkippedChecks:
     """Checks that a declaration excuses, and where."""
 
     declaration: str
@@ -79,7 +79,7 @@ def worst_first(session: Session) -> list[HostRun]:
     order = list(Verdict)
 
     def rank(host: HostRun) -> tuple[int, int, list[tuple[int, str]]]:
-        wrongs = sum(check["verdict"] not in RIGHT for check in host.result["checks"])
+        wrongs = sum(check["verdict"] not in HEALTHY for check in host.result["checks"])
         # gpu2 before gpu10.
         name = [(int(part), "") if part.isdigit() and part.isascii() else (-1, part)
                 for part in re.split(r"([0-9]{1,18})", host.name)]
@@ -88,15 +88,15 @@ def worst_first(session: Session) -> list[HostRun]:
     return sorted(session.hosts, key=rank)
 
 
-def wrong(session: Session) -> list[Wrong]:
+def issues(session: Session) -> list[Issue]:
     """What is neither healthy nor excused, the worst first: of one cause once, with all hosts."""
     found: dict[tuple[Any, ...], list[HostRun]] = defaultdict(list)
     evidence: dict[tuple[Any, ...], str] = {}
     for host in worst_first(session):
         causes: dict[tuple[str, ...], list[Mapping[str, str]]] = defaultdict(list)
         for check in host.result["checks"]:
-            if check["verdict"] not in RIGHT:
-                said = [nameless(check[part], host.name) for part in ("cause", "remedy")]
+            if check["verdict"] not in HEALTHY:
+                said = [mask_name(check[part], host.name) for part in ("cause", "remedy")]
                 causes[check["verdict"], *said].append(check)
         for said_of, checks in causes.items():
             key = *said_of, tuple((check["id"], check["statement"]) for check in checks)
@@ -104,27 +104,27 @@ def wrong(session: Session) -> list[Wrong]:
             evidence.setdefault(key, checks[0]["evidence"])
     order = list(Verdict)
     return sorted(
-        (Wrong(Verdict(verdict), named(cause, names, "HOST"), named(remedy, names), evidence[key],
-               dict(checks), names)
+        (Issue(Verdict(verdict), insert_names(cause, names, "HOST"), insert_names(remedy, names),
+               evidence[key], dict(checks), names)
          for key, hosts in found.items()
          for verdict, cause, remedy, checks in [key]
          for names in [tuple(host.name for host in hosts)]),
         key=lambda each: (order.index(each.verdict), -len(each.hosts)))
 
 
-def nameless(text: str, host: str) -> str:
+def mask_name(text: str, host: str) -> str:
     """A text about a host, with a stand-in for its name: the same for all to whom it happened."""
     return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)", OWN_NAME, text) \
         if host in text else text
 
 
-def named(text: str, hosts: Collection[str], many: str = "") -> str:
+def insert_names(text: str, hosts: Collection[str], many: str = "") -> str:
     """The reverse: the one host's name, or all of them as `--limit` takes them, or `many`."""
     several = many or (",".join(hosts) if len(hosts) <= MOST_NAMED else "HOST")
     return text.replace(OWN_NAME, next(iter(hosts)) if len(hosts) == 1 else several)
 
 
-def proven(session: Session) -> list[str]:
+def verified_statements(session: Session) -> list[str]:
     """What holds, in words, for each thing that is planned somewhere."""
     found: dict[str, list[str]] = defaultdict(list)
     for host in session.hosts:
@@ -178,17 +178,17 @@ def _proven_on(host: HostRun) -> Iterable[str]:
         yield f"{engine} knows NVIDIA's runtime and keeps containers alive{cards}"
 
 
-def provisioned(session: Session) -> list[Provisioned]:
+def provision_reasons(session: Session) -> list[ProvisionReasons]:
     """Where Ansible ran; what befell most hosts first."""
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for host, reasons in (session.provisioned or {}).items():
-        found[tuple(nameless(reason, host) for reason in reasons)].append(host)
+        found[tuple(mask_name(reason, host) for reason in reasons)].append(host)
     return sorted((
-        Provisioned([named(reason, hosts, "HOST") for reason in reasons], tuple(hosts))
+        ProvisionReasons([insert_names(reason, hosts, "HOST") for reason in reasons], tuple(hosts))
         for reasons, hosts in found.items()), key=lambda each: -len(each.hosts))
 
 
-def unproven(session: Session) -> list[Unproven]:
+def skipped_checks(session: Session) -> list[SkippedChecks]:
     """What could not be proven because of a declaration, grouped by it."""
     hosts: dict[str, dict[str, None]] = defaultdict(dict)
     checks: dict[str, dict[str, str]] = defaultdict(dict)
@@ -198,7 +198,7 @@ def unproven(session: Session) -> list[Unproven]:
                 hosts[check["cause"]][host.name] = None
                 checks[check["cause"]][check["id"]] = check["statement"]
     return [
-        Unproven(cause, tuple(found.values()), tuple(found), tuple(hosts[cause]))
+        SkippedChecks(cause, tuple(found.values()), tuple(found), tuple(hosts[cause]))
         for cause, found in checks.items()
     ]
 

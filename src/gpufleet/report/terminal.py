@@ -71,15 +71,15 @@ def show(console: Console, session: Session, report: Path | None) -> None:
     healthy = [host.name for host in session.hosts if host.result["verdict"] == Verdict.PASS]
     if brief and healthy:
         console.print()
-        console.print(_bullet(SYMBOLS[Verdict.PASS], STYLES[Verdict.PASS], folded(healthy)))
+        console.print(_bullet(SYMBOLS[Verdict.PASS], STYLES[Verdict.PASS], fold_names(healthy)))
     for host in session.hosts:
         if not brief or host.result["verdict"] != Verdict.PASS:
             _host(console, host.name, host.result, brief)
     console.print()
     console.print(Text(summary.headline(session), style="bold"))
-    for sentence in summary.proven(session):
+    for sentence in summary.verified_statements(session):
         console.print(_bullet(SYMBOLS[Verdict.PASS], "green", sentence))
-    for gap in summary.unproven(session):
+    for gap in summary.skipped_checks(session):
         text = Text("Not provable here, by declaration ")
         text.append(gap.declaration, style="italic")
         text.append(f": {', '.join(gap.check_ids)} ({_some(gap.hosts)})")
@@ -92,7 +92,7 @@ def show(console: Console, session: Session, report: Path | None) -> None:
         console.print(Text(f"Report: {shown}"), soft_wrap=True)
 
 
-def folded(names: list[str]) -> str:
+def fold_names(names: list[str]) -> str:
     """Hosts' names as ClusterShell writes them: gpu[001-040,042]."""
     try:
         return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))

@@ -202,7 +202,7 @@ class Rollout:
                  if host.name in batch.hosts and host.name not in self.progress.left
                  and host.result["verdict"] != Verdict.PASS]
         if wrong:
-            terminal.show(self.console, self.session(wrong).for_people(), None)
+            terminal.show(self.console, self.session(wrong).for_display(), None)
         if wrong and self.progress.settings["rollback"]:
             why += "; " + self.roll_back([host.name for host in wrong])
         self.progress.status, self.progress.why = "stopped", why
@@ -236,14 +236,14 @@ class Rollout:
     def session(self, hosts: list[HostRun]) -> Session:
         """What was judged of some hosts, with the words by which they are found."""
         asked = [word for name in self.progress.asked.inventories for word in ("-i", name)]
-        return Session(hosts, finished=utc_now(), where=shlex.join(asked))
+        return Session(hosts, finished=utc_now(), inventory_args=shlex.join(asked))
 
     def write(self) -> None:
         """The report on all hosts that this run has judged."""
         if self.judged:
-            directory = report.new_directory(self.reports)
-            page = report.write(directory, self.session(list(self.judged.values())))
-            shown = report.point_latest(directory) / page.name
+            directory = report.create_directory(self.reports)
+            page = report.write_report(directory, self.session(list(self.judged.values())))
+            shown = report.update_latest(directory) / page.name
             self.console.print(f"Report: {os.path.relpath(shown)}", markup=False)
 
 

@@ -18,18 +18,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector, InventoryHost
+from gpufleet.inventory import Become, Connection, HostSelector, InventoryHost
 from gpufleet.transport.connection import (
     NO_PYTHON,
     READY,
     SUDO_REFUSED,
-    Become,
-    Connection,
     command,
-    why_not,
+    failure_reason,
     with_password,
 )
-from gpufleet.transport.slurm import node_name, speakers
+from gpufleet.transport.slurm import node_name, scheduler_connections
 
 Told = Callable[[str], None]
 
@@ -191,7 +189,8 @@ def run(there: Connection | None, words: Sequence[str], limit_s: float = COMMAND
         # sudo is for other programs there; the account may be an operator itself.
         return run(replace(there, become=Become(wanted=False)), words, limit_s)
     if there and done.returncode in {SSH_FAILED, SUDO_REFUSED, NO_PYTHON}:
-        cause, remedy = why_not(there, done.returncode, done.stderr.decode("utf-8", "replace"))
+        stderr = done.stderr.decode("utf-8", "replace")
+        cause, remedy = failure_reason(there, done.returncode, stderr)
         raise HookError(f"{cause}:", "gpu_scheduler_host", remedy)
     if done.returncode:
         last = (done.stderr.decode("utf-8", "replace").strip() or said.strip()).splitlines()[-3:]
@@ -309,4 +308,4 @@ def hook(kind: str, hosts: Sequence[InventoryHost], question: HostSelector) -> H
             f"There is no hook {kind!r}.", "--hook", f"Known are {', '.join(SCHEDULERS)}.")
     scheduler = SCHEDULERS[kind]
     nodes = {host.name: node_name(host) for host in hosts}
-    return Hook(scheduler, nodes, speakers(hosts, question) if scheduler else {})
+    return Hook(scheduler, nodes, scheduler_connections(hosts, question) if scheduler else {})

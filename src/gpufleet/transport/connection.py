@@ -11,10 +11,10 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpufleet.inventory import Connection
 from gpufleet.paths import PACKAGE
 
 # The line after which standard input is the probe. What stands before it is for sudo.
@@ -23,35 +23,6 @@ BEGIN = "#gpufleet-probe"
 READY = "gpufleet-ready"
 SUDO_REFUSED = 77
 NO_PYTHON = 78
-
-
-@dataclass(frozen=True)
-class Become:
-    """Become another user by sudo. `wanted` None: if it goes without a password, else not."""
-
-    wanted: bool | None = None
-    user: str = "root"
-    # Kept out of every repr: logs and tracebacks show those.
-    password: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class Connection:
-    """One host as Ansible's settings describe it."""
-
-    name: str
-    kind: str = "ssh"
-    address: str = ""
-    user: str | None = None
-    port: int | None = None
-    key: str | None = None
-    ssh_arguments: tuple[str, ...] = ()
-    connect_timeout_s: int = 10
-    ssh_executable: str = "ssh"
-    python: str = "python3"
-    become: Become = Become()
-    # What carries the command on from where it arrives: srun and its options.
-    launcher: tuple[str, ...] = ()
 
 
 def command(connection: Connection, run: str | None = None) -> list[str]:
@@ -139,7 +110,7 @@ def with_password(connection: Connection, program: bytes) -> bytes:
     return password(connection) + f"{BEGIN}\n".encode() + program
 
 
-def why_not(
+def failure_reason(
     connection: Connection, status: int | None, stderr: str, ready: bool = False
 ) -> tuple[str, str]:
     """(cause, remedy) of a command that brought no snapshot; `ready`: it came as far as that."""
@@ -171,7 +142,7 @@ def why_not(
             by_hand)
 
 
-def too_late(connection: Connection, deadline_s: float, ready: bool) -> tuple[str, str]:
+def timeout_reason(connection: Connection, deadline_s: float, ready: bool) -> tuple[str, str]:
     """(cause, remedy) of a host that used up its time."""
     name = connection.name
     if ready:

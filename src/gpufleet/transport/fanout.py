@@ -20,9 +20,18 @@ from ClusterShell.Task import task_self
 from ClusterShell.Worker.Popen import PopenClient, WorkerPopen
 from ClusterShell.Worker.Worker import WorkerSimple
 
+from gpufleet.inventory import Connection
+
 from . import gateways
-from .connection import READY, Connection, command, password, standard_input, too_late, why_not
-from .packed import packed
+from .compression import compressed_field
+from .connection import (
+    READY,
+    command,
+    failure_reason,
+    password,
+    standard_input,
+    timeout_reason,
+)
 
 # A snapshot is some hundred kilobytes; whoever sends more is not our probe.
 MOST_BYTES = 8 << 20
@@ -41,7 +50,7 @@ class Target:
     config: Mapping[str, Any]
 
 
-@packed("snapshot")
+@compressed_field("snapshot")
 @dataclass(frozen=True)
 class Outcome:
     """A snapshot, or why there is none."""
@@ -106,7 +115,7 @@ class _Conversation:
             return Outcome(None, f"{connection.name} sends without end instead of a snapshot",
                            "look at the login's profile files there", words)
         if self.late:
-            return Outcome(None, *too_late(connection, self.deadline_s, self.ready), words)
+            return Outcome(None, *timeout_reason(connection, self.deadline_s, self.ready), words)
         try:
             # Whatever else was written stands before it.
             snapshot = json.loads(self.said.strip().rpartition(b"\n")[2])
@@ -114,7 +123,7 @@ class _Conversation:
                 return Outcome({**snapshot, "host": connection.name})
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
-        return Outcome(None, *why_not(connection, self.status, words, self.ready), words)
+        return Outcome(None, *failure_reason(connection, self.status, words, self.ready), words)
 
 
 class _Behind(EventHandler):  # type: ignore[misc]
@@ -201,7 +210,7 @@ class _Listener(EventHandler):  # type: ignore[misc]
         self.report(self.conversation.outcome())
 
 
-def look(
+def probe_targets(
     targets: Iterable[Target], fanout: int = 32, report: Report = lambda name, outcome: None,
     topology: Path | None = None,
 ) -> dict[str, Outcome]:
@@ -222,7 +231,7 @@ def look(
     for target in targets:
         name = target.connection.name
         conversation = _Conversation(target, target.config["deadline_s"])
-        if behind and gateways.leads_to(behind, target.connection):
+        if behind and gateways.is_behind(behind, target.connection):
             if password(target.connection):
                 arrived(name)(Outcome(None, *gateways.NO_PASSWORD))
                 continue

@@ -26,8 +26,9 @@ from ClusterShell.Topology import TopologyError
 from ClusterShell.Worker.Tree import TreeWorker
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import Connection
 
-from .connection import Connection, password, program, remote_script
+from .connection import password, program, remote_script
 
 # What a gateway may take to start, and to bring the last answers.
 GATEWAY_S = 30
@@ -75,7 +76,7 @@ def load(task: Task, topology: Path) -> NodeSet:
     return NodeSet.fromlist([network for network, _ in router.table])
 
 
-def leads_to(behind: NodeSet, connection: Connection) -> bool:
+def is_behind(behind: NodeSet, connection: Connection) -> bool:
     """Whether the way to a host leads through a gateway."""
     try:
         return connection.kind == "ssh" and node(connection) in behind

@@ -12,24 +12,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
-
-from .connection import Connection
+from gpufleet.inventory import Connection, HostSelector, InventoryHost, inventory_hosts
 
 # The half of a host's time is for Slurm's queue; a node that is not free by then is told as such.
 QUEUE_SHARE = 0.5
 
 
-def steps(
+def as_job_steps(
     hosts: Sequence[InventoryHost], question: HostSelector, deadline_s: float
 ) -> list[InventoryHost]:
     """The same hosts, reached by srun in place of ssh."""
-    there = speakers(hosts, question)
+    there = scheduler_connections(hosts, question)
     return [replace(host, connection=_step(host, there[host.name], deadline_s)) for host in hosts]
 
 
 def _step(host: InventoryHost, there: Connection | None, deadline_s: float) -> Connection:
-    options = host.wishes.get("gpu_srun_options") or []
+    options = host.variables.get("gpu_srun_options") or []
     if not isinstance(options, list) or not all(isinstance(word, str) for word in options):
         raise ConfigurationError(
             f"It is {options!r}, not a list of options.", f"{host.name}: gpu_srun_options",
@@ -45,7 +43,7 @@ def _step(host: InventoryHost, there: Connection | None, deadline_s: float) -> C
                    python=host.connection.python, become=host.connection.become)
 
 
-def speakers(
+def scheduler_connections(
     hosts: Sequence[InventoryHost], question: HostSelector
 ) -> dict[str, Connection | None]:
     """On which machine each host's scheduler is spoken to; None: on this one."""
@@ -65,7 +63,7 @@ def node_name(host: InventoryHost) -> str:
 
 
 def _name(host: InventoryHost, variable: str) -> str | None:
-    value = host.wishes.get(variable)
+    value = host.variables.get(variable)
     if value is not None and (
             not isinstance(value, str) or not re.fullmatch(r"\w[\w.-]*", value)):
         raise ConfigurationError(

@@ -26,7 +26,7 @@ TIMER = ("on the host: systemctl list-timers gpufleet-pull.timer; journalctl -u 
          " then look at what brings its file here")
 
 
-def session(directory: Path, hosts: Iterable[InventoryHost], most: timedelta) -> Session:
+def judge_results(directory: Path, hosts: Iterable[InventoryHost], most: timedelta) -> Session:
     """Each declared host by its file DIRECTORY/NAME.json, none older than `most`."""
     if not directory.is_dir():
         raise ConfigurationError("There is no such directory.", str(directory),

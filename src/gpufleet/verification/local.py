@@ -14,8 +14,7 @@ from typing import Any
 from gpufleet.errors import ConfigurationError
 from gpufleet.host_state.driver_running import GIVEN_AWAY
 from gpufleet.host_state.host import Host
-from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
-from gpufleet.transport.connection import Connection
+from gpufleet.inventory import Connection, HostSelector, InventoryHost, inventory_hosts
 
 from .session import Resolver, plan_of
 
@@ -27,7 +26,7 @@ UNKNOWN: Row = {"registered": False, "generation": None, "gcc_max": None, "sonam
                 "sources": [], "found": True}
 
 
-def here(question: HostSelector) -> InventoryHost:
+def local_host(question: HostSelector) -> InventoryHost:
     """This machine, with the wishes of the one host that the question leads to, if there are any.
 
     Raises `ConfigurationError` where it leads to several.
@@ -42,11 +41,11 @@ def here(question: HostSelector) -> InventoryHost:
         there.name, "local", python=there.python, become=there.become))
 
 
-def plan_here(
+def plan_local_host(
     host: InventoryHost, snapshot: dict[str, Any] | None, resolve: Resolver | None = None
 ) -> dict[str, Any]:
     """The plan of the wishes, filled up with what was seen, each thing with a note that says so."""
-    seen, wishes, notes = Host(snapshot), dict(host.wishes), []
+    seen, wishes, notes = Host(snapshot), dict(host.variables), []
     cards, expect = seen.section("gpus"), wishes.get("gpu_expect") or {}
     if cards and isinstance(expect, dict) and expect.get("count") is None:
         # A card that a virtual machine has computes there, not here.
@@ -54,7 +53,7 @@ def plan_here(
         wishes["gpu_expect"] = {**expect, "count": count}
         notes.append(f"gpu_expect is not set: expected is what the PCI bus shows,"
                      f" {count or 'no'} GPU{'' if count == 1 else 's'}")
-    plan = plan_of(replace(host, wishes=wishes), snapshot, resolve)
+    plan = plan_of(replace(host, variables=wishes), snapshot, resolve)
     if not {"gpu_toolkits", "gpu_stacks"} & set(wishes):
         plan["toolkits"] = list(_toolkits(seen))
         plan["cudnn"] = list(_cudnn(seen, plan["toolkits"]))

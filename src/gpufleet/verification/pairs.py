@@ -21,14 +21,13 @@ from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import InventoryHost
+from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.paths import PACKAGE
 from gpufleet.transport.connection import (
     NO_PYTHON,
     SUDO_REFUSED,
-    Connection,
     command,
-    why_not,
+    failure_reason,
     with_password,
 )
 
@@ -43,11 +42,11 @@ GRACE_S = 5
 # A side reads its program by length, since the rest of standard input are its answers.
 READER = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline())).decode())"
 
-Told = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class PairOptions:
     """What the command line asks for: pairs by name, or a ring of all, in which stack."""
 
     pairs: Sequence[str] = ()
@@ -55,7 +54,7 @@ class Asked:
     stack: str | None = None
 
 
-NOTHING = Asked()
+NO_PAIRS = PairOptions()
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Job:
 
 def declared_gpus(host: InventoryHost) -> int | None:
     """`gpu_expect.count`, if it is said."""
-    expect = host.wishes.get("gpu_expect")
+    expect = host.variables.get("gpu_expect")
     count = expect.get("count") if isinstance(expect, dict) else None
     return count if isinstance(count, int) else None
 
@@ -110,7 +109,7 @@ def declared_gpus(host: InventoryHost) -> int | None:
 # -- what is asked ---------------------------------------------------------------------------------
 
 
-def pairs_of(hosts: Sequence[InventoryHost], asked: Asked) -> list[Pair]:
+def pairs_of(hosts: Sequence[InventoryHost], asked: PairOptions) -> list[Pair]:
     """The pairs, or a `ConfigurationError` before anything starts."""
     known = {host.name: host for host in hosts}
     found: dict[frozenset[str], Pair] = {}
@@ -131,7 +130,7 @@ def pairs_of(hosts: Sequence[InventoryHost], asked: Asked) -> list[Pair]:
     return list(found.values())
 
 
-def _named(names: list[str], asked: Asked) -> Iterator[tuple[list[str], str]]:
+def _named(names: list[str], asked: PairOptions) -> Iterator[tuple[list[str], str]]:
     for text in asked.pairs:
         yield [name.strip() for name in text.split(",") if name.strip()], f"--pair {text}"
     if asked.ring:
@@ -148,7 +147,7 @@ def _named(names: list[str], asked: Asked) -> Iterator[tuple[list[str], str]]:
 
 def address_of(host: InventoryHost) -> str:
     """Where the other host reaches this one."""
-    said = host.wishes.get("gpu_pair_address")
+    said = host.variables.get("gpu_pair_address")
     if said is not None and not (isinstance(said, str) and said.strip()):
         raise ConfigurationError(
             f"It is {said!r}, not an address.", f"{host.name}: gpu_pair_address",
@@ -168,7 +167,7 @@ def _common(
     from gpufleet import resolver  # noqa: PLC0415 (as in session.py)  # noqa: PLC0415 (as in session.py)
 
     mine, theirs = (
-        [row for row in resolver.resolve(host.wishes, None, host.name)["stacks"]
+        [row for row in resolver.resolve(host.variables, None, host.name)["stacks"]
          if name in {None, row["name"]}]
         for host in (first, second)
     )
@@ -252,7 +251,7 @@ class _Side:
         if self.status == NO_PYTHON:
             return {**found, "state": "absent", "error": f"there is no {self.connection.python}"}
         if not self.document and self.status in {None, SUDO_REFUSED, SSH_FAILED}:
-            cause, remedy = why_not(self.connection, self.status, words)
+            cause, remedy = failure_reason(self.connection, self.status, words)
             return {**found, "state": "silent", "error": cause, "remedy": remedy}
         return {**found, "state": "failed",
                 "error": f"it died while {stage} (status {self.status}): {words[-400:].strip()}"}
@@ -358,7 +357,7 @@ class _Listener(EventHandler):  # type: ignore[misc]
 
 
 def meet(
-    pairs: Sequence[Pair], deadline_s: float, fanout: int, told: Told = lambda text: None
+    pairs: Sequence[Pair], deadline_s: float, fanout: int, told: Notify = lambda text: None
 ) -> list[dict[str, Any]]:
     """Run everything between all pairs; the records."""
     records: list[dict[str, Any]] = []

@@ -50,7 +50,7 @@ def main(words: list[str]) -> int:
         sys.stderr.write("usage: gpufleet-pull.pyz SETTINGS.json\n")
         return USAGE
     settings = json.loads(Path(words[0]).read_text(encoding="utf-8"))
-    document, seconds = look(settings["plan"], settings["config"])
+    document, seconds = probe_and_judge(settings["plan"], settings["config"])
     write(Path(settings["result"]), json.dumps(document, ensure_ascii=False) + "\n", 0o640)
     if settings["metrics"]:
         write(Path(settings["metrics"]), metrics(document, seconds), 0o644)
@@ -62,7 +62,9 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def look(plan: dict[str, Any], config: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+def probe_and_judge(
+    plan: dict[str, Any], config: Mapping[str, Any]
+) -> tuple[dict[str, Any], float]:
     """(what was seen and judged: a document that `--snapshot` takes, seconds)."""
     here, begin = files("gpufleet"), time.monotonic()
     told = {**config, "matmul": here.joinpath("workload", "matmul.py").read_text(encoding="utf-8")}

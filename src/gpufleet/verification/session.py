@@ -18,9 +18,9 @@ from typing import Any
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
+from gpufleet.transport.compression import compressed_field
 from gpufleet.transport.connection import program
-from gpufleet.transport.fanout import Outcome, Report, Target, look
-from gpufleet.transport.packed import packed
+from gpufleet.transport.fanout import Outcome, Report, Target, probe_targets
 
 from . import pairs
 
@@ -52,7 +52,7 @@ class ProbeOptions:
         return self.deadline_s + (DEEP_S if self.deep else 0)
 
 
-@packed("snapshot")
+@compressed_field("snapshot")
 @dataclass
 class HostRun:
     """One host on its way through a verification."""
@@ -77,7 +77,7 @@ class Session:
     # What was taken for granted, where nobody had declared it.
     notes: list[str] = field(default_factory=list)
     # The words by which the launcher finds these hosts again: -i INV.
-    where: str = ""
+    inventory_args: str = ""
     # Where Ansible ran between two looks, and why: {host: reasons}.
     provisioned: dict[str, list[str]] | None = None
 
@@ -89,21 +89,23 @@ class Session:
         more = {} if self.provisioned is None else {"provisioned": self.provisioned}
         return {**verdicts, **more}
 
-    def for_people(self) -> Session:
-        """The same, its remedies with the words that stand in `where`; documents do without."""
-        if not self.where:
+    def for_display(self) -> Session:
+        """The same session with `inventory_args` in the remedies; documents do not have them."""
+        if not self.inventory_args:
             return self
         hosts = [copy(host) for host in self.hosts]
         for host in hosts:
             host.result = {**host.result, "checks": [
-                {**check, "remedy": self.said(check["remedy"])}
+                {**check, "remedy": self.with_inventory_args(check["remedy"])}
                 for check in host.result["checks"]]}
         return replace(self, hosts=hosts)
 
-    def said(self, remedy: str) -> str:
-        """A remedy, its commands with the words that stand in `where`."""
+    def with_inventory_args(self, remedy: str) -> str:
+        """A remedy with `inventory_args` in its commands."""
+        if not self.inventory_args:
+            return remedy
         return re.sub(r"(\./gpufleet (?:plan|provision|remove|verify))\b",
-                      lambda found: f"{found[1]} {self.where}", remedy) if self.where else remedy
+                      lambda command: f"{command[1]} {self.inventory_args}", remedy)
 
 
 def plan_of(
@@ -112,11 +114,11 @@ def plan_of(
     """A host's plan, with its locks. `compat` is imported late: documents are judged without it."""
     from gpufleet import resolver  # noqa: PLC0415  # noqa: PLC0415
 
-    plan = (resolve or resolver.resolve)(host.wishes, snapshot, host.name)
+    plan = (resolve or resolver.resolve)(host.variables, snapshot, host.name)
     return resolver.with_locks(plan, host.locks)
 
 
-def probe_config(host: InventoryHost, manner: ProbeOptions) -> dict[str, Any]:
+def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
     """What the probe is told about a host."""
     from gpufleet.spec.probe_settings import (  # noqa: PLC0415
         probe_settings,
@@ -125,43 +127,43 @@ def probe_config(host: InventoryHost, manner: ProbeOptions) -> dict[str, Any]:
 
     config: dict[str, Any] = {
         "host": host.name,
-        "mode": manner.mode,
-        "deadline_s": manner.host_s,
-        "deep": manner.deep,
-        "expect_gpus": visible_gpus(host.wishes),
-        **probe_settings(host.wishes),
+        "mode": options.mode,
+        "deadline_s": options.host_s,
+        "deep": options.deep,
+        "expect_gpus": visible_gpus(host.variables),
+        **probe_settings(host.variables),
     }
-    if manner.mode == "full":
+    if options.mode == "full":
         config["matmul"] = program("workload/matmul.py")
     return config
 
 
-def snapshots(
+def probe_hosts(
     hosts: Iterable[InventoryHost],
-    manner: ProbeOptions,
+    options: ProbeOptions,
     report: Report = lambda name, outcome: None,
 ) -> dict[str, Outcome]:
     """All hosts' snapshots at the same time."""
-    targets = [Target(host.connection, probe_config(host, manner)) for host in hosts]
-    return look(targets, manner.fanout, report, manner.topology)
+    targets = [Target(host.connection, probe_config(host, options)) for host in hosts]
+    return probe_targets(targets, options.fanout, report, options.topology)
 
 
 def verify(
     hosts: list[InventoryHost],
-    manner: ProbeOptions,
+    options: ProbeOptions,
     report: Report = lambda name, outcome: None,
     resolve: Resolver | None = None,
     planner: Planner | None = None,
     *,
-    asked: pairs.Asked = pairs.NOTHING,
-    told: pairs.Told = lambda text: None,
+    pair_options: pairs.PairOptions = pairs.NO_PAIRS,
+    notify: pairs.Notify = lambda text: None,
 ) -> Session:
     """Look at every host, have pairs of them meet, plan, and judge."""
     session, begin = Session(), time.monotonic()
-    meeting = pairs.pairs_of(hosts, asked)
-    outcomes = snapshots(hosts, manner, report)
+    meeting = pairs.pairs_of(hosts, pair_options)
+    outcomes = probe_hosts(hosts, options, report)
     both = [pair for pair in meeting if all(not outcomes[name].cause for name in pair.names)]
-    records = pairs.meet(both, manner.deadline_s, manner.fanout, told)
+    records = pairs.meet(both, options.deadline_s, options.fanout, notify)
     for host in hosts:
         outcome = outcomes.pop(host.name)
         snapshot = outcome.snapshot
@@ -181,7 +183,7 @@ def verify(
     return session
 
 
-def offline(
+def judge_saved(
     snapshot_files: Iterable[str],
     plan_files: Iterable[str] = (),
     question: HostSelector | None = None,

@@ -16,7 +16,7 @@ Class = TypeVar("Class", bound=type)
 LEVEL = 1
 
 
-class Packed:
+class CompressedField:
     """An attribute that holds a document or None. Each reading makes a new one."""
 
     def __init__(self, name: str) -> None:
@@ -32,9 +32,9 @@ class Packed:
             json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass"), LEVEL)
 
 
-def packed(name: str) -> Callable[[Class], Class]:
+def compressed_field(name: str) -> Callable[[Class], Class]:
     """A decorator, above `@dataclass`, by which a field of it is kept so."""
     def decorate(made: Class) -> Class:
-        setattr(made, name, Packed(name))
+        setattr(made, name, CompressedField(name))
         return made
     return decorate
