@@ -1,9 +1,9 @@
 # Apache-2.0, see LICENSE
 """Write the generated parts of the documentation, or check that they are up to date.
 
-Each role's README comes from its argument specification, ``docs/checks.md`` from the registry of
-checks, ``docs/faults.md`` from the faults that the tests inject, ``docs/matrix.md`` from the fact
-base and what was measured.
+Each role's README comes from its argument specification; in ``docs/reference``, ``checks.md`` comes
+from the registry of checks, ``faults.md`` from the faults that the tests inject, ``matrix.md`` from
+the catalog and the measurements.
 
     python -m docs.generate            write
     python -m docs.generate --check    exit status 1 when something would change
@@ -144,9 +144,10 @@ def pages() -> Iterator[tuple[Path, str]]:
         if role.is_dir():
             yield role / "README.md", role_readme(role)
     source = GENERATED.replace("the source it names", "verify/checks")
-    yield ROOT / "docs" / "checks.md", f"# The checks\n{source}\n{catalogue.markdown()}"
-    yield ROOT / "docs" / "faults.md", fault_table()
-    yield ROOT / "docs" / "matrix.md", matrix()
+    reference = ROOT / "docs" / "reference"
+    yield reference / "checks.md", f"# The checks\n{source}\n{catalogue.markdown()}"
+    yield reference / "faults.md", fault_table()
+    yield reference / "matrix.md", matrix()
 
 
 def main(words: list[str]) -> int:

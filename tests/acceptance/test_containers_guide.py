@@ -1,4 +1,4 @@
-"""docs/containers.md does what it says: its commands are read from it, and run.
+"""docs/how-to/containers.md does what it says: its commands are read from it, and run.
 
 The image is made of the lab host's own programs and a real TensorBoard; the cards are nodes only.
 """
@@ -24,7 +24,7 @@ UP = ("--hosts", "lab1,lab2")  # of which the second is for the other tests' fix
 ARTIFACTS = ("--cuda", "8.0")
 __all__ = ["wishes"]
 
-GUIDE = ROOT / "docs" / "containers.md"
+GUIDE = ROOT / "docs" / "how-to" / "containers.md"
 IMAGE = r"""
 apt-get install -qy --no-install-recommends python3-venv curl
 python3 -m venv /opt/board && /opt/board/bin/pip install --quiet tensorboard setuptools\<81

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 WISHES = {"gpu_stacks": [], "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.6"]}],
           "gpu_expect": {"count": 0}, "gpu_accept_nvidia_eula": True}
 HOME, ETC = "/var/lib/gpufleet-nightly", "/etc/gpufleet"
-# As docs/nightly.md has it.
+# As docs/how-to/nightly.md has it.
 SUDOERS = 'gpufleet ALL=(root) NOPASSWD: /usr/bin/true "", /usr/bin/python3 -I -S -'
 HOOK = """
 import http.server
@@ -198,7 +198,7 @@ def give(fleet: Fleet, path: str, text: str) -> None:
 
 
 def test_check_mode_changes_nothing_and_the_role_is_idempotent(night: Nightly) -> None:
-    assert SUDOERS in (ROOT / "docs/nightly.md").read_text()
+    assert SUDOERS in (ROOT / "docs/how-to/nightly.md").read_text()
     before = night.fleet.state("lab1")
     assert "failed=0" in night.playbook("--check", "--diff").stdout
     assert night.fleet.state("lab1") == before

@@ -156,7 +156,7 @@ def test_an_unhealthy_batch_stays_drained_until_it_is_resumed(
 
 
 def test_slurm_s_own_health_check_drains_and_gives_back(cluster: Fleet) -> None:
-    text = (ROOT / "docs" / "slurm" / "gpufleet-health").read_text(encoding="utf-8")
+    text = (ROOT / "contrib" / "slurm" / "gpufleet-health").read_text(encoding="utf-8")
     for host in HOSTS:
         cluster.on(host, f"cat >{HEALTH} <<'END'\n{text}END\nchmod 755 {HEALTH}")
         cluster.on(host, "cat >/usr/local/sbin/health <<'END'\n#!/bin/sh\n"

@@ -1,4 +1,4 @@
-"""What docs/awx.md hands out: surveys whose answers are wishes, slices that make up the whole."""
+"""docs/how-to/awx.md: surveys give valid variables, and slices add up to the whole fleet."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def hosts(inventory: Path, limit: str | None = None) -> list[str]:
 def test_slices_are_all_hosts_and_each_once(tmp_path: Path, count: int) -> None:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(f"gpu_hosts: {{hosts: {{'gpu[0001:{count:04}]': }}}}\n")
-    patterns = slices((ROOT / "docs" / "awx.md").read_text())
+    patterns = slices((ROOT / "docs" / "how-to" / "awx.md").read_text())
     parts = [hosts(inventory, pattern) for pattern in patterns]
     assert len(parts) == 4
     assert all(parts)

@@ -1,7 +1,7 @@
 """The catalogue of faults: what is broken, which check says so, and how that is proven.
 
-`docs/faults.md` is made of it. Each module beside this one lists the faults of one area in
-`FAULTS`; `test_*.py` inject them.
+`docs/reference/faults.md` is generated from it. Each module beside this one lists the faults of one
+area in `FAULTS`; `test_*.py` inject them.
 """
 
 from __future__ import annotations

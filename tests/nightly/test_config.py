@@ -105,7 +105,7 @@ def test_a_secret_that_is_gone_mutes_nobody_else(configured: Configured) -> None
 
 
 def test_every_setting_is_explained() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "nightly.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "nightly.md").read_text()
     rules = config.SCHEMA["properties"]
     inner = [*rules["mail"]["properties"], *rules["webhooks"]["items"]["properties"],
              *rules["drain"]["properties"]]

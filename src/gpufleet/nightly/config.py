@@ -129,14 +129,15 @@ def _document(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(
             f"It cannot be read: {error.strerror}.", str(path),
-            "Write it (docs/nightly.md has one to copy), or name another with --config FILE."
+            "Write it (docs/how-to/nightly.md has one to copy), or name another with --config FILE."
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"It is no YAML: {' '.join(str(error).split())}", str(path), "Correct it.") from error
     if not isinstance(document, dict):
         raise ConfigurationError(
-            "It is no mapping of names to values.", str(path), "docs/nightly.md has one to copy.")
+            "It is no mapping of names to values.", str(path),
+            "docs/how-to/nightly.md has one to copy.")
     return document
 
 
@@ -155,7 +156,7 @@ def _refusal(path: Path, error: jsonschema.ValidationError) -> ConfigurationErro
     if error.validator == "oneOf":
         return ConfigurationError(
             "Exactly one of 'url' and 'url_file' is needed.", where, "Correct it.")
-    return ConfigurationError(f"{error.message}.", where, "Correct it; see docs/nightly.md.")
+    return ConfigurationError(f"{error.message}.", where, "Correct it; see docs/how-to/nightly.md.")
 
 
 def _usual(rule: Mapping[str, Any]) -> dict[str, Any]:
