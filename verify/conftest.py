@@ -1,8 +1,13 @@
-"""The suite as pytest sees it: each check on each host is an item.
+"""The suite as pytest sees it: each check on each host is a test.
 
-`pytest verify/ --ansible-inventory=INV` is all there is to it. Hosts and `--hosts` are
-testinfra's; all snapshots are taken in parallel, once, after collection and before the first
-test, because a test of its own ssh connections per check would take minutes per host.
+    pytest verify/ --ansible-inventory=INV                   every check
+    pytest verify/test_cudnn.py --ansible-inventory=INV      those of one area
+    pytest verify/ --ansible-inventory=INV -k linker.cache   those of this name
+    pytest verify/ --ansible-inventory=INV -m deep           what takes minutes: load and contents
+
+Hosts and `--hosts` are testinfra's. All hosts are probed in parallel, once, after collection and
+before the first test, whatever files are run: one connection per check would take minutes per
+host. Nothing on a host is changed.
 """
 
 from __future__ import annotations
@@ -16,22 +21,16 @@ from typing import Any
 
 import pytest
 
-from gpufleet.checks import judge
+from gpufleet.checks import CHECKS, PAIR_CHECKS, judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import GROUP, Connection, HostSelector, InventoryHost, inventory_hosts
 from gpufleet.verification.pairs import PairOptions
 from gpufleet.verification.session import ProbeOptions, Session, judge_saved, verify
+from gpufleet.verification.suite import PreparedSession
 
 SESSION = pytest.StashKey[Session]()
-
-
-class Prepared:
-    """A session that `python -m gpufleet verify` has made already, handed to pytest as a plugin."""
-
-    NAME = "gpufleet-prepared"
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
+HOSTS = pytest.StashKey[list[str]]()
+DEEP = {check.id for check in (*CHECKS.values(), *PAIR_CHECKS.values()) if check.deep}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,20 +47,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--gpu-pairs", action="store_true", help="and between each host and the next")
     group.addoption("--gpu-pair-stack", metavar="NAME", help="in this stack only")
     group.addoption("--gpu-snapshot", metavar="FILE", action="append", default=[],
-                    help="judge this saved snapshot instead of looking")
+                    help="judge this saved snapshot; no host is probed")
     group.addoption("--gpu-plan", metavar="FILE", action="append", default=[],
                     help="the saved plan of a saved snapshot's host")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """testinfra asks `ansible-inventory` for hosts: that of this interpreter's environment."""
+    """Register the marker, and let testinfra find this environment's `ansible-inventory`."""
+    config.addinivalue_line("markers", "deep: needs --gpu-deep; -m deep alone implies it")
     here = str(Path(sys.executable).parent)
     path = os.environ.get("PATH", os.defpath)
     if here not in path.split(os.pathsep):
         os.environ["PATH"] = f"{here}{os.pathsep}{path}"
 
 
-def _question(config: pytest.Config) -> HostSelector:
+def _selector(config: pytest.Config) -> HostSelector:
     option = config.option
     inventory = option.ansible_inventory
     return HostSelector([inventory] if inventory else [], option.gpu_limit, option.gpu_extra_vars,
@@ -69,38 +69,47 @@ def _question(config: pytest.Config) -> HostSelector:
 
 
 def _saved(config: pytest.Config) -> Session | None:
-    """A session that needs no host: made before, or of saved documents."""
-    prepared: Prepared | None = config.pluginmanager.get_plugin(Prepared.NAME)
+    """A session that needs no host: prepared by `gpufleet verify`, or of saved documents."""
+    prepared: PreparedSession | None = config.pluginmanager.get_plugin(PreparedSession.NAME)
     if prepared:
         config.stash[SESSION] = prepared.session
     elif SESSION not in config.stash and config.option.gpu_snapshot:
-        question = _question(config)
+        selector = _selector(config)
         config.stash[SESSION] = judge_saved(
-            config.option.gpu_snapshot, config.option.gpu_plan, question)
+            config.option.gpu_snapshot, config.option.gpu_plan, selector)
     return config.stash.get(SESSION, None)
+
+
+def _hosts(config: pytest.Config) -> list[str]:
+    """The hosts as testinfra names them: of the session, or of the inventory's group."""
+    if HOSTS not in config.stash:
+        saved = _saved(config)
+        scheme = "ssh" if saved and config.option.gpu_snapshot else "ansible"
+        hosts = saved.hosts if saved else inventory_hosts(_selector(config))
+        config.stash[HOSTS] = [f"{scheme}://{host.name}" for host in hosts]
+    return config.stash[HOSTS]
+
+
+def _cases(area: str) -> list[Any]:
+    """The ids of an area's checks, as parameters."""
+    return [
+        pytest.param(check_id, marks=pytest.mark.deep if check_id in DEEP else ())
+        for check_id in judge.CHECK_IDS if check_id.startswith(f"{area}.")
+    ]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
-    """Hosts by testinfra (ours by default), then every check on each."""
+    """Hosts by testinfra (ours by default), then every check of the file's area on each."""
     ours = "check_id" in metafunc.fixturenames
-    option = metafunc.config.option
-    if ours and option.hosts is None:
+    if ours and metafunc.config.option.hosts is None:
         try:
-            saved = _saved(metafunc.config)
-            if saved:
-                scheme = "ssh" if option.gpu_snapshot else "ansible"
-                hosts = [f"{scheme}://{host.name}" for host in saved.hosts]
-            else:
-                hosts = [
-                    f"ansible://{host.name}" for host in inventory_hosts(_question(metafunc.config))
-                ]
+            metafunc.module.testinfra_hosts = _hosts(metafunc.config)
         except ConfigurationError as error:
             raise pytest.UsageError(str(error)) from error
-        metafunc.module.testinfra_hosts = hosts
     yield
     if ours:
-        metafunc.parametrize("check_id", judge.CHECK_IDS)
+        metafunc.parametrize("check_id", _cases(metafunc.module.AREA))
 
 
 def _host_of(item: pytest.Item) -> Any:
@@ -116,7 +125,7 @@ def name_of(host: Any) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take the snapshots; then leave an unreachable host its one check, and others theirs."""
+    """Probe the hosts; then keep what was judged, in the reading order of the areas."""
     ours = [item for item in items if "check_id" in getattr(item, "fixturenames", ())]
     if not ours or config.option.collectonly:
         return
@@ -125,24 +134,42 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         try:
             config.stash[SESSION] = verify(_named(config, hosts), ProbeOptions(
                 fanout=config.option.gpu_fanout, deadline_s=config.option.gpu_deadline,
-                deep=config.option.gpu_deep), pair_options=PairOptions(
+                deep=_is_deep(config, ours)), pair_options=PairOptions(
                     tuple(config.option.gpu_pair), config.option.gpu_pairs,
                     config.option.gpu_pair_stack))
         except ConfigurationError as error:
             raise pytest.UsageError(str(error)) from error
-    results = _results(config)
-    items[:] = [
-        item for item in items
-        if item not in ours
-        or item.callspec.params["check_id"] in results[name_of(_host_of(item))]  # type: ignore[attr-defined]
-    ]
+    judged = [item for item in ours if _is_judged(config, item)]
+    reached = {name_of(_host_of(item)) for item in judged}
+    # Of a host that gave no verdict on what was selected, the first test fails for all of them.
+    silent = {name_of(_host_of(item)): item for item in reversed(ours)
+              if _is_unreachable(config, name_of(_host_of(item)))}
+    judged += [item for name, item in silent.items() if name not in reached]
+    judged.sort(key=lambda item: judge.AREAS.index(item.module.AREA))  # type: ignore[attr-defined]
+    others = [item for item in items if "check_id" not in getattr(item, "fixturenames", ())]
+    items[:] = [*judged, *others]
+
+
+def _is_deep(config: pytest.Config, items: list[pytest.Item]) -> bool:
+    """Whether to probe deeply: by --gpu-deep, or as `-m deep` has left nothing else."""
+    selected = bool(config.option.markexpr) and all(
+        item.get_closest_marker("deep") for item in items)
+    return bool(config.option.gpu_deep or selected)
+
+
+def _is_judged(config: pytest.Config, item: Any) -> bool:
+    return item.callspec.params["check_id"] in _results(config)[name_of(_host_of(item))]
+
+
+def _is_unreachable(config: pytest.Config, host: str) -> bool:
+    return judge.REACHABLE in _results(config)[host]
 
 
 def _named(config: pytest.Config, hosts: dict[str, Any]) -> list[InventoryHost]:
     """The hosts that testinfra names: with the inventory's settings, else with those of its URL."""
     known: dict[str, InventoryHost] = {}
     if config.option.ansible_inventory or config.option.hosts is None:
-        known = {host.name: host for host in inventory_hosts(_question(config))}
+        known = {host.name: host for host in inventory_hosts(_selector(config))}
     found = []
     for name, host in hosts.items():
         if name in known:
@@ -167,5 +194,6 @@ def _results(config: pytest.Config) -> dict[str, dict[str, dict[str, str]]]:
 
 @pytest.fixture
 def entry(request: pytest.FixtureRequest, host: Any, check_id: str) -> dict[str, str]:
-    """The verdict of this check on this host."""
-    return _results(request.config)[name_of(host)][check_id]
+    """The verdict of this check on this host; of an unreachable host, that it is unreachable."""
+    checks = _results(request.config)[name_of(host)]
+    return checks.get(check_id) or checks[judge.REACHABLE]

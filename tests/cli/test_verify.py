@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.checks import CHECKS, PAIR_CHECKS
+from gpufleet.checks import CHECKS, PAIR_CHECKS, judge
 from tests.support.healthy_host import EXCUSED, FIXTURES, Document, data, document, of_page
 
 ROOT = Path(__file__).parents[2]
@@ -150,7 +150,7 @@ def test_pytest_alone_judges_saved_documents(broken: str) -> None:
     assert f"1 failed, {passed} passed, {len(EXCUSED)} skipped" in ended.stdout
     assert "remedy: ./gpufleet provision --limit gpu01" in ended.stdout
     assert "not declared: gpu_expect: {count: 0}" in ended.stdout
-    assert "test_host.py:1" not in ended.stdout.split("FAILURES")[1].split("short test")[0]
+    assert "test_cudnn.py:1" not in ended.stdout.split("FAILURES")[1].split("short test")[0]
 
 
 def test_pytest_alone_looks_at_the_hosts_of_an_inventory(tmp_path: Path) -> None:
@@ -217,3 +217,47 @@ def test_plan_without_looking_refuses_with_4_and_the_reason(tmp_path: Path) -> N
     plan = json.loads(ended.stdout)["hosts"]["gpu01"]
     assert plan["problems"][0]["where"] == "gpu_stacks[0].tensorflow"
     assert plan["changes"] is None
+
+
+@pytest.mark.parametrize(
+    ("args", "checks"),
+    [
+        (["verify/test_cudnn.py"],
+         {name for name in CHECKS if name.startswith("cudnn.")}),
+        (["verify/test_cudnn.py", "verify/test_linker.py", "-k", "linker.cache or cudnn.links"],
+         {"cudnn.links", "linker.cache"}),
+        (["verify", "-m", "deep"], {name for name, check in CHECKS.items() if check.deep}),
+        (["verify", "-k", "gpu.count"], {"gpu.count"}),
+    ],
+)
+def test_pytest_runs_the_selected_areas_alone(
+    tmp_path: Path, args: list[str], checks: set[str]
+) -> None:
+    ended = run("pytest", *args, "--gpu-snapshot", SNAPSHOT, "--gpu-plan", PLAN, "-p",
+                "no:cacheprovider", f"--junitxml={tmp_path}/junit.xml")
+    assert ended.returncode == 0, ended.stdout
+    cases = {(case.get("classname"), case.get("name"))
+             for case in ET.parse(tmp_path / "junit.xml").getroot()[0]}
+    assert cases == {(f"verify.test_{name.partition('.')[0]}", f"test_check[ssh://gpu01-{name}]")
+                     for name in checks}
+
+
+def test_each_area_has_a_file_and_each_check_is_in_one() -> None:
+    assert {path.stem for path in (ROOT / "verify").glob("test_*.py")} == {
+        f"test_{area}" for area in judge.AREAS}
+    assert all(name.partition(".")[0] in judge.AREAS for name in judge.CHECK_IDS)
+
+
+@pytest.mark.parametrize("args", [["verify/test_cudnn.py"], ["verify", "-k", "cudnn.links"]])
+def test_an_unreachable_host_fails_the_areas_that_were_selected(
+    tmp_path: Path, args: list[str]
+) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(
+        "gpu_hosts: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1,"
+        " gpu_expect: {count: 0}}}}")
+    ended = run("pytest", *args, f"--ansible-inventory={inventory}", "-p", "no:cacheprovider")
+    assert ended.returncode == 1, ended.stdout
+    assert "UNREACHABLE: The host" in ended.stdout
+    figures = ended.stdout.splitlines()[-1]
+    assert "1 failed" in figures and "passed" not in figures

@@ -324,7 +324,8 @@ def deep(
         yield run, {d["index"]: d["name"] for d in run["devices"]}, None
 
 
-@check("gpu.sustained", reads=("compute",), repair=HARDWARE, severity="major", excuse=no_gpus)
+@check("gpu.sustained", reads=("compute",), repair=HARDWARE, severity="major", deep=True,
+       excuse=no_gpus)
 def sustained(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Under minutes of load each GPU stays exact, as fast as it began, and cools down again."""
     for run, names, problem in deep(plan, seen, "sustained"):
@@ -373,7 +374,8 @@ def _under_load(
                f" degrees, cool again after {entry['settled_s']} s")
 
 
-@check("gpu.bandwidth", reads=("compute",), repair=HARDWARE, severity="major", excuse=no_gpus)
+@check("gpu.bandwidth", reads=("compute",), repair=HARDWARE, severity="major", deep=True,
+       excuse=no_gpus)
 def bandwidth(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU copies its own memory without an error, at least as fast as its model's floor."""
     for run, names, problem in deep(plan, seen, "bandwidth"):
@@ -392,7 +394,8 @@ def bandwidth(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
             yield Evidence(f"GPU {entry['gpu']}: {rate} GiB/s")
 
 
-@check("gpu.peer", reads=("compute",), repair=INVENTORY, severity="major", excuse=no_gpus)
+@check("gpu.peer", reads=("compute",), repair=INVENTORY, severity="major", deep=True,
+       excuse=no_gpus)
 def peer(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """What one GPU copies to another arrives there as it was."""
     for run, _, problem in deep(plan, seen, "peer"):

@@ -91,7 +91,7 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
         yield Evidence(f"{header['path']}: {header['version']}")
 
 
-@check("cudnn.files", reads=("receipts",),
+@check("cudnn.files", reads=("receipts",), deep=True,
        excuse=lambda plan: no_cudnn(plan) or found_here(plan, "cudnn"))
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every file of each cuDNN is as it was installed."""

@@ -89,7 +89,7 @@ def packages(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
                f" libraries {seen['driver']['library']}")
 
 
-@check("driver.files", reads=("receipts",), severity="major",
+@check("driver.files", reads=("receipts",), severity="major", deep=True,
        excuse=_not_installed_by_packages)
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every file that gpufleet wrote for the driver is as it was written."""

@@ -123,6 +123,7 @@ def _shown(visible: str, count: int) -> tuple[list[str], str | None]:
 @check(
     "environment.files",
     reads=("receipts",),
+    deep=True,
     severity="major",
     excuse=lambda plan: (
         None if plan["environment"] else found_here(plan, "toolkits") or no_cuda(plan)),

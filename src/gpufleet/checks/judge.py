@@ -17,6 +17,8 @@ from .registry import Document
 SCHEMA = 1
 REACHABLE = "host.reachable"
 CHECK_IDS = (REACHABLE, *CHECKS, *PAIR_CHECKS)
+# The part of an id before the dot, in reading order; `verify/` has a test file for each.
+AREAS = tuple(dict.fromkeys(check_id.partition(".")[0] for check_id in CHECK_IDS))
 REACHABLE_STATEMENT = "The host answers, lets us in, and runs the probe."
 
 

@@ -79,6 +79,8 @@ class Check:
     repair: str
     excuse: Excuse
     function: Function
+    # It judges more when the probe was deep: load of minutes, contents of files.
+    deep: bool = False
 
 
 CHECKS: dict[str, Check] = {}
@@ -94,6 +96,7 @@ def check(
     severity: str = "critical",
     excuse: Excuse = lambda plan: None,
     among: dict[str, Check] = CHECKS,
+    deep: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function under a stable id; the first line of its docstring is the statement."""
 
@@ -101,7 +104,8 @@ def check(
         if check_id in among:
             raise ValueError(f"two checks are called {check_id}")
         statement = (inspect.getdoc(function) or "").partition("\n")[0]
-        among[check_id] = Check(check_id, statement, severity, reads, repair, excuse, function)
+        among[check_id] = Check(check_id, statement, severity, reads, repair, excuse, function,
+                                deep)
         return function
 
     return register

@@ -141,7 +141,7 @@ def _differences(was: dict[str, str], now: dict[str, str]) -> list[str]:
     ]
 
 
-@check("stack.files", reads=("receipts",), excuse=no_stacks)
+@check("stack.files", reads=("receipts",), deep=True, excuse=no_stacks)
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """What binds each stack to its toolkit, and each file of its packages, is as installed."""
     for stack in plan["stacks"]:

@@ -78,7 +78,7 @@ def _contradictions(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
             yield f"its libcudart is {version}"
 
 
-@check("toolkit.files", reads=("receipts",),
+@check("toolkit.files", reads=("receipts",), deep=True,
        excuse=lambda plan: no_toolkits(plan) or found_here(plan, "toolkits"))
 def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     """Every file of each toolkit is as it was installed, with the planned patches."""

@@ -211,20 +211,20 @@ def _run_suite(
     """The pytest suite on this session."""
     import pytest  # noqa: PLC0415 (not for catalogue and plan)
 
-    from verify.conftest import Prepared  # noqa: PLC0415
+    from gpufleet.verification.suite import PreparedSession  # noqa: PLC0415
 
     if options.inventory:
         # testinfra takes one inventory; Ansible itself takes several here.
         os.environ["ANSIBLE_INVENTORY"] = ",".join(
             str(Path(name).absolute()) if Path(name).exists() else name
             for name in options.inventory)
-    words = [str(SUITE / "test_host.py"), f"--rootdir={ROOT}", "-p", "no:cacheprovider",
+    words = [str(SUITE), f"--rootdir={ROOT}", "-p", "no:cacheprovider",
              f"--junitxml={path}", "-o", "junit_suite_name=gpufleet", *rest]
     if _scheme(options) == "ssh":
         words += ["--hosts", ",".join(f"ssh://{host.name}" for host in session.hosts)]
     # Standard output is for the verdicts.
     with contextlib.redirect_stdout(sys.stderr):
-        status = pytest.main(words, plugins=[_Named(Prepared(session))])
+        status = pytest.main(words, plugins=[_Named(PreparedSession(session))])
     if status not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED,
                       pytest.ExitCode.NO_TESTS_COLLECTED}:
         raise ConfigurationError("pytest could not run the suite; its words stand above.")

@@ -1,33 +1,26 @@
 """The verdicts as JUnit: the document that pytest would write of the same suite.
 
 pytest needs a tenth of a second for each host's seventy items, so it runs only where someone has
-given it options. tests/verify/test_junit.py holds the two against each other.
+given it options. tests/report/test_junit.py holds the two against each other.
 """
 
 from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import XMLGenerator
 from xml.sax.xmlreader import AttributesImpl
 
+from gpufleet.checks.judge import AREAS
 from gpufleet.model.verdict import Verdict
 from gpufleet.verification.session import Session
+from gpufleet.verification.suite import message
 
 # What XML cannot carry at all; a terminal's colours in a host's words are such.
 NO_XML = re.compile("[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def message(check: Mapping[str, str]) -> str:
-    """What a check that does not hold says, and one that is excused."""
-    if check["verdict"] == Verdict.NOT_DECLARED:
-        return f"not declared: {check['cause']}"
-    lines = [f"{check['verdict']}: {check['statement']}", f"cause:  {check['cause']}",
-             f"remedy: {check['remedy']}"]
-    return "\n".join(lines + [check["evidence"]] * bool(check["evidence"]))
 
 
 def write(path: Path, session: Session, scheme: str) -> None:
@@ -42,16 +35,24 @@ def write(path: Path, session: Session, scheme: str) -> None:
         xml.startElement("testsuite", _words(
             name="gpufleet", errors=0, failures=failures, skipped=skipped, tests=tests,
             time=f"{session.seconds:.3f}", timestamp=session.started, hostname=platform.node()))
-        for host in session.hosts:
-            for check in host.result["checks"]:
-                xml.startElement("testcase", _words(
-                    classname="verify.test_host",
-                    name=f"test_check[{scheme}://{host.name}-{check['id']}]", time=0))
-                _outcome(xml, check)
-                xml.endElement("testcase")
+        for area, host, check in _cases(session):
+            xml.startElement("testcase", _words(
+                classname=f"verify.test_{area}",
+                name=f"test_check[{scheme}://{host}-{check['id']}]", time=0))
+            _outcome(xml, check)
+            xml.endElement("testcase")
         xml.endElement("testsuite")
         xml.endElement("testsuites")
         xml.endDocument()
+
+
+def _cases(session: Session) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+    """(area, host, check), area by area as pytest runs the suite's files."""
+    for area in AREAS:
+        for host in session.hosts:
+            for check in host.result["checks"]:
+                if check["id"].startswith(f"{area}."):
+                    yield area, host.name, check
 
 
 def _outcome(xml: XMLGenerator, check: Mapping[str, str]) -> None:

@@ -1,0 +1,42 @@
+"""What the pytest suite (`verify/`) and `gpufleet verify` share: the session and the outcome.
+
+`gpufleet verify` with pytest options hands its finished session to the suite, so that no host is
+probed twice. The suite's hooks are in `verify/conftest.py`, its areas in `verify/test_<area>.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpufleet.model.verdict import Verdict
+
+from .session import Session
+
+
+class PreparedSession:
+    """A finished session as a pytest plugin; the suite's conftest finds it by its name."""
+
+    NAME = "gpufleet-session"
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+
+def message(check: Mapping[str, str]) -> str:
+    """Why a check failed or was skipped: statement, cause, remedy and evidence, a line each."""
+    if check["verdict"] == Verdict.NOT_DECLARED:
+        return f"not declared: {check['cause']}"
+    lines = [f"{check['verdict']}: {check['statement']}", f"cause:  {check['cause']}",
+             f"remedy: {check['remedy']}"]
+    return "\n".join(lines + [check["evidence"]] * bool(check["evidence"]))
+
+
+def require_pass(check: Mapping[str, str]) -> None:
+    """End a test by its verdict: NOT-DECLARED skips it, everything else but PASS fails it."""
+    import pytest  # noqa: PLC0415 (only the suite needs it)
+
+    verdict = Verdict(check["verdict"])
+    if verdict is Verdict.NOT_DECLARED:
+        pytest.skip(message(check))
+    if verdict is not Verdict.PASS:
+        pytest.fail(message(check), pytrace=False)
