@@ -124,7 +124,7 @@ def test_a_killed_removal_of_what_is_declared_no_longer_is_finished_without_prun
     fleet.killed(GOING["files are going"], *command)
     assert fleet.on("lab1", f"ls {STATE}/journal") == "toolkit-8.0.json\n"
     said = fleet.run(*playbook(ONE)).stdout
-    assert f"Left in {RELIC}, not installed by gpufleet: {RELIC}/theirs" in said
+    assert f"Kept in {RELIC}, not installed by gpufleet: {RELIC}/theirs" in said
     assert fleet.on("lab1", f"ls -A {STATE}/journal; find {RELIC} -not -type d") == (
         f"{RELIC}/theirs\n"
     )

@@ -47,7 +47,7 @@ PLAY = """
   connection: local
   gather_facts: false
   vars: {ansible_python_interpreter: "%(python)s", role_path: "%(role)s",
-         nightly_verify_settings: {}, __nightly_verify_account: {}}
+         nightly_verify_settings: {}, __nightly_verify_user_result: {}}
   vars_files: [%(role)s/vars/main.yml, %(vars)s]
   tasks:
     - ansible.builtin.include_tasks: "%(place)s/preflight.yml"
@@ -55,7 +55,7 @@ PLAY = """
 """
 # What needs the control host itself.
 LEFT_OUT = {"Write the settings", "Write the secrets",
-            "Try them as the user that they are for, where that user may write"}
+            "Validate the settings as the service user"}
 
 
 class Play:
@@ -70,10 +70,11 @@ class Play:
         (place / "settings.yml").write_text(json.dumps(
             [task for task in settings if task["name"] not in LEFT_OUT]
             + [{"name": "Say", "ansible.builtin.copy": {
-                "dest": f"{place}/said", "content": "{{ __nightly_verify_usual.inventory[0] }}"}}]))
+                "dest": f"{place}/said",
+                "content": "{{ __nightly_verify_default_settings.inventory[0] }}"}}]))
         (place / "preflight.yml").write_text(json.dumps(
             [task for task in preflight
-             if "inventory" in task["name"] or "wishes" in task["name"]]))
+             if "inventory" in task["name"]]))
 
     def run(self, inventory: Path, *words: str) -> subprocess.CompletedProcess[str]:
         """One run of them."""
@@ -129,7 +130,7 @@ def test_a_file_is_copied_alone_and_refused_where_its_wishes_would_stay_behind(
     play: Play, tmp_path: Path
 ) -> None:
     refused = play.run(tmp_path / "hosts/hosts.yml")
-    assert refused.returncode and "Name the directory" in " ".join(refused.stdout.split())
+    assert refused.returncode and "Set it to the directory" in " ".join(refused.stdout.split())
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone/hosts.yml").write_text("gpu_hosts: {hosts: {gpu01: }}")
     assert play.run(tmp_path / "alone/hosts.yml").returncode == 0

@@ -32,13 +32,13 @@ def places(name: str) -> list[str]:
 
 def test_what_cannot_be_vouched_for_is_refused_before_anything_changes() -> None:
     found = places("install")
-    assert [name.partition(" ")[0] for name in found[:3]] == ["Choose", "Refuse", "Refuse"]
-    assert found.index("Have the repository") < found.index("Forbid nouveau")
+    assert [name.partition(" ")[0] for name in found[:3]] == ["Select", "Refuse", "Refuse"]
+    assert found.index("Configure NVIDIA's repository") < found.index("Disable nouveau")
 
 
 @pytest.mark.parametrize("name", ["repository_apt", "repository_dnf"])
 def test_a_key_is_accepted_before_entries_of_other_hands_go(name: str) -> None:
-    assert places(name)[0] == "Have the key"
+    assert places(name)[0] == "Install the signing key"
 
 
 def test_a_fabric_manager_without_an_nvswitch_is_taken_out_of_the_way() -> None:
@@ -55,8 +55,9 @@ def test_a_runfile_brings_the_unit_that_verify_asks_for() -> None:
 
 def test_apt_is_called_once_no_two_entries_contradict_each_other() -> None:
     found = places("repository_apt")
-    package = next(at for at, name in enumerate(found) if "package of its key" in name)
-    assert found.index("Take their lines out") < found.index("Remove their files") < package
+    package = next(at for at, name in enumerate(found) if "package cuda-keyring" in name)
+    lines, files = "Remove foreign source lines", "Remove foreign source files"
+    assert found.index(lines) < found.index(files) < package
 
 
 def test_what_dnf_brought_has_a_receipt_by_which_the_host_is_left_alone() -> None:
@@ -86,7 +87,7 @@ def test_what_dnf_brought_has_a_receipt_by_which_the_host_is_left_alone() -> Non
              **variables("vars/redhat-9.yml"),
              "nvidia_driver_repository": {"uri": "https://me:secret@mirror.example/nvidia/"},
              "gpu_plan": plan, "gpu_changes": [before],
-             "__nvidia_driver_seen": {"snapshot": host}}
+             "__nvidia_driver_facts": {"snapshot": host}}
     record = next(task for task in tasks("redhat_install") if task["name"] == "Write the receipt")
     told = Templar(loader=DataLoader(), variables=known).template(
         trusted(record["gpufleet.gpu.gpu_installation_record"]))
