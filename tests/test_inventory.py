@@ -1,4 +1,4 @@
-"""The inventory as Ansible reads it, and the refusals that name the place."""
+"""The inventory as Ansible reads it, and errors that name the location."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def inventory(tmp_path: Path) -> Path:
     return path
 
 
-def test_wishes_are_templated_and_plain(inventory: Path) -> None:
+def test_variables_are_templated_and_plain(inventory: Path) -> None:
     hosts = {host.name: host for host in inventory_hosts(HostSelector([str(inventory)]))}
     assert list(hosts) == ["gpu01", "gpu02"]
     assert hosts["gpu01"].variables == {"gpu_stacks": [{"tensorflow": "2.13.1"}],
@@ -51,16 +51,16 @@ def test_wishes_are_templated_and_plain(inventory: Path) -> None:
     assert type(hosts["gpu01"].variables["gpu_stacks"][0]["tensorflow"]) is str
 
 
-def test_a_host_is_reached_as_ansible_would(inventory: Path) -> None:
+def test_a_host_is_reached_as_by_ansible(inventory: Path) -> None:
     found = {host.name: host.connection for host in inventory_hosts(HostSelector([str(inventory)]))}
     ssh = found["gpu01"]
     assert (ssh.kind, ssh.address, ssh.user, ssh.port) == ("ssh", "10.0.0.1", "deploy", 2222)
     assert ssh.ssh_arguments[-2:] == ("-o", "ProxyJump=bastion.ber")
-    assert (ssh.become.wanted, ssh.become.user, ssh.become.password) == (None, "root", "very")
-    assert (found["gpu02"].kind, found["gpu02"].become.wanted) == ("local", False)
+    assert (ssh.become.enabled, ssh.become.user, ssh.become.password) == (None, "root", "very")
+    assert (found["gpu02"].kind, found["gpu02"].become.enabled) == ("local", False)
 
 
-def test_secrets_are_no_wishes(inventory: Path) -> None:
+def test_secrets_are_not_among_the_variables(inventory: Path) -> None:
     for host in inventory_hosts(HostSelector([str(inventory)])):
         assert "very" not in repr(host)
 
@@ -81,30 +81,30 @@ def test_several_inventories_are_one(inventory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "limit", "words"),
+    ("text", "limit", "message"),
     [
-        (INVENTORY, "gpu09", "No host is matched by --limit gpu09"),
-        ("gpu_hosts: {hosts: {}}", None, "No host is matched by the inventory"),
+        (INVENTORY, "gpu09", "No host matches --limit gpu09"),
+        ("gpu_hosts: {hosts: {}}", None, "The inventory has no hosts"),
         ("gpu_hosts: [what", None, "hosts.yml"),
         (INVENTORY.replace("{{ release }}", "{{ unknown }}"), None, "gpu01: gpu_stacks"),
         (INVENTORY.replace("connection: local", "connection: winrm"), None, "winrm"),
     ],
 )
-def test_refusals_name_the_place(
-    inventory: Path, text: str, limit: str | None, words: str
+def test_errors_name_the_location(
+    inventory: Path, text: str, limit: str | None, message: str
 ) -> None:
     inventory.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
         inventory_hosts(HostSelector([str(inventory)], limit))
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_an_inventory_that_is_not_there() -> None:
-    with pytest.raises(ConfigurationError, match="no such inventory"):
+def test_a_missing_inventory_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="inventory does not exist"):
         inventory_hosts(HostSelector(["/nowhere/inventory"]))
 
 
-def test_vaulted_values_are_opened_with_the_password_file(inventory: Path, tmp_path: Path) -> None:
+def test_vaulted_values_are_decrypted_by_the_password_file(inventory: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("open sesame\n")
     vault = tmp_path / "group_vars" / "gpu_hosts.yml"
@@ -119,7 +119,7 @@ def test_vaulted_values_are_opened_with_the_password_file(inventory: Path, tmp_p
         inventory_hosts(HostSelector([str(inventory)]))
 
 
-def test_a_source_that_cannot_be_read_is_refused_also_in_a_directory(tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_parsed_is_refused_also_in_a_directory(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet"
     (fleet / "stacks").mkdir(parents=True)
     (fleet / "stacks" / "x.lock").write_text("tensorflow==2.13.1\n")
@@ -127,9 +127,9 @@ def test_a_source_that_cannot_be_read_is_refused_also_in_a_directory(tmp_path: P
     assert len(inventory_hosts(HostSelector([str(fleet)]))) == 2
     broken = tmp_path / "broken.yml"
     broken.write_text("gpu_hosts: {hosts: [")
-    with pytest.raises(ConfigurationError, match=r"cannot be read|parse"):
+    with pytest.raises(ConfigurationError, match=r"cannot be parsed|parse"):
         inventory_hosts(HostSelector([str(fleet), str(broken)]))
     broken.rename(fleet / "more.yml")
-    with pytest.raises(ConfigurationError, match=r"cannot be read|parse") as refused:
+    with pytest.raises(ConfigurationError, match=r"cannot be parsed|parse") as refused:
         inventory_hosts(HostSelector([str(fleet)]))
     assert "more.yml" in str(refused.value)

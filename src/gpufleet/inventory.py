@@ -1,8 +1,10 @@
-"""What the inventory wants of each host and how the host is reached, read by Ansible itself.
+"""The hosts of an inventory: their variables and how to reach them, as Ansible reads them.
 
-Ansible's own classes read the inventory, decrypt vaults, merge group variables and template, and
-its own plugins' option tables turn variables, environment and ansible.cfg into ssh and sudo
-settings: so this suite reaches a host exactly as the playbooks do.
+Ansible's own classes read the inventory, decrypt vaults, merge group variables and evaluate
+templates. The option tables of its ssh and sudo plugins turn variables, environment and ansible.cfg
+into connection settings, so verification reaches a host exactly as the playbooks do.
+
+Reads inventories, vault password files and the locks of stacks. Starts no process.
 """
 
 from __future__ import annotations
@@ -35,24 +37,24 @@ from gpufleet.paths import ROOT
 
 GROUP = "gpu_hosts"
 INVENTORY_SUFFIXES = {".yml", ".yaml", ".json", ".ini", ".toml"}
-# Set by roles while they run; no wishes.
-NOT_WISHES = {"gpu_plan", "gpu_changes"}
-SETTINGS = ("ansible_", "gpu_")
+# Facts that roles set while they run: not part of a declaration.
+ROLE_FACTS = {"gpu_plan", "gpu_changes"}
+VARIABLE_PREFIXES = ("ansible_", "gpu_")
 
 
 @dataclass(frozen=True)
 class Become:
-    """Become another user by sudo. `wanted` None: if it goes without a password, else not."""
+    """Settings of sudo. `enabled` None: use sudo only if it works without a password."""
 
-    wanted: bool | None = None
+    enabled: bool | None = None
     user: str = "root"
-    # Kept out of every repr: logs and tracebacks show those.
+    # Excluded from repr, which logs and tracebacks show.
     password: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
 class Connection:
-    """One host as Ansible's settings describe it."""
+    """How to reach one host, by Ansible's settings."""
 
     name: str
     kind: str = "ssh"
@@ -65,16 +67,17 @@ class Connection:
     ssh_executable: str = "ssh"
     python: str = "python3"
     become: Become = Become()
-    # What carries the command on from where it arrives: srun and its options.
+    # Runs the command on from where it arrives: srun and its options.
     launcher: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class InventoryHost:
-    """One host of the inventory; `locks` are the stacks' locks beside it, {file name: sha256}.
+    """One host of the inventory and its `gpu_*` variables.
 
-    `locks_dir` is where they lie, there or not. `keeps_artifacts`: what was installed from stays
-    on the host (artifacts_keep). `domain` is what the question's `domain` is here.
+    `locks` are the stacks' locks in `locks_dir`, {file name: sha256}; the directory may be absent.
+    `keeps_artifacts`: downloaded artifacts stay on the host after the install (artifacts_keep).
+    `domain` is the host's value of the selector's `domain`.
     """
 
     name: str
@@ -88,9 +91,9 @@ class InventoryHost:
 
 @dataclass(frozen=True)
 class HostSelector:
-    """Which hosts, by which inventories, with which variables on top.
+    """Which hosts of which inventories, and extra variables for all of them.
 
-    `domain` names what fails as one: a variable (`rack: r1`) or the groups of a name (`rack_r1`).
+    `domain` names a failure domain: a variable (`rack: r1`) or a prefix of groups (`rack_r1`).
     """
 
     inventories: Sequence[str] = ()
@@ -101,93 +104,92 @@ class HostSelector:
     domain: str | None = None
 
 
-def inventory_hosts(question: HostSelector) -> list[InventoryHost]:
-    """Every host that the question names, or a `ConfigurationError`."""
-    sources = list(question.inventories) or list(constants.DEFAULT_HOST_LIST)
+def inventory_hosts(selector: HostSelector) -> list[InventoryHost]:
+    """Every host that the selector matches. Raises `ConfigurationError` if there is none."""
+    sources = list(selector.inventories) or list(constants.DEFAULT_HOST_LIST)
     for source in sources:
         if "," not in source and not Path(source).exists():
             raise ConfigurationError(
-                "There is no such inventory.", source, "Name a file, a directory or 'host,'.")
+                "The inventory does not exist.", source, "Give a file, a directory, or 'host,'.")
     try:
-        return _read(sources, question)
+        return _read(sources, selector)
     except AnsibleError as error:
         raise ConfigurationError(
-            str(error.message).strip(), ", ".join(sources), "Correct the inventory.") from error
+            str(error.message).strip(), ", ".join(sources), "Fix the inventory.") from error
 
 
 @functools.cache
 def start_ansible() -> None:
-    """Load Ansible's plugins, once: collections are found by their names from then on."""
+    """Load Ansible's plugins, once; afterwards collections are found by their names."""
     init_plugin_loader()
     VaultSecretsContext.initialize(VaultSecretsContext([]))
 
 
 class _Inventory(InventoryManager):  # type: ignore[misc]
-    """Ansible's, but a source that cannot be read is refused.
+    """Ansible's inventory, but a source that cannot be parsed is an error.
 
-    Skipped with a warning, as Ansible does it, it would be a fleet half checked.
+    Ansible skips it with a warning, and its hosts would silently not be checked.
     """
 
     def parse_source(self, source: str, cache: bool = False) -> bool:
-        """Ansible's hook: for each source, and each entry of a directory."""
+        """Called by Ansible for each source, and for each entry of a directory."""
         parsed = bool(super().parse_source(source, cache=cache))
         path = Path(source)
-        # In a directory stand other things too, told by their names.
+        # A directory also holds other files; their names tell them apart.
         named = source in self._sources or path.suffix in INVENTORY_SUFFIXES or (
             os.access(path, os.X_OK))
         if not parsed and path.is_file() and named and path.stat().st_size:
             raise ConfigurationError(
-                "It cannot be read as an inventory; Ansible's own words stand above.", source,
-                "Correct it, or move it out of the inventory.")
+                "The file cannot be parsed as an inventory; see Ansible's warning above.", source,
+                "Fix it, or move it out of the inventory.")
         return parsed
 
 
-def _read(sources: list[str], question: HostSelector) -> list[InventoryHost]:
-
+def _read(sources: list[str], selector: HostSelector) -> list[InventoryHost]:
     start_ansible()
-    context.CLIARGS = ImmutableDict(extra_vars=tuple(question.extra_vars))
-    # Ansible keeps the first answer for the life of the process.
+    context.CLIARGS = ImmutableDict(extra_vars=tuple(selector.extra_vars))
+    # Ansible caches the extra variables for the life of the process.
     load_extra_vars.extra_vars = None
     loader = DataLoader()
     secrets = CLI.setup_vault_secrets(
         loader, list(constants.DEFAULT_VAULT_IDENTITY_LIST), auto_prompt=False,
-        vault_password_files=list(question.vault_password_files), initialize_context=False)
+        vault_password_files=list(selector.vault_password_files), initialize_context=False)
     loader.set_vault_secrets(secrets)
-    # One per process, that may be made only once.
+    # One context per process, and it can be created only once.
     VaultSecretsContext.current().secrets = secrets
     inventory = _Inventory(loader=loader, sources=sources)
     variables = VariableManager(loader=loader, inventory=inventory)
-    if question.limit:
-        inventory.subset(question.limit)
-    hosts = inventory.get_hosts(question.group if question.group in inventory.groups else "all")
+    if selector.limit:
+        inventory.subset(selector.limit)
+    hosts = inventory.get_hosts(selector.group if selector.group in inventory.groups else "all")
     if not hosts:
-        asked = f"--limit {question.limit}" if question.limit else "the inventory"
         raise ConfigurationError(
-            f"No host is matched by {asked}: nothing would be checked.", ", ".join(sources),
-            f"Put hosts into the group '{question.group}', or correct the limit.")
-    return [_declared(host, variables.get_vars(host=host), loader, question.domain)
+            f"No host matches --limit {selector.limit}." if selector.limit
+            else "The inventory has no hosts.", ", ".join(sources),
+            f"Add hosts to the group '{selector.group}', or correct the limit.")
+    return [_inventory_host(host, variables.get_vars(host=host), loader, selector.domain)
             for host in hosts]
 
 
-def _declared(
+def _inventory_host(
     host: Any, variables: dict[str, Any], loader: Any, domain: str | None = None
 ) -> InventoryHost:
     templar = Templar(loader=loader, variables=variables)
     values = {
         name: _templated(templar, host.name, name, variables[name])
         for name in sorted(variables)
-        if name.startswith(SETTINGS) and name not in NOT_WISHES
-        # Ansible's own, about itself.
+        if name.startswith(VARIABLE_PREFIXES) and name not in ROLE_FACTS
+        # Ansible's facts about itself.
         and not name.startswith(("ansible_version", "ansible_playbook_python", "ansible_config"))
     }
-    wishes = {name: value for name, value in values.items() if name.startswith("gpu_")}
-    folder = Path(
-        wishes.get("gpu_locks_dir") or Path(variables.get("inventory_dir") or ROOT, "stacks")
+    declared = {name: value for name, value in values.items() if name.startswith("gpu_")}
+    locks_dir = Path(
+        declared.get("gpu_locks_dir") or Path(variables.get("inventory_dir") or ROOT, "stacks")
     ).expanduser()
-    keep = _templated(templar, host.name, "artifacts_keep", variables.get("artifacts_keep", False))
+    keeps = _templated(templar, host.name, "artifacts_keep", variables.get("artifacts_keep", False))
     return InventoryHost(
-        host.name, wishes, connection_of(host.name, values), locks_in(folder), folder,
-        boolean(keep, strict=False), _domain(templar, host, variables, domain) if domain else None)
+        host.name, declared, connection_of(host.name, values), locks_in(locks_dir), locks_dir,
+        boolean(keeps, strict=False), _domain(templar, host, variables, domain) if domain else None)
 
 
 def _domain(templar: Any, host: Any, variables: dict[str, Any], domain: str) -> str | None:
@@ -198,39 +200,39 @@ def _domain(templar: Any, host: Any, variables: dict[str, Any], domain: str) -> 
 
 
 @functools.cache
-def locks_in(folder: Path) -> dict[str, str]:
-    """{file name: sha256} of the stacks' locks in a directory, as the roles find them there."""
+def locks_in(directory: Path) -> dict[str, str]:
+    """{file name: sha256} of the stacks' locks in a directory."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.glob("*.lock")
+        for path in directory.glob("*.lock")
     }
 
 
 def _templated(templar: Any, host: str, name: str, value: Any) -> Any:
     try:
-        # Through JSON: Ansible's values carry tags, and template what they hold only when read.
+        # JSON removes Ansible's tags and evaluates templates that are nested in the value.
         return json.loads(json.dumps(templar.template(value), default=str))
     except (AnsibleError, TypeError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
         raise ConfigurationError(
-            f"The value cannot be used: {str(message).strip()}", f"{host}: {name}",
-            "Correct it in the inventory.") from error
+            f"The value cannot be evaluated: {str(message).strip()}", f"{host}: {name}",
+            "Fix it in the inventory.") from error
 
 
 def connection_of(name: str, values: Mapping[str, Any]) -> Connection:
-    """The settings that Ansible would use for a host with these variables."""
+    """The connection settings that Ansible would use for a host with these variables."""
     kind = str(values.get("ansible_connection") or constants.DEFAULT_TRANSPORT)
     if name == "localhost" and "ansible_connection" not in values:
         kind = "local"
     kind = {"smart": "ssh"}.get(kind, kind).rpartition(".")[2]
     if kind not in {"ssh", "local"}:
         raise ConfigurationError(
-            f"The connection '{kind}' is not known to the verification.",
+            f"The connection plugin '{kind}' is not supported.",
             f"{name}: ansible_connection", "Use ssh or local.")
     connection_loader.get("ssh", class_only=True)
     ssh = constants.config.get_plugin_options("connection", "ssh", variables=dict(values))
-    arguments = [word for option in ("ssh_args", "ssh_common_args", "ssh_extra_args")
-                 for word in shlex.split(ssh[option] or "")]
+    arguments = [argument for option in ("ssh_args", "ssh_common_args", "ssh_extra_args")
+                 for argument in shlex.split(ssh[option] or "")]
     python = str(values.get("ansible_python_interpreter") or "auto")
     return Connection(
         name=name,
@@ -251,10 +253,10 @@ def _become(name: str, values: Mapping[str, Any]) -> Become:
     method = str(values.get("ansible_become_method") or constants.DEFAULT_BECOME_METHOD)
     if method.rpartition(".")[2] != "sudo":
         raise ConfigurationError(
-            f"The become method '{method}' is not known to the verification.",
+            f"The become method '{method}' is not supported.",
             f"{name}: ansible_become_method", "Use sudo.")
     become_loader.get("sudo", class_only=True)
     sudo = constants.config.get_plugin_options("become", "sudo", variables=dict(values))
-    told = values.get("ansible_become")
-    wanted = None if told is None else boolean(told)
-    return Become(wanted, sudo["become_user"] or "root", sudo["become_pass"])
+    become = values.get("ansible_become")
+    enabled = None if become is None else boolean(become)
+    return Become(enabled, sudo["become_user"] or "root", sudo["become_pass"])

@@ -214,15 +214,15 @@ def test_each_is_judged_rightly_in_time_and_none_disturbs_another(
     for name, (cause, remedy) in {
         "full": ("no room left in /tmp (0 MiB", "find what fills it"),
         "frozen": ("Looking at 'stacks' hung", "processes in state D"),
-        "down": ("ssh does not get in: ", "try by hand: ssh"),
+        "down": ("ssh failed: ", "try by hand: ssh"),
         "refused": ("Connection refused", "try by hand: ssh"),
         "mute": ("during banner exchange", "try by hand: ssh"),
-        "cut": ("The connection to cut broke off during the look", "journalctl -u ssh"),
-        "flood": ("flood sends without end", "profile files"),
-        "complaint": ("complaint sends without end", "profile files"),
-        "endless": ("endless sends without end", "profile files"),
+        "cut": ("The connection to cut broke during the probe", "journalctl -u ssh"),
+        "flood": ("flood sends endless output", "profile files"),
+        "complaint": ("complaint sends endless output", "profile files"),
+        "endless": ("endless sends endless output", "profile files"),
         "waiting": (f"No answer within {DEADLINE_S} s", "profile files"),
-        "bare": ("There is no python3 on bare", "ansible_python_interpreter"),
+        "bare": ("python3 was not found on bare", "ansible_python_interpreter"),
     }.items():
         assert cause in told[name]["cause"], told[name]
         assert remedy in told[name]["remedy"], told[name]

@@ -78,7 +78,7 @@ def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) ->
         done = fleet.gpufleet("provision", status=1)
     finally:
         fleet.on("lab2", "mv /usr/bin/python3.away /usr/bin/python3")
-    assert "Ansible runs on lab2: not judged: There is no python3 on lab2" in done.stderr
+    assert "Ansible runs on lab2: not judged: python3 was not found on lab2" in done.stderr
     assert "--limit lab2\n" in done.stderr
 
 

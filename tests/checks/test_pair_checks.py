@@ -209,9 +209,9 @@ BROKEN: dict[str, tuple[Change, str, tuple[str, str], str, str]] = {
                    for side in (0, 1))),
         REDUCE, ("HUNG", "HUNG"), "gpu01", "while computing: no answer"),
     "one side is silent": (
-        together(set_in(1, 0, state="silent", error="ssh does not get in: x", remedy="try by hand"),
+        together(set_in(1, 0, state="silent", error="ssh failed: x", remedy="try by hand"),
                  set_in(1, 1, state="stopped", error="the other side ended")),
-        GRAPH, ("INCONCLUSIVE", "INCONCLUSIVE"), "gpu01", "ssh does not get in"),
+        GRAPH, ("INCONCLUSIVE", "INCONCLUSIVE"), "gpu01", "ssh failed"),
     "a stack is not there": (
         together(set_in(1, 0, state="absent", error="there is no /opt/x/bin/python"),
                  set_in(1, 1, state="stopped", error="the other side ended")),

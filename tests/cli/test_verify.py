@@ -67,8 +67,8 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path, broken: str) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-i", "/nowhere"], "There is no such inventory."),
-        (["-i", "gpu01,", "--limit", "gpu09"], "No host is matched"),
+        (["-i", "/nowhere"], "The inventory does not exist."),
+        (["-i", "gpu01,", "--limit", "gpu09"], "No host matches"),
         (["--snapshot", "/nowhere.json"], "cannot be read"),
         (["--snapshot", SNAPSHOT, "-i", "other,"], "There is no plan for gpu01"),
         (["-i", "gpu01,", "--fanout", "0"], "more than 0"),

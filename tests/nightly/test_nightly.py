@@ -177,8 +177,8 @@ def test_a_webhook_that_speaks_no_http_keeps_nobody_from_the_figures(
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"inventory": ["/nowhere"]}, "There is no such inventory."),
-     ({"limit": "nobody"}, "No host is matched"),
+    [({"inventory": ["/nowhere"]}, "The inventory does not exist."),
+     ({"limit": "nobody"}, "No host matches"),
      ({"fanuot": 3}, "Did you mean 'fanout'?")],
 )
 def test_one_that_cannot_run_says_so_to_whom_it_can(

@@ -69,7 +69,7 @@ def test_a_thousand_changes_stay_one_readable_message(changes: dict[str, Any]) -
 def unreachable(host: str, number: int, **more: Any) -> dict[str, Any]:
     """A host to which ssh says what it says of every other."""
     return change(host, "host.reachable", **{
-        "text": "It is not reached: ssh does not get in: ssh: connect to host"
+        "text": "It is not reached: ssh failed: ssh: connect to host"
                 f" 10.0.{number // 256}.{number % 256} port 22: No route to host.",
         "remedy": f"try by hand: ssh -p 22 gpufleet@10.0.{number // 256}.{number % 256} true",
         **more})
@@ -82,7 +82,7 @@ def test_a_fleet_that_nobody_reaches_is_one_line_and_pushes_nothing_out(
     changes["hosts"] = dict.fromkeys(changes["hosts"], 0) | {"UNREACHABLE": 600}
     message = notifications.of_night(changes, LINK)
     text = notifications.plain(message)
-    assert ("  600 hosts (gpu[000-599]): It is not reached: ssh does not get in: ssh: connect to"
+    assert ("  600 hosts (gpu[000-599]): It is not reached: ssh failed: ssh: connect to"
             " host ...: No route to host.\n") in text
     assert "Nobody was reached: look at the control host and its network first." in text
     assert "cudnn.files fails" in text and "gpu09: it answers again" in text

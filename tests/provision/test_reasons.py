@@ -145,8 +145,8 @@ def test_what_could_not_be_judged_is_a_reason_said_once(
 
 
 def test_a_host_that_was_not_reached_is_run(plan: Row) -> None:
-    silent = judge.unreachable("ssh does not get in: No route to host", "look there")
-    assert differs.why(plan, None, silent) == ["not judged: ssh does not get in: No route to host"]
+    silent = judge.unreachable("ssh failed: No route to host", "look there")
+    assert differs.why(plan, None, silent) == ["not judged: ssh failed: No route to host"]
 
 
 def test_what_only_the_host_can_refuse_is_left_to_the_playbook_to_refuse(host: Row) -> None:

@@ -180,7 +180,7 @@ def test_hosts_that_are_named_by_their_address_and_meet(
 
 def test_of_a_host_that_was_not_reached_no_login_comes_out(plan: Document) -> None:
     gone = HostRun("gpu02", None, {**plan, "host": "gpu02"}, judge.unreachable(
-        "ssh does not get in", "try ssh -l deploybot -i /home/alice/.ssh/id node7.corp.example",
+        "ssh failed", "try ssh -l deploybot -i /home/alice/.ssh/id node7.corp.example",
         "deploybot of node7.corp.example: see /srv/deploybot"))
     bundle, = bundles([gone])
     check = bundle["result"]["checks"][0]

@@ -317,7 +317,7 @@ def test_nothing_to_resume_is_told(world: World, capsys: pytest.CaptureFixture[s
     (["--canary", "gpu9"], "gpu9 is not among the hosts"),
     (["--batch", "0%"], "neither a number of hosts nor a share"),
     (["--domain", "row"], "No failure domain is known of gpu1"),
-    (["--limit", "nobody"], "No host is matched"),
+    (["--limit", "nobody"], "No host matches"),
     (["--hook", "pbs"], "invalid choice"),
     (["-e", "gpu_stacks=[]", "-e", '{"gpu_toolkits": ["77.1"]}'], "77.1"),
     (["--drain-wait", "-1"], "--drain-wait"),

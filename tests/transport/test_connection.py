@@ -1,4 +1,4 @@
-"""From Ansible's settings to one command; a password is on standard input and nowhere else."""
+"""The command that probes a host; a password is on standard input and nowhere else."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from gpufleet.transport.connection import (
 SECRET = "correct horse; $(battery) 'staple'"
 
 
-def test_ssh_gets_what_the_inventory_says_and_never_asks() -> None:
-    words = command(Connection(
+def test_ssh_gets_the_inventorys_settings_and_never_prompts() -> None:
+    args = command(Connection(
         "gpu01", address="10.0.0.1", user="deploy", port=2222, key="/keys/id",
         ssh_arguments=("-o", "ProxyJump=bastion"), connect_timeout_s=7))
-    assert words[0] == "ssh"
-    assert words[-3:-1] == ["--", "10.0.0.1"]
-    pairs = list(pairwise(words))
+    assert args[0] == "ssh"
+    assert args[-3:-1] == ["--", "10.0.0.1"]
+    pairs = list(pairwise(args))
     for pair in [("-o", "BatchMode=yes"), ("-o", "ConnectTimeout=7"), ("-o", "ProxyJump=bastion"),
                  ("-p", "2222"), ("-l", "deploy"), ("-i", "/keys/id")]:
         assert pair in pairs
-    assert "python3 -I -S -" in words[-1]
+    assert "python3 -I -S -" in args[-1]
 
 
 def test_a_password_is_in_no_argument_and_no_repr() -> None:
     connection = Connection("gpu01", become=Become(True, "root", SECRET))
     assert password(connection) == f"{SECRET}\n".encode()
     assert standard_input(connection, {"mode": "facts"}).decode().splitlines()[0] == BEGIN
-    assert not [word for word in command(connection) if SECRET in word or "battery" in word]
+    assert not [arg for arg in command(connection) if SECRET in arg or "battery" in arg]
     assert "battery" not in repr(connection)
     assert "battery" not in "".join(failure_reason(connection, SUDO_REFUSED, "Sorry, try again."))
 
 
-def test_without_a_password_the_probe_is_all_that_is_fed() -> None:
-    fed = standard_input(Connection("gpu01", become=Become(True)), {"mode": "facts"}).decode()
+def test_without_a_password_standard_input_is_the_probe_only() -> None:
+    text = standard_input(Connection("gpu01", become=Become(True)), {"mode": "facts"}).decode()
     assert password(Connection("gpu01", become=Become(True))) == b""
-    assert fed.startswith("CONFIG = '{\"mode\": \"facts\"}'\n")
-    compile(fed, "probe", "exec")
+    assert text.startswith("CONFIG = '{\"mode\": \"facts\"}'\n")
+    compile(text, "probe", "exec")
 
 
-def test_become_no_is_never_sudo() -> None:
+def test_become_no_never_uses_sudo() -> None:
     connection = Connection("gpu01", become=Become(False, "root", SECRET))
     assert "sudo" not in remote_script(connection)
     assert password(connection) == b""
@@ -62,7 +62,7 @@ def test_become_no_is_never_sudo() -> None:
 
 @pytest.fixture
 def sudo(tmp_path: Path) -> Path:
-    """A stand-in sudo that wants a password each time, as `timestamp_timeout=0` makes it."""
+    """A stand-in sudo that asks for a password each time, as with `timestamp_timeout=0`."""
     stand_in = tmp_path / "sudo"
     stand_in.write_text(f"""#!/bin/sh
 ask=
@@ -88,7 +88,7 @@ def run(connection: Connection, path: Path, fed: bytes) -> subprocess.CompletedP
                           check=False, env={"PATH": f"{path}:/usr/bin:/bin"})
 
 
-def test_sudo_that_forgets_at_once_gets_the_password_twice_and_python_the_probe_alone(
+def test_sudo_without_timestamps_gets_the_password_twice_and_python_only_the_probe(
     sudo: Path,
 ) -> None:
     connection = Connection("gpu01", become=Become(True, "root", SECRET))
@@ -97,7 +97,7 @@ def test_sudo_that_forgets_at_once_gets_the_password_twice_and_python_the_probe_
     assert (sudo / "asked").read_text().split() == ["asked", "asked"]
 
 
-def test_sudo_that_does_not_ask_leaves_no_password_to_python(sudo: Path) -> None:
+def test_sudo_that_does_not_ask_passes_no_password_to_python(sudo: Path) -> None:
     (sudo / "sudo").write_text('#!/bin/sh\nwhile :; do case $1 in -u|-p) shift 2;; -v) exit 0;;'
                                ' -*) shift;; *) break;; esac; done\nexec "$@"\n')
     connection = Connection("gpu01", become=Become(True, "root", SECRET))
@@ -111,37 +111,37 @@ def test_a_wrong_password_is_tried_once(sudo: Path) -> None:
     assert ended.returncode == SUDO_REFUSED
     assert (sudo / "asked").read_text().split() == ["asked"]
     cause, remedy = failure_reason(connection, ended.returncode, ended.stderr.decode())
-    assert cause == "sudo on gpu01 does not accept the password"
+    assert cause == "sudo on gpu01 rejects the password"
     assert "ansible_become_password" in remedy
 
 
-def test_sudo_that_wants_a_password_where_none_is_given(sudo: Path) -> None:
+def test_sudo_that_requires_a_password_where_none_is_set(sudo: Path) -> None:
     connection = Connection("gpu01", become=Become(True))
     ended = run(connection, sudo, b"print(1)\n")
     assert ended.returncode == SUDO_REFUSED
     assert "a password is required" in failure_reason(connection, 77, ended.stderr.decode())[0]
 
 
-def test_a_host_without_python_says_so(tmp_path: Path) -> None:
+def test_a_host_without_python_is_reported(tmp_path: Path) -> None:
     connection = Connection("gpu01", python="python3.99")
     ended = run(connection, tmp_path, b"")
     assert ended.returncode == NO_PYTHON
-    assert failure_reason(connection, NO_PYTHON, "")[0] == "There is no python3.99 on gpu01"
+    assert failure_reason(connection, NO_PYTHON, "")[0] == "python3.99 was not found on gpu01"
 
 
 @pytest.mark.parametrize(
     ("status", "stderr", "cause"),
     [
         (255, "Warning: Permanently added 'x'\nssh: connect to host x port 22: No route to host",
-         "ssh does not get in: ssh: connect to host x port 22: No route to host"),
+         "ssh failed: ssh: connect to host x port 22: No route to host"),
         (255, "@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n@@@",
-         "The ssh host key of gpu01 is not the one that is known"),
+         "The ssh host key of gpu01 does not match the known key"),
         (1, "SyntaxError: invalid syntax", "The probe ended without a snapshot (status 1):"
          " SyntaxError: invalid syntax"),
-        (0, "", "The probe ended without a snapshot (status 0): it said nothing"),
+        (0, "", "The probe ended without a snapshot (status 0): no output"),
     ],
 )
-def test_reasons_in_plain_words(status: int, stderr: str, cause: str) -> None:
+def test_failure_reasons(status: int, stderr: str, cause: str) -> None:
     found, remedy = failure_reason(Connection("gpu01"), status, stderr)
     assert found == cause
     assert remedy

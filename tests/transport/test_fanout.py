@@ -1,4 +1,4 @@
-"""All hosts at the same time: each ends as a snapshot or as a plain reason, none stops another."""
+"""Probe hosts in parallel: each returns a snapshot or a reason, and none stops another."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def stand_in(path: Path, script: str) -> str:
 
 
 def test_a_local_host_gives_a_snapshot_under_its_inventory_name(root: Path) -> None:
-    heard: list[str] = []
+    reported: list[str] = []
     config = {"deadline_s": 20, "root": str(root), "host": "here"}
     found = probe_targets([Target(local("here"), config)],
-                 report=lambda name, outcome: heard.append(name))
-    assert heard == ["here"]
+                 report=lambda name, outcome: reported.append(name))
+    assert reported == ["here"]
     snapshot = found["here"].snapshot
     assert snapshot is not None
     assert snapshot["host"] == "here"
@@ -49,15 +49,15 @@ def test_a_local_host_gives_a_snapshot_under_its_inventory_name(root: Path) -> N
 
 
 def login(path: Path, script: str) -> Connection:
-    """A stand-in ssh, in which a script takes the place of the way to the host and of its login.
+    """A stand-in ssh: the script replaces the connection to the host and its login.
 
-    `HOST` in it runs what was asked for, as the host would.
+    `HOST` in it runs the requested command, as the host would.
     """
     script = script.replace("HOST", 'for last; do :; done; eval "$last"')
     return Connection(path.name, "ssh", ssh_executable=stand_in(path, script), become=NEVER)
 
 
-def test_each_host_ends_in_its_own_way_and_none_takes_longer_than_its_deadline(
+def test_each_host_has_its_own_outcome_and_none_exceeds_its_deadline(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "MOST_BYTES", 1 << 20)
@@ -83,7 +83,7 @@ def test_each_host_ends_in_its_own_way_and_none_takes_longer_than_its_deadline(
         login(tmp_path / "refusing", "yes '** A long banner.' | head -500 >&2; echo 'deploy@x:"
                                      " Permission denied (publickey).' >&2; exit 255"),
     ]
-    # A loaded machine may take its time to see that a host sends without end.
+    # A loaded machine may take its time to see that a host sends endless output.
     patient = {host.name: 60 for host in hosts if host.name not in {"silent", "mute"}}
     begin = time.monotonic()
     ended: dict[str, float] = {}
@@ -93,47 +93,48 @@ def test_each_host_ends_in_its_own_way_and_none_takes_longer_than_its_deadline(
     assert {name for name, outcome in found.items() if outcome.snapshot} == {"healthy", "banner"}
     assert all(outcome.remedy for outcome in found.values() if not outcome.snapshot)
     causes = {name: outcome.cause for name, outcome in found.items()}
-    assert causes["none"] == "There is no /nowhere/python3 on none"
-    assert causes["silent"] == "silent lets us in, but the probe gave no answer within 2 s"
-    assert causes["mute"] == "No answer within 2 s: mute did not let us come to a command"
+    assert causes["none"] == "/nowhere/python3 was not found on none"
+    assert causes["silent"] == (
+        "The login to silent works, but the probe gave no answer within 2 s")
+    assert causes["mute"] == "No answer within 2 s: the login to mute did not complete"
     assert causes["other"].endswith("(status 3): words")
-    assert causes["closed"].startswith("ssh does not get in: ssh: connect to host")
-    assert causes["cut"] == "The connection to cut broke off during the look: Closed."
+    assert causes["closed"].startswith("ssh failed: ssh: connect to host")
+    assert causes["cut"] == "The connection to cut broke during the probe: Closed."
     assert causes["refusing"].endswith("deploy@x: Permission denied (publickey).")
     for name in ("noisy", "endless", "complaining", "profile"):
-        assert causes[name] == f"{name} sends without end instead of a snapshot"
+        assert causes[name] == f"{name} sends endless output instead of a snapshot"
     assert max(ended["silent"], ended["mute"]) < 2 + 5
 
 
-def test_a_line_without_an_end_is_not_kept(root: Path, tmp_path: Path) -> None:
+def test_an_endless_line_is_not_kept_in_memory(root: Path, tmp_path: Path) -> None:
     host = login(tmp_path / "endless", "head -c 400000000 /dev/zero")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = probe_targets([Target(host, {"deadline_s": 60, "root": str(root)})])
-    assert found["endless"].cause == "endless sends without end instead of a snapshot"
+    assert found["endless"].cause == "endless sends endless output instead of a snapshot"
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown_kib < 100 << 10
 
 
-def test_the_probe_is_told_what_is_left_of_the_time(root: Path, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    python = stand_in(tmp_path / "python", f"head -n 1 >{told}")
+def test_the_probe_gets_the_remaining_time_as_its_deadline(root: Path, tmp_path: Path) -> None:
+    received = tmp_path / "received"
+    python = stand_in(tmp_path / "python", f"head -n 1 >{received}")
     slow = login(tmp_path / "slow", "sleep 1.5; HOST")
     probe_targets([Target(replace(slow, python=python), {"deadline_s": 30, "root": str(root)})])
-    left = json.loads(ast.literal_eval(told.read_text().partition(" = ")[2]))["deadline_s"]
+    left = json.loads(ast.literal_eval(received.read_text().partition(" = ")[2]))["deadline_s"]
     assert 10 < left <= 28.5 - fanout.RETURN_S
 
 
-def test_more_hosts_than_the_fanout_all_come(root: Path) -> None:
+def test_more_hosts_than_the_fanout_are_all_probed(root: Path) -> None:
     names = [f"host{number}" for number in range(6)]
     config = {"deadline_s": 30, "root": str(root)}
-    heard: list[tuple[str, Outcome]] = []
+    reported: list[tuple[str, Outcome]] = []
     found = probe_targets([Target(local(name), config) for name in names], fanout=2,
-                 report=lambda name, outcome: heard.append((name, outcome)))
+                 report=lambda name, outcome: reported.append((name, outcome)))
     assert sorted(found) == names
-    assert sorted(name for name, outcome in heard if outcome.snapshot) == names
+    assert sorted(name for name, outcome in reported if outcome.snapshot) == names
 
 
-def test_noise_of_a_login_before_the_snapshot_does_no_harm(root: Path, tmp_path: Path) -> None:
+def test_login_output_before_the_snapshot_is_ignored(root: Path, tmp_path: Path) -> None:
     python = stand_in(tmp_path / "python", "echo Welcome; exec python3 \"$@\"")
     config = {"deadline_s": 20, "root": str(root)}
     assert probe_targets([Target(local("here", python), config)])["here"].snapshot

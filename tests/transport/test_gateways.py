@@ -1,4 +1,4 @@
-"""Behind a gateway: who is, what is sent there, and what is not."""
+"""Probing through a gateway: which hosts are behind it, and what is sent to it."""
 
 from __future__ import annotations
 
@@ -51,36 +51,38 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("name", "expected"), [("gpu01", True), ("gw1", False), ("gpu09", False)])
-def test_who_is_behind_it(topology: Path, task: Task, name: str, expected: bool) -> None:
-    behind = gateways.load(task, topology)
+def test_which_hosts_are_behind_a_gateway(
+    topology: Path, task: Task, name: str, expected: bool
+) -> None:
+    behind = gateways.load_topology(task, topology)
     assert gateways.is_behind(behind, Connection(name)) is expected
     assert gateways.is_behind(behind, Connection("other", address=name)) is expected
     assert not gateways.is_behind(behind, Connection(name, "local"))
 
 
 @pytest.mark.parametrize("text", ["", "[routes]\nelsewhere: gw1\n", "[routes]\nno route\n"])
-def test_a_topology_that_does_not_fit_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_unusable_topology_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "topology.conf"
     if text:
         path.write_text(text)
     with pytest.raises(ConfigurationError, match="topology"):
-        gateways.load(task_self(), path)
+        gateways.load_topology(task_self(), path)
 
 
-def test_the_command_brings_the_probe_and_runs_it(tmp_path: Path) -> None:
+def test_the_command_contains_the_probe_and_runs_it(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     config = {"host": "gpu01", "mode": "facts", "root": str(tmp_path), "deadline_s": 60,
               "matmul": "taken from the command"}
     command = gateways.command(Connection("gpu01"), config)
-    # Linux takes no longer word.
+    # The longest argument that Linux accepts.
     assert len(command) < 1 << 17
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
-    ready, _, said = done.stdout.strip().partition("\n")
+    ready, _, output = done.stdout.strip().partition("\n")
     assert ready == READY
-    assert json.loads(said.splitlines()[-1])["host"] == "gpu01"
+    assert json.loads(output.splitlines()[-1])["host"] == "gpu01"
 
 
-def test_no_password_is_sent_there(topology: Path, task: Task) -> None:
+def test_no_password_is_sent_through_a_gateway(topology: Path, task: Task) -> None:
     secret = Connection("gpu01", become=Become(True, "root", "secret"))
     found = probe_targets([Target(secret, {"deadline_s": 5})], topology=topology)["gpu01"]
     assert found.cause == "A sudo password is not sent through a gateway"
@@ -98,31 +100,31 @@ def targets(tmp_path: Path) -> list[Target]:
             Target(Connection("here", "local", become=never), config)]
 
 
-def test_through_it_each_has_an_answer_of_its_own(
+def test_each_host_behind_a_gateway_has_its_own_outcome(
     tmp_path: Path, topology: Path, task: Task, ssh: Path
 ) -> None:
     found = probe_targets(targets(tmp_path), topology=topology)
     assert {name for name, outcome in found.items() if outcome.snapshot} == {"one", "two", "here"}
-    assert found["bare"].cause == "There is no /nowhere on bare"
+    assert found["bare"].cause == "/nowhere was not found on bare"
     assert (found["two"].snapshot or {})["host"] == "two"
 
 
-def test_a_lost_gateway_ends_nobody_elses_look(
+def test_a_lost_gateway_does_not_end_other_probes(
     tmp_path: Path, topology: Path, task: Task, ssh: Path
 ) -> None:
     ssh.write_text("#!/bin/sh\necho 'No route to host' >&2; exit 255\n")
     found = probe_targets(targets(tmp_path), topology=topology)
     assert found["here"].snapshot
     for name in ("one", "two", "bare"):
-        assert found[name].cause == "The gateway does not get there: No route to host"
+        assert found[name].cause == "The gateway cannot reach the host: No route to host"
         assert "gateway" in found[name].remedy
 
 
-def test_a_gateway_that_hangs_is_given_up(
+def test_a_hanging_gateway_is_given_up(
     tmp_path: Path, topology: Path, task: Task, ssh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ssh.write_text("#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setattr(gateways, "GATEWAY_S", -50)
     found = probe_targets(targets(tmp_path), topology=topology)
-    assert {found[name].cause for name in ("one", "two", "bare")} == {gateways.SILENT[0]}
+    assert {found[name].cause for name in ("one", "two", "bare")} == {gateways.NO_ANSWER[0]}
     assert found["here"].snapshot

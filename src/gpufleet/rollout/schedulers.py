@@ -184,10 +184,10 @@ def run(there: Connection | None, words: Sequence[str], limit_s: float = COMMAND
             f"{shlex.join(words)}{where} gave no answer within {limit_s:g} s.", "",
             "See whether the scheduler answers there.") from None
     said = done.stdout.decode("utf-8", "replace")
-    if there and there.become.wanted is None and done.returncode and re.search(
+    if there and there.become.enabled is None and done.returncode and re.search(
             SUDO_SAYS_NO, done.stderr.decode("utf-8", "replace"), re.MULTILINE):
         # sudo is for other programs there; the account may be an operator itself.
-        return run(replace(there, become=Become(wanted=False)), words, limit_s)
+        return run(replace(there, become=Become(enabled=False)), words, limit_s)
     if there and done.returncode in {SSH_FAILED, SUDO_REFUSED, NO_PYTHON}:
         stderr = done.stderr.decode("utf-8", "replace")
         cause, remedy = failure_reason(there, done.returncode, stderr)

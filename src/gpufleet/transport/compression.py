@@ -1,7 +1,7 @@
-"""A document that waits compressed until it is read.
+"""A dataclass field that keeps a JSON document compressed in memory.
 
-A host with eight GPUs and five stacks has a snapshot of some hundred kilobytes, and Python's
-objects take five times that: for a thousand hosts more than a control machine should need.
+The snapshot of a host with eight GPUs and five stacks has some hundred kilobytes, and Python's
+objects need five times as much: too much memory for a thousand hosts on a control machine.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 Class = TypeVar("Class", bound=type)
-# Of the levels the quickest leaves a tenth of a snapshot, and the best hardly less.
+# The fastest level reduces a snapshot to a tenth; the best is hardly smaller.
 LEVEL = 1
 
 
 class CompressedField:
-    """An attribute that holds a document or None. Each reading makes a new one."""
+    """A descriptor for a document or None. Each read returns a new copy."""
 
     def __init__(self, name: str) -> None:
-        self.place = f"_{name}"
+        self.attribute = f"_{name}"
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        packed = instance.__dict__[self.place]
-        return None if packed is None else json.loads(zlib.decompress(packed))
+        compressed = instance.__dict__[self.attribute]
+        return None if compressed is None else json.loads(zlib.decompress(compressed))
 
     def __set__(self, instance: object, document: dict[str, Any] | None) -> None:
-        # Not by setattr, which a frozen dataclass refuses.
-        instance.__dict__[self.place] = None if document is None else zlib.compress(
+        # A frozen dataclass refuses setattr.
+        instance.__dict__[self.attribute] = None if document is None else zlib.compress(
             json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass"), LEVEL)
 
 
 def compressed_field(name: str) -> Callable[[Class], Class]:
-    """A decorator, above `@dataclass`, by which a field of it is kept so."""
-    def decorate(made: Class) -> Class:
-        setattr(made, name, CompressedField(name))
-        return made
+    """A decorator above `@dataclass` that keeps the field `name` compressed."""
+    def decorate(dataclass: Class) -> Class:
+        setattr(dataclass, name, CompressedField(name))
+        return dataclass
     return decorate

@@ -1,7 +1,7 @@
-"""How a host is reached: from Ansible's settings to one local command and what it is fed.
+"""From a `Connection` to the local command that runs the probe, and its standard input.
 
-Nothing is started here. A password goes to standard input alone: never into an argument, where
-every user of either machine could read it.
+Starts no process. A password goes to standard input only, never into an argument, which every user
+of both machines can read.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any
 from gpufleet.inventory import Connection
 from gpufleet.paths import PACKAGE
 
-# The line after which standard input is the probe. What stands before it is for sudo.
+# The line after which standard input is the probe. What comes before it is for sudo.
 BEGIN = "#gpufleet-probe"
-# The line by which the host says that it takes the probe now: what came before was the way there.
+# The host prints this line when it is ready to read the probe; output before it is the login's.
 READY = "gpufleet-ready"
 SUDO_REFUSED = 77
 NO_PYTHON = 78
 
 
 def command(connection: Connection, run: str | None = None) -> list[str]:
-    """The local command that runs the probe (or `run`) there and reads it from standard input."""
+    """The local command that runs `run` (default: the probe from standard input) on the host."""
     remote = remote_script(connection, run)
     if connection.kind == "local":
         return [*connection.launcher, "/bin/sh", "-c", remote]
-    # ssh keeps the first value of an option: what must hold comes first, then the inventory's.
-    # A connection kept open in the background would hold our pipes; one that is open is used.
-    words = [
+    # ssh uses the first value of an option: mandatory ones come first, then the inventory's.
+    # A new master connection would keep our pipes open; an existing one is used.
+    args = [
         connection.ssh_executable,
         "-T",
         *("-o", "BatchMode=yes"),
@@ -42,55 +42,55 @@ def command(connection: Connection, run: str | None = None) -> list[str]:
         *("-o", "ServerAliveInterval=15"),
     ]
     if connection.port:
-        words += ["-p", str(connection.port)]
+        args += ["-p", str(connection.port)]
     if connection.user:
-        words += ["-l", connection.user]
+        args += ["-l", connection.user]
     if connection.key:
-        words += ["-i", str(Path(connection.key).expanduser())]
-    return [*words, "--", connection.address or connection.name,
+        args += ["-i", str(Path(connection.key).expanduser())]
+    return [*args, "--", connection.address or connection.name,
             f"exec {shlex.join([*connection.launcher, '/bin/sh', '-c', remote])}"]
 
 
 def remote_script(connection: Connection, run: str | None = None) -> str:
-    """What /bin/sh does there: find Python, become root as told, ask for input, hand it over."""
+    """The script for the host's /bin/sh: find Python, use sudo, print `READY`, run the command."""
     become = connection.become
     python = shlex.quote(connection.python)
     sudo = f"sudo -u {shlex.quote(become.user)}"
-    found = f"command -v {python} >/dev/null || exit {NO_PYTHON}; "
-    # On a line of its own, whatever a profile has written before.
+    find_python = f"command -v {python} >/dev/null || exit {NO_PYTHON}; "
+    # On its own line, whatever a shell profile has printed before.
     ready = f'printf "\\n%s\\n" {READY}; '
     run = run or f"{python} -I -S -"
-    if become.wanted is False:
-        return f"{found}{ready}exec {run}"
+    if become.enabled is False:
+        return f"{find_python}{ready}exec {run}"
     if become.password is not None:
-        # The password is tried once by itself. sudo may still ask again (no timestamps, another
-        # terminal), so it is given again, and whatever of it was not read is skipped.
+        # The first sudo validates the password. The second may ask again (no timestamps, another
+        # terminal), so it gets the password again; if it does not read it, the loop skips it.
         inner = shlex.quote(
             f'{ready}while IFS= read -r line; do [ "$line" = "{BEGIN}" ] && break; done; exec {run}'
         )
         return (
-            f"{found}IFS= read -r word; "
+            f"{find_python}IFS= read -r word; "
             f'printf "%s\\n" "$word" | {sudo} -S -p "" -v || exit {SUDO_REFUSED}; '
             f'{{ printf "%s\\n" "$word"; cat; }} | {sudo} -S -p "" /bin/sh -c {inner}'
         )
-    if become.wanted:
-        return f"{found}{sudo} -n true || exit {SUDO_REFUSED}; {ready}exec {sudo} -n {run}"
+    if become.enabled:
+        return f"{find_python}{sudo} -n true || exit {SUDO_REFUSED}; {ready}exec {sudo} -n {run}"
     return (
-        f'{found}if [ "$(id -u)" != 0 ] && {sudo} -n true 2>/dev/null; '
+        f'{find_python}if [ "$(id -u)" != 0 ] && {sudo} -n true 2>/dev/null; '
         f"then {ready}exec {sudo} -n {run}; else {ready}exec {run}; fi"
     )
 
 
 def password(connection: Connection) -> bytes:
-    """What the command is fed at once: the password, if there is one."""
+    """The first part of standard input: the sudo password, if there is one."""
     become = connection.become
-    if become.wanted is False or become.password is None:
+    if become.enabled is False or become.password is None:
         return b""
     return f"{become.password}\n".encode()
 
 
 def standard_input(connection: Connection, config: Mapping[str, Any]) -> bytes:
-    """What the command is fed once it is ready: the probe."""
+    """The second part of standard input, sent after `READY`: the probe."""
     # As an ASCII literal that both Python 3.6 and the probe's JSON reader understand.
     head = f"CONFIG = {json.dumps(config)!r}\n"
     mark = f"{BEGIN}\n" if password(connection) else ""
@@ -99,12 +99,12 @@ def standard_input(connection: Connection, config: Mapping[str, Any]) -> bytes:
 
 @functools.cache
 def program(name: str) -> str:
-    """The text of a file that runs on hosts: read once, whatever the number of hosts."""
+    """The text of a file that runs on hosts; read once for all hosts."""
     return (PACKAGE / name).read_text(encoding="utf-8")
 
 
 def with_password(connection: Connection, program: bytes) -> bytes:
-    """What is fed to a command all at once."""
+    """Password and program as one standard input."""
     if not password(connection):
         return program
     return password(connection) + f"{BEGIN}\n".encode() + program
@@ -113,49 +113,50 @@ def with_password(connection: Connection, program: bytes) -> bytes:
 def failure_reason(
     connection: Connection, status: int | None, stderr: str, ready: bool = False
 ) -> tuple[str, str]:
-    """(cause, remedy) of a command that brought no snapshot; `ready`: it came as far as that."""
+    """(cause, remedy) of a command that returned no snapshot; `ready`: it had printed `READY`."""
     name = connection.name
-    ssh = [word for word in command(connection)[:-1] if word != "--"]
-    way = ssh if connection.kind == "ssh" else []
-    by_hand = f"try by hand: {shlex.join([*way, *connection.launcher, 'true'])}"
-    last = _last_words(stderr)
+    ssh = [arg for arg in command(connection)[:-1] if arg != "--"]
+    prefix = ssh if connection.kind == "ssh" else []
+    by_hand = f"try by hand: {shlex.join([*prefix, *connection.launcher, 'true'])}"
+    last = _last_lines(stderr)
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in stderr:
-        return (f"The ssh host key of {name} is not the one that is known",
-                "if the host was installed anew: ssh-keygen -R "
-                f"{connection.address or name}, and accept the new key; else find out who answers")
+        return (f"The ssh host key of {name} does not match the known key",
+                "if the host was reinstalled: ssh-keygen -R "
+                f"{connection.address or name}, and accept the new key; otherwise find out which"
+                " machine answers")
     if status == SUDO_REFUSED and connection.become.password is not None:
-        return (f"sudo on {name} does not accept the password",
-                "correct ansible_become_password (its vault entry) for this host")
+        return (f"sudo on {name} rejects the password",
+                "correct ansible_become_password (or its vault entry) for this host")
     if status == SUDO_REFUSED:
-        return (f"sudo on {name} wants a password and none is given: {last}",
-                "set ansible_become_password, or allow the user sudo without one")
+        return (f"sudo on {name} requires a password, and none is set: {last}",
+                "set ansible_become_password, or allow the user sudo without a password")
     if status == NO_PYTHON:
-        return (f"There is no {connection.python} on {name}",
-                "install Python 3.6 or newer there, or set ansible_python_interpreter")
+        return (f"{connection.python} was not found on {name}",
+                "install Python 3.6 or newer on the host, or set ansible_python_interpreter")
     if status == 255 and connection.kind == "ssh" and ready:
-        return (f"The connection to {name} broke off during the look: {last or 'no reason given'}",
-                f"look whether {name} or its ssh service was restarted (last -x, journalctl -u ssh)"
-                " or its network failed; then ./gpufleet verify")
+        return (f"The connection to {name} broke during the probe: {last or 'no reason given'}",
+                f"check whether {name} or its ssh service was restarted (last -x, journalctl -u"
+                " ssh) or its network failed; then ./gpufleet verify")
     if status == 255 and connection.kind == "ssh":
-        return f"ssh does not get in: {last or 'it gave no reason'}", by_hand
-    return (f"The probe ended without a snapshot (status {status}): {last or 'it said nothing'}",
+        return f"ssh failed: {last or 'no reason given'}", by_hand
+    return (f"The probe ended without a snapshot (status {status}): {last or 'no output'}",
             by_hand)
 
 
 def timeout_reason(connection: Connection, deadline_s: float, ready: bool) -> tuple[str, str]:
-    """(cause, remedy) of a host that used up its time."""
+    """(cause, remedy) of a host that exceeded its deadline; `ready`: it had printed `READY`."""
     name = connection.name
     if ready:
-        return (f"{name} lets us in, but the probe gave no answer within {deadline_s:g} s",
-                "look at the host's console, its load and its network mounts; a busy or slow host"
-                " needs a longer --deadline")
-    return (f"No answer within {deadline_s:g} s: {name} did not let us come to a command",
-            "look at the host's console and load, its ssh service, and the profile files of the"
-            " login there")
+        return (f"The login to {name} works, but the probe gave no answer within {deadline_s:g} s",
+                "check the host's console, load and network mounts; a busy or slow host needs a"
+                " longer --deadline")
+    return (f"No answer within {deadline_s:g} s: the login to {name} did not complete",
+            "check the host's console and load, its ssh service, and the profile files of the"
+            " login user's shell")
 
 
-def _last_words(stderr: str) -> str:
+def _last_lines(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     # A banner or a warning is not the reason.
-    telling = [line for line in lines if not re.match(r"(Warning: Permanently|\*\*|@)", line)]
-    return " ".join(telling[-2:])[-400:]
+    reasons = [line for line in lines if not re.match(r"(Warning: Permanently|\*\*|@)", line)]
+    return " ".join(reasons[-2:])[-400:]

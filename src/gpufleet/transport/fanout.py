@@ -1,8 +1,10 @@
-"""The snapshots of all hosts at the same time, by ClusterShell.
+"""Probe all hosts in parallel by ClusterShell.
 
-One local process per host, each with its own deadline, connecting included. Once the host says
-that it is ready, the probe travels on standard input, with the time that is left. What comes back
-is a snapshot or the plain reason why there is none, never an exception.
+One local process per host, each with its own deadline, which includes the connection. When the host
+is ready, it receives the probe on standard input, with the time that is left. The result is a
+snapshot or the reason why there is none, never an exception.
+
+Starts processes (ssh, sh, srun) and reads their output; writes no file.
 """
 
 from __future__ import annotations
@@ -33,18 +35,18 @@ from .connection import (
     timeout_reason,
 )
 
-# A snapshot is some hundred kilobytes; whoever sends more is not our probe.
+# A snapshot has some hundred kilobytes; more output is not from the probe.
 MOST_BYTES = 8 << 20
-# Of standard error the end is kept: the reason stands there, after banners and warnings.
-MOST_WORDS = 32 << 10
-# Kept back of what is left for the probe: the snapshot has to be written, and to come here.
+# The end of standard error is kept: it has the reason, after banners and warnings.
+MOST_STDERR_BYTES = 32 << 10
+# Reserved from the remaining time to write and transfer the snapshot.
 RETURN_S, RETURN_SHARE = 5.0, 0.2
 _READY_LINE = f"\n{READY}\n".encode()
 
 
 @dataclass(frozen=True)
 class Target:
-    """A host to look at, and the probe's configuration for it."""
+    """A host to probe, and the probe's configuration for it."""
 
     connection: Connection
     config: Mapping[str, Any]
@@ -53,7 +55,7 @@ class Target:
 @compressed_field("snapshot")
 @dataclass(frozen=True)
 class Outcome:
-    """A snapshot, or why there is none."""
+    """A snapshot, or cause, remedy and evidence of why there is none."""
 
     snapshot: dict[str, Any] | None
     cause: str = ""
@@ -65,41 +67,41 @@ Report = Callable[[str, Outcome], None]
 
 
 @dataclass
-class _Conversation:
-    """What one host has said so far."""
+class _HostOutput:
+    """The output of one host so far."""
 
     target: Target
     deadline_s: float
     started: float = 0.0
-    # Until it is ready, the end of what it wrote; from then on all of it.
+    # Until the host is ready, the end of its output; from then on all of it.
     ready: bool = False
-    said: bytearray = field(default_factory=lambda: bytearray(b"\n"))
-    complained: bytes = b""
+    stdout: bytearray = field(default_factory=lambda: bytearray(b"\n"))
+    stderr: bytes = b""
     received: int = 0
     status: int | None = None
     late: bool = False
 
     @property
     def endless(self) -> bool:
-        """Whether it sent more than a snapshot can be."""
+        """Whether the host sent more than a snapshot can have."""
         return self.received > MOST_BYTES
 
-    def hear(self, chunk: bytes, complaint: bool) -> bool:
-        """Take in what came; True at the moment in which the host is ready."""
+    def receive(self, chunk: bytes, is_stderr: bool) -> bool:
+        """Add output; True when it makes the host ready."""
         self.received += len(chunk)
-        if complaint:
-            self.complained = (self.complained + chunk)[-MOST_WORDS:]
+        if is_stderr:
+            self.stderr = (self.stderr + chunk)[-MOST_STDERR_BYTES:]
             return False
-        self.said += chunk
+        self.stdout += chunk
         if self.ready:
             return False
-        _, mark, rest = self.said.partition(_READY_LINE)
+        _, mark, rest = self.stdout.partition(_READY_LINE)
         self.ready = bool(mark)
-        self.said = rest if mark else self.said[-len(_READY_LINE):]
+        self.stdout = rest if mark else self.stdout[-len(_READY_LINE):]
         return self.ready
 
     def config(self) -> dict[str, Any]:
-        """What the probe is told, with how much of the host's time is left."""
+        """The probe's configuration, with the time that is left as its deadline."""
         spent = time.monotonic() - self.started if self.started else 0.0
         left = max(0.0, self.deadline_s - spent)
         return {**self.target.config, "deadline_s": left - min(RETURN_S, left * RETURN_SHARE)}
@@ -109,51 +111,54 @@ class _Conversation:
         return standard_input(self.target.connection, self.config())
 
     def outcome(self) -> Outcome:
+        """The snapshot in the output, or why there is none."""
         connection = self.target.connection
-        words = self.complained.decode("utf-8", "replace")
+        stderr = self.stderr.decode("utf-8", "replace")
         if self.endless:
-            return Outcome(None, f"{connection.name} sends without end instead of a snapshot",
-                           "look at the login's profile files there", words)
+            return Outcome(None, f"{connection.name} sends endless output instead of a snapshot",
+                           "check the profile files of the login user's shell", stderr)
         if self.late:
-            return Outcome(None, *timeout_reason(connection, self.deadline_s, self.ready), words)
+            return Outcome(None, *timeout_reason(connection, self.deadline_s, self.ready), stderr)
         try:
-            # Whatever else was written stands before it.
-            snapshot = json.loads(self.said.strip().rpartition(b"\n")[2])
+            # The snapshot is the last line, after any other output.
+            snapshot = json.loads(self.stdout.strip().rpartition(b"\n")[2])
             if snapshot["schema"] and snapshot["sections"]:
                 return Outcome({**snapshot, "host": connection.name})
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
-        return Outcome(None, *failure_reason(connection, self.status, words, self.ready), words)
+        return Outcome(None, *failure_reason(connection, self.status, stderr, self.ready),
+                       stderr)
 
 
-class _Behind(EventHandler):  # type: ignore[misc]
-    """Collects the words of one host behind a gateway; they come line by line."""
+class _GatewayHandler(EventHandler):  # type: ignore[misc]
+    """Collects the output of one host behind a gateway, line by line."""
 
-    def __init__(self, conversation: _Conversation, report: Callable[[Outcome], None]) -> None:
+    def __init__(self, output: _HostOutput, report: Callable[[Outcome], None]) -> None:
         super().__init__()
-        self.conversation, self.report, self.given_up = conversation, report, False
+        self.output, self.report, self.given_up = output, report, False
 
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
-        self.conversation.hear(msg + b"\n", sname == worker.SNAME_STDERR)
-        if self.conversation.endless:
+        self.output.receive(msg + b"\n", sname == worker.SNAME_STDERR)
+        if self.output.endless:
             worker.abort()
 
     def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
-        self.conversation.status = rc
+        self.output.status = rc
 
     def ev_close(self, worker: Any, timedout: bool) -> None:
-        said = self.conversation
-        said.late = timedout
-        outcome = said.outcome()
-        arrived = outcome.snapshot or said.ready or timedout or said.endless
-        if not arrived and said.status in gateways.NOT_THERE:
-            told = gateways.SILENT if self.given_up else gateways.lost(outcome.evidence)
-            outcome = Outcome(None, *told, outcome.evidence)
+        output = self.output
+        output.late = timedout
+        outcome = output.outcome()
+        reached = outcome.snapshot or output.ready or timedout or output.endless
+        if not reached and output.status in gateways.NOT_REACHED:
+            reason = (gateways.NO_ANSWER if self.given_up
+                      else gateways.unreachable_reason(outcome.evidence))
+            outcome = Outcome(None, *reason, outcome.evidence)
         self.report(outcome)
 
 
-class _Patience(EventHandler):  # type: ignore[misc]
-    """Ends what a gateway has not ended in time: ClusterShell gives its channel no deadline."""
+class _GatewayTimeout(EventHandler):  # type: ignore[misc]
+    """Aborts the workers of a gateway that hangs: ClusterShell has no deadline for its channel."""
 
     def __init__(self, workers: list[Any]) -> None:
         super().__init__()
@@ -165,90 +170,94 @@ class _Patience(EventHandler):  # type: ignore[misc]
             worker.abort()
 
 
-class _Client(PopenClient):  # type: ignore[misc]
-    """Hands on what arrives as it comes.
+class _ChunkClient(PopenClient):  # type: ignore[misc]
+    """Passes on output in chunks.
 
-    ClusterShell's own would collect a line, and one without an end until there is no memory left.
+    ClusterShell's own client collects a whole line; an endless line would fill the memory.
     """
 
     def _handle_read(self, sname: str) -> None:
-        self.worker.eh.heard(self.worker, self._read(sname), sname == self.worker.SNAME_STDERR)
+        self.worker.eh.received(self.worker, self._read(sname), sname == self.worker.SNAME_STDERR)
 
 
 class _Worker(WorkerPopen):  # type: ignore[misc]
-    """A local command that is heard by `_Client`."""
+    """A local command that is read by `_ChunkClient`."""
 
     def __init__(self, line: str, key: str, handler: EventHandler, timeout: float) -> None:
         WorkerSimple.__init__(self, None, None, None, key, handler, stderr=True, timeout=timeout,
-                              client_class=_Client)
+                              client_class=_ChunkClient)
         self.command, self.key = line, key
 
 
-class _Listener(EventHandler):  # type: ignore[misc]
-    """Collects one host's words; ClusterShell calls it."""
+class _HostHandler(EventHandler):  # type: ignore[misc]
+    """Collects the output of one host, and sends the probe when it is ready."""
 
-    def __init__(self, conversation: _Conversation, report: Callable[[Outcome], None]) -> None:
+    def __init__(self, output: _HostOutput, report: Callable[[Outcome], None]) -> None:
         super().__init__()
-        self.conversation, self.report = conversation, report
+        self.output, self.report = output, report
 
     def ev_start(self, worker: Any) -> None:
-        self.conversation.started = time.monotonic()
+        self.output.started = time.monotonic()
 
-    def heard(self, worker: Any, chunk: bytes, complaint: bool) -> None:
-        """Something arrived."""
-        if self.conversation.hear(chunk, complaint):
-            worker.write(self.conversation.probe())
+    def received(self, worker: Any, chunk: bytes, is_stderr: bool) -> None:
+        """Called by `_ChunkClient` with each chunk of output."""
+        if self.output.receive(chunk, is_stderr):
+            worker.write(self.output.probe())
             worker.set_write_eof()
-        if self.conversation.endless:
+        if self.output.endless:
             worker.abort()
 
     def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
-        self.conversation.status = rc
+        self.output.status = rc
 
     def ev_close(self, worker: Any, timedout: bool) -> None:
-        self.conversation.late = timedout
-        self.report(self.conversation.outcome())
+        self.output.late = timedout
+        self.report(self.output.outcome())
 
 
 def probe_targets(
     targets: Iterable[Target], fanout: int = 32, report: Report = lambda name, outcome: None,
     topology: Path | None = None,
 ) -> dict[str, Outcome]:
-    """Each host's outcome by name; `report` hears of each as soon as it is there."""
+    """Probe all targets; {name: outcome}. `report` is called with each outcome as it arrives.
+
+    `topology` is ClusterShell's topology.conf of the gateways.
+    """
     outcomes: dict[str, Outcome] = {}
 
-    def arrived(name: str) -> Callable[[Outcome], None]:
-        def keep(outcome: Outcome) -> None:
+    def recorder(name: str) -> Callable[[Outcome], None]:
+        def record(outcome: Outcome) -> None:
             outcomes[name] = outcome
             report(name, outcome)
-        return keep
+        return record
 
     task = task_self()
     task.set_info("fanout", fanout)
     task.set_default("stdout_msgtree", False)
     task.set_default("stderr_msgtree", False)
-    behind, far = gateways.load(task, topology) if topology else None, []
+    behind = gateways.load_topology(task, topology) if topology else None
+    gateway_workers: list[gateways.Worker] = []
     for target in targets:
         name = target.connection.name
-        conversation = _Conversation(target, target.config["deadline_s"])
+        output = _HostOutput(target, target.config["deadline_s"])
         if behind and gateways.is_behind(behind, target.connection):
             if password(target.connection):
-                arrived(name)(Outcome(None, *gateways.NO_PASSWORD))
+                recorder(name)(Outcome(None, *gateways.NO_PASSWORD))
                 continue
-            far.append(gateways.Worker(
-                gateways.node(target.connection), _Behind(conversation, arrived(name)),
-                conversation.deadline_s, stderr=True,
-                command=gateways.command(target.connection, conversation.config())))
-            task.schedule(far[-1])
+            gateway_workers.append(gateways.Worker(
+                gateways.node(target.connection), _GatewayHandler(output, recorder(name)),
+                output.deadline_s, stderr=True,
+                command=gateways.command(target.connection, output.config())))
+            task.schedule(gateway_workers[-1])
             continue
         worker = _Worker(
             f"exec {shlex.join(command(target.connection))}", name,
-            _Listener(conversation, arrived(name)), conversation.deadline_s)
+            _HostHandler(output, recorder(name)), output.deadline_s)
         task.schedule(worker)
         if password(target.connection):
             worker.write(password(target.connection))
-    if far:
-        task.timer(gateways.limit_s(len(far), fanout, far[0].timeout), _Patience(far),
-                   autoclose=True)
+    if gateway_workers:
+        limit_s = gateways.limit_s(len(gateway_workers), fanout, gateway_workers[0].timeout)
+        task.timer(limit_s, _GatewayTimeout(gateway_workers), autoclose=True)
     task.resume()
     return outcomes

@@ -1,9 +1,9 @@
-"""Hosts that only a gateway reaches: ClusterShell's tree mode, by its own `topology.conf`.
+"""Hosts behind gateways: ClusterShell's tree mode, by its own `topology.conf`.
 
-What goes through a gateway differs in three ways. The way from it to the host is the gateway's own
-(its `~/.ssh/config`: users, ports, keys). ClusterShell sends standard input to one command at a
-time, so the probe travels in the command: compressed, 80 KB. And every account of the host can read
-a command, so that no password goes this way.
+A probe through a gateway differs in three ways. The gateway connects to the host with its own
+settings (its `~/.ssh/config`: users, ports, keys). ClusterShell sends standard input to one command
+at a time, so the command itself carries the probe: compressed, 80 KB. Every account of the host can
+read a command, so no password is sent through a gateway.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from gpufleet.inventory import Connection
 
 from .connection import password, program, remote_script
 
-# What a gateway may take to start, and to bring the last answers.
+# Allowance for a gateway to start, and to return the last answers.
 GATEWAY_S = 30
 NO_PASSWORD = ("A sudo password is not sent through a gateway",
-               "allow the user sudo without one there, or reach the host by ProxyJump and without"
-               " --topology")
+               "allow the user sudo without a password on the host, or reach the host by ProxyJump"
+               " without --topology")
 
-LOOK = ("look at the gateway's console, load and ssh service; on it: python3 -c 'import"
-        " ClusterShell', and ssh to the host by hand")
-SILENT = ("The gateway gave no answer for it", LOOK)
-# What ssh ends with, and a gateway's channel that broke; None: it never came to the host.
-NOT_THERE = {None, 255, os.EX_PROTOCOL}
+REMEDY = ("check the gateway's console, load and ssh service; on the gateway: python3 -c 'import"
+          " ClusterShell', and ssh to the host by hand")
+NO_ANSWER = ("The gateway returned no answer for the host", REMEDY)
+# Exit statuses of ssh and of a broken channel; None: the command did not reach the host.
+NOT_REACHED = {None, 255, os.EX_PROTOCOL}
 
 
 class Worker(TreeWorker):  # type: ignore[misc]
-    """A command by way of a gateway. When the last one is lost, it ends, and not the whole task."""
+    """A command through a gateway. If the last gateway is lost, only this command ends."""
 
     def _relaunch(self, previous_gateway: str) -> None:
         try:
@@ -53,63 +53,63 @@ class Worker(TreeWorker):  # type: ignore[misc]
             self._check_fini()
 
 
-def lost(words: str) -> tuple[str, str]:
-    """(cause, remedy) of a host to which no gateway got."""
-    last = " ".join(words.split())[-300:] or "it gave no reason"
-    return f"The gateway does not get there: {last}", LOOK
+def unreachable_reason(stderr: str) -> tuple[str, str]:
+    """(cause, remedy) of a host that no gateway reached."""
+    last = " ".join(stderr.split())[-300:] or "no reason given"
+    return f"The gateway cannot reach the host: {last}", REMEDY
 
 
-def load(task: Task, topology: Path) -> NodeSet:
-    """Have the task know the gateways; who is behind them. Raises `ConfigurationError`."""
-    # The gateways' Python, which is the distribution's: ours is called as this environment's is.
+def load_topology(task: Task, topology: Path) -> NodeSet:
+    """Configure the task's gateways; the hosts behind them. Raises `ConfigurationError`."""
+    # The default would be this environment's Python; a gateway has its distribution's.
     os.environ.setdefault("CLUSTERSHELL_GW_PYTHON_EXECUTABLE", "python3")
     try:
         if not topology.is_file():
-            raise TopologyError("There is no such file.")
+            raise TopologyError("The file does not exist.")
         task.load_topology(str(topology))
     except TopologyError as error:
         raise ConfigurationError(
             f"The topology cannot be used: {error}", str(topology),
-            "Name this machine (hostname -s), gateways and hosts as the inventory's ansible_host"
-            " does: [routes] THIS: GATEWAYS and GATEWAYS: HOSTS.") from error
+            "Name this machine (hostname -s), the gateways, and the hosts as in ansible_host:"
+            " [routes] THIS: GATEWAYS and GATEWAYS: HOSTS.") from error
     router = PropagationTreeRouter(str(task.topology.root.nodeset), task.topology)
     return NodeSet.fromlist([network for network, _ in router.table])
 
 
 def is_behind(behind: NodeSet, connection: Connection) -> bool:
-    """Whether the way to a host leads through a gateway."""
+    """Whether a host is reached through a gateway."""
     try:
         return connection.kind == "ssh" and node(connection) in behind
     except NodeSetException:
-        # A name that ClusterShell cannot read stands in no topology.
+        # A name that ClusterShell cannot parse is in no topology.
         return False
 
 
 def command(connection: Connection, config: Mapping[str, Any]) -> str:
-    """The shell command that looks at a host, with everything that it needs in it."""
+    """The shell command that probes a host; it contains the probe and its configuration."""
     assert not password(connection)
-    told = json.dumps({name: value for name, value in config.items() if name != "matmul"})
-    start = (f"import base64,json,zlib;c=json.loads({told!r});"
+    text = json.dumps({name: value for name, value in config.items() if name != "matmul"})
+    start = (f"import base64,json,zlib;c=json.loads({text!r});"
              f"p,m=zlib.decompress(base64.b64decode('{_programs()}')).decode().split(chr(0));"
              + ("c['matmul']=m;" if "matmul" in config else "")
              + "exec(compile(p,'probe','exec'),{'__name__':'__main__','CONFIG':json.dumps(c)})")
-    # Once, in a variable: a command's word may have 128 KB, and `run` stands in the script twice.
-    run = f'{shlex.quote(connection.python)} -I -S -c "$look"'
-    script = f"look={shlex.quote(start)}; {remote_script(connection, run)}"
+    # In a variable: an argument may have 128 KB, and the script contains `run` twice.
+    run = f'{shlex.quote(connection.python)} -I -S -c "$probe"'
+    script = f"probe={shlex.quote(start)}; {remote_script(connection, run)}"
     return f"exec /bin/sh -c {shlex.quote(script)}"
 
 
 def limit_s(targets: int, fanout: int, deadline_s: float) -> float:
-    """After this all of them have ended, or their gateway hangs."""
+    """Seconds after which all targets have ended, unless their gateway hangs."""
     return math.ceil(targets / fanout) * deadline_s + GATEWAY_S
 
 
 def node(connection: Connection) -> NodeSet:
-    """The host as ClusterShell names it."""
+    """The host's name for ClusterShell."""
     return NodeSet(connection.address or connection.name)
 
 
 @cache
 def _programs() -> str:
-    both = f"{program('probe/probe.py')}\0{program('workload/matmul.py')}"
-    return base64.b64encode(zlib.compress(both.encode(), 9)).decode()
+    programs = f"{program('probe/probe.py')}\0{program('workload/matmul.py')}"
+    return base64.b64encode(zlib.compress(programs.encode(), 9)).decode()

@@ -1,7 +1,7 @@
-"""Under Slurm: which node a host is, where Slurm is spoken to, and the probe as a job step.
+"""Slurm: a host's node name, the machine that runs Slurm's commands, and the probe as a job step.
 
-A step runs as whoever calls srun; ssh to the nodes is not needed. What that account may not see
-(other users' processes, the kernel's log, where it has no sudo) is INCONCLUSIVE, as over ssh.
+A step runs as the account that calls srun; ssh to the nodes is not needed. What this account may
+not read (other users' processes, the kernel's log, if it has no sudo) is INCONCLUSIVE, as over ssh.
 """
 
 from __future__ import annotations
@@ -14,51 +14,52 @@ from dataclasses import replace
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection, HostSelector, InventoryHost, inventory_hosts
 
-# The half of a host's time is for Slurm's queue; a node that is not free by then is told as such.
+# This share of a host's deadline may pass in Slurm's queue; srun fails if the node is busy longer.
 QUEUE_SHARE = 0.5
 
 
 def as_job_steps(
-    hosts: Sequence[InventoryHost], question: HostSelector, deadline_s: float
+    hosts: Sequence[InventoryHost], selector: HostSelector, deadline_s: float
 ) -> list[InventoryHost]:
-    """The same hosts, reached by srun in place of ssh."""
-    there = scheduler_connections(hosts, question)
-    return [replace(host, connection=_step(host, there[host.name], deadline_s)) for host in hosts]
+    """The same hosts, reached by srun instead of ssh."""
+    schedulers = scheduler_connections(hosts, selector)
+    return [replace(host, connection=_step(host, schedulers[host.name], deadline_s))
+            for host in hosts]
 
 
-def _step(host: InventoryHost, there: Connection | None, deadline_s: float) -> Connection:
+def _step(host: InventoryHost, scheduler: Connection | None, deadline_s: float) -> Connection:
     options = host.variables.get("gpu_srun_options") or []
-    if not isinstance(options, list) or not all(isinstance(word, str) for word in options):
+    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise ConfigurationError(
-            f"It is {options!r}, not a list of options.", f"{host.name}: gpu_srun_options",
+            f"Expected a list of options, got {options!r}.", f"{host.name}: gpu_srun_options",
             'Write it like ["--partition=gpu", "--gres=gpu:8"].')
     srun = (
         "srun", "--nodes=1", "--ntasks=1", f"--nodelist={node_name(host)}", "--overlap",
         "--job-name=gpufleet", "--quiet", "--chdir=/", "--export=NONE",
         f"--immediate={max(1, int(deadline_s * QUEUE_SHARE))}",
-        # Should srun be killed, the job still ends.
+        # The job ends even if srun is killed.
         f"--time={math.ceil(deadline_s / 60) + 1}", *options,
     )
-    return replace(there or Connection(host.name, "local"), name=host.name, launcher=srun,
+    return replace(scheduler or Connection(host.name, "local"), name=host.name, launcher=srun,
                    python=host.connection.python, become=host.connection.become)
 
 
 def scheduler_connections(
-    hosts: Sequence[InventoryHost], question: HostSelector
+    hosts: Sequence[InventoryHost], selector: HostSelector
 ) -> dict[str, Connection | None]:
-    """On which machine each host's scheduler is spoken to; None: on this one."""
-    named = {host.name: _name(host, "gpu_scheduler_host") for host in hosts}
-    found: dict[str | None, Connection | None] = {None: None}
-    for name in named.values():
-        if name not in found:
-            # It need not be one of the GPU hosts.
-            found[name] = inventory_hosts(
-                replace(question, limit=name, group="all", domain=None))[0].connection
-    return {host: found[name] for host, name in named.items()}
+    """{host: the machine that runs its scheduler's commands}; None: this machine."""
+    names = {host.name: _name(host, "gpu_scheduler_host") for host in hosts}
+    connections: dict[str | None, Connection | None] = {None: None}
+    for name in names.values():
+        if name not in connections:
+            # The scheduler's host need not be a GPU host.
+            connections[name] = inventory_hosts(
+                replace(selector, limit=name, group="all", domain=None))[0].connection
+    return {host: connections[name] for host, name in names.items()}
 
 
 def node_name(host: InventoryHost) -> str:
-    """The host's name as its scheduler has it."""
+    """The host's name in its scheduler."""
     return _name(host, "gpu_node_name") or host.name
 
 
@@ -67,5 +68,5 @@ def _name(host: InventoryHost, variable: str) -> str | None:
     if value is not None and (
             not isinstance(value, str) or not re.fullmatch(r"\w[\w.-]*", value)):
         raise ConfigurationError(
-            f"It is {value!r}, not a host's name.", f"{host.name}: {variable}", "Correct it.")
+            f"Expected a host name, got {value!r}.", f"{host.name}: {variable}", "Correct it.")
     return value
