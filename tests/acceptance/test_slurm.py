@@ -19,7 +19,7 @@ from gpufleet.nightly.drift import LETTERS
 from gpufleet.rollout.schedulers import PROMISE
 from tests.acceptance import slurm
 from tests.acceptance.conftest import ROOT, Fleet
-from tests.support.fleet_stand_ins import Past
+from tests.support.fleet_stand_ins import RunHistory
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -33,7 +33,7 @@ HALF = f"mkdir -p {JOURNAL}; echo '{{}}' >{JOURNAL}/toolkit-1.0.json"
 HEALTH = "/usr/local/sbin/gpufleet-health"
 
 
-class Nights(Past):
+class Nights(RunHistory):
     """Nights as the history has them, a day apart, of real verdicts."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -47,9 +47,9 @@ class Nights(Past):
         for name, host in hosts.items():
             for check in host["checks"]:
                 self.checks[name][check["id"]] += LETTERS[Verdict(check["verdict"])]
-        question = HostSelector([str(ROOT / "inventory" / "lab")], extra_vars=[json.dumps(WISHES)])
+        selector = HostSelector([str(ROOT / "inventory" / "lab")], extra_vars=[json.dumps(WISHES)])
         done, failed = after_night(
-            self, {"hook": "slurm", "question": question, "most_percent": 50})
+            self, {"hook": "slurm", "selector": selector, "most_percent": 50})
         assert failed == []
         return done
 
@@ -121,7 +121,7 @@ def test_what_a_person_drained_stays_and_what_we_drained_is_given_back_once_repa
     fleet = nights.fleet
     fleet.on("lab1", "scontrol update NodeName=lab3 State=DRAIN Reason='broken fan'")
     fleet.on("lab2", f"rm {JOURNAL}/toolkit-1.0.json")
-    assert nights.night() == ["lab2 is healthy again and takes jobs: gpufleet had drained it."]
+    assert nights.night() == ["lab2 is healthy again and resumed: gpufleet had drained it."]
     assert slurm.node(fleet, "lab2") == ("idle", "none")
     assert fleet.on("lab1", "srun -w lab2 hostname") == "lab2\n"
     assert slurm.node(fleet, "lab3") == ("drained", "broken fan")
@@ -134,7 +134,7 @@ def test_a_rollout_waits_for_jobs_and_gives_back_only_its_own(
     cluster.on("lab1", "timeout 20 sh -c 'until squeue -h -t R | grep -q lab1; do :; done'")
     said = rollout(cluster, tmp_path, "--batch", "100%")
     assert "jobs still run on lab1" in said
-    assert "lab3 was taken out of service by somebody else (broken fan)" in said
+    assert "lab3 is already out of service, not by gpufleet (broken fan)" in said
     assert [slurm.node(cluster, host)[0] for host in HOSTS] == ["idle", "idle", "drained"]
     assert slurm.node(cluster, "lab3")[1] == "broken fan"
 

@@ -1,4 +1,4 @@
-"""Who is drained after a night, and who is given back."""
+"""Which hosts are drained after a night, and which are resumed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from gpufleet.inventory import HostSelector
 from gpufleet.nightly.drain import after_night, strikes
 from gpufleet.nightly.history import History
-from gpufleet.rollout.schedulers import PROMISE, SLURM, Hook, HookError
-from tests.support.fleet_stand_ins import Past, Slurm, session
+from gpufleet.rollout.schedulers import PROMISE, SLURM, Scheduler, SchedulerError
+from tests.support.fleet_stand_ins import RunHistory, Slurm, session
 
 HOSTS = [f"gpu{number:02}" for number in range(1, 21)]
 
@@ -23,9 +23,9 @@ def slurm() -> Slurm:
     return Slurm({name: ["", ""] for name in HOSTS})
 
 
-def past(**letters: str) -> Past:
-    """The letters of gpu.smi; healthy ever since, where nothing is said."""
-    return Past({name: {"gpu.smi": letters.get(name, "PPP")} for name in HOSTS})
+def past(**letters: str) -> RunHistory:
+    """The letters of gpu.smi by host; hosts without letters are healthy."""
+    return RunHistory({name: {"gpu.smi": letters.get(name, "PPP")} for name in HOSTS})
 
 
 def tried(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> tuple[list[str], list[str]]:
@@ -36,10 +36,10 @@ def tried(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> tuple[li
         {
             "hook": "slurm",
             "after_strikes": 2,
-            "question": HostSelector([str(inventory)]),
+            "selector": HostSelector([str(inventory)]),
             **settings,
         },
-        Hook(SLURM, {name: name for name in HOSTS}, runner=slurm),
+        Scheduler(SLURM, {name: name for name in HOSTS}, runner=slurm),
     )
 
 
@@ -60,7 +60,7 @@ def test_only_judged_nights_count_and_the_last_must_be_bad(letters: str, count: 
 @pytest.mark.parametrize(("letters", "hours", "count"), [
     ("FF", [0.2], 1), ("FF", [7], 1), ("FF", [13], 2), ("FFF", [7, 17], 2),
     ("FFFF", [1, 1, 22], 2), ("FPF", [1, 23], 1), ("FPFF", [24, 7, 17], 2)])
-def test_runs_of_one_night_are_one_strike_and_a_good_one_forgives(
+def test_runs_of_one_night_are_one_strike_and_a_healthy_one_resets(
     letters: str, hours: list[float], count: int
 ) -> None:
     """`hours`: how long before the run after it each was, the last one first."""
@@ -70,18 +70,18 @@ def test_runs_of_one_night_are_one_strike_and_a_good_one_forgives(
     assert strikes(letters, times) == count
 
 
-def test_two_bad_nights_drain_and_a_good_one_gives_back(slurm: Slurm, tmp_path: Path) -> None:
+def test_two_bad_nights_drain_and_a_healthy_one_resumes(slurm: Slurm, tmp_path: Path) -> None:
     assert night(slurm, past(gpu01="PF"), tmp_path) == []
     said = night(slurm, past(gpu01="PFF"), tmp_path)
     reason = "gpufleet nightly: gpu.smi failed, 2 nights in a row"
     assert slurm.nodes["gpu01"] == ["DRAIN", reason + PROMISE]
     assert said == [
-        "gpu01 is drained: gpu.smi failed, 2 nights in a row. Once repaired, a healthy night gives"
-        " it back; by hand: scontrol update NodeName=gpu01 State=RESUME"]
+        "gpu01 is drained: gpu.smi failed, 2 nights in a row. Once repaired, a healthy night"
+        " resumes it; by hand: scontrol update NodeName=gpu01 State=RESUME"]
     assert night(slurm, past(gpu01="FFF"), tmp_path) == []
     assert night(slurm, past(gpu01="FFU"), tmp_path) == []
     said = night(slurm, past(gpu01="FFP"), tmp_path)
-    assert said == ["gpu01 is healthy again and takes jobs: gpufleet had drained it."]
+    assert said == ["gpu01 is healthy again and resumed: gpufleet had drained it."]
     assert slurm.nodes["gpu01"] == ["", ""]
 
 
@@ -95,7 +95,7 @@ def test_what_others_drained_stays_drained(slurm: Slurm, tmp_path: Path, reason:
     assert slurm.nodes["gpu01"] == ["DRAIN", reason]
 
 
-def test_never_more_than_a_share_is_out_of_service_whoever_took_it(
+def test_at_most_a_percentage_is_out_of_service_whoever_drained_it(
     slurm: Slurm, tmp_path: Path
 ) -> None:
     slurm.nodes["gpu20"] = ["DRAIN", "broken fan"]
@@ -111,7 +111,7 @@ def test_never_more_than_a_share_is_out_of_service_whoever_took_it(
     assert "gpu01 is drained" in night(slurm, past(**bad), tmp_path, most_percent=50)[0]
 
 
-def test_what_slurm_does_not_hear_is_out_of_service_too(slurm: Slurm, tmp_path: Path) -> None:
+def test_a_node_that_does_not_respond_is_out_of_service_too(slurm: Slurm, tmp_path: Path) -> None:
     slurm.silent = {"gpu19": ("IDLE*", 9), "gpu20": ("IDLE+INVALID_REG", 9)}
     bad = dict.fromkeys(HOSTS[:2], "FF")
     said = night(slurm, past(**bad), tmp_path)
@@ -119,15 +119,15 @@ def test_what_slurm_does_not_hear_is_out_of_service_too(slurm: Slurm, tmp_path: 
     assert "2 of 20 hosts are out of service already" in said[0]
 
 
-def test_a_scheduler_that_does_not_answer_is_a_trouble(tmp_path: Path) -> None:
-    def away(there: object, words: Sequence[str], limit_s: float) -> str:
-        raise HookError("scontrol gave no answer within 60 s.")
+def test_a_scheduler_that_does_not_answer_is_a_failure(tmp_path: Path) -> None:
+    def failing(connection: object, words: Sequence[str], limit_s: float) -> str:
+        raise SchedulerError("scontrol gave no answer within 60 s.")
 
-    assert tried(away, past(gpu01="FF"), tmp_path) == (  # type: ignore[arg-type]
+    assert tried(failing, past(gpu01="FF"), tmp_path) == (  # type: ignore[arg-type]
         [], ["scontrol gave no answer within 60 s."])
 
 
-def test_a_node_that_cannot_be_told_is_a_trouble_and_the_others_are_told(
+def test_a_node_that_cannot_be_updated_is_a_failure_and_the_others_are_updated(
     slurm: Slurm, tmp_path: Path
 ) -> None:
     slurm.refused = {"gpu01", "gpu03"}
@@ -135,7 +135,7 @@ def test_a_node_that_cannot_be_told_is_a_trouble_and_the_others_are_told(
     slurm.nodes["gpu02"] = ["DRAIN", f"gpufleet nightly: gpu.smi failed{PROMISE}"]
     done, failed = tried(slurm, past(gpu03="FF", gpu04="FF"), tmp_path, most_percent=50)
     assert [line.split(":")[0] for line in done] == [
-        "gpu02 is healthy again and takes jobs", "gpu04 is drained"]
+        "gpu02 is healthy again and resumed", "gpu04 is drained"]
     assert failed == ["gpu01: Access denied.", "gpu03: Access denied."]
     assert slurm.nodes["gpu02"] == ["", ""]
     assert slurm.nodes["gpu04"][0] == "DRAIN"
@@ -160,7 +160,7 @@ def test_a_host_that_the_scheduler_does_not_know_is_named_once_and_stops_nothing
     ({"host.disk": "FFF"}, None), ({"environment.login": "FFF"}, None),
     ({"stack.readable": "FFF"}, None), ({"stack.matmul": "HHH"},
                                         "stack.matmul failed, 3 nights in a row")])
-def test_it_is_the_same_check_in_each_night_and_one_that_computing_needs(
+def test_only_the_same_critical_check_in_each_night_drains(
     slurm: Slurm, tmp_path: Path, checks: dict[str, str], told: str | None
 ) -> None:
     history = past()
@@ -170,7 +170,7 @@ def test_it_is_the_same_check_in_each_night_and_one_that_computing_needs(
         ["DRAIN", f"gpufleet nightly: {told}{PROMISE}"] if told else ["", ""])
 
 
-def test_of_the_real_history_it_reads_the_same(slurm: Slurm, tmp_path: Path) -> None:
+def test_the_real_history_gives_the_same_result(slurm: Slurm, tmp_path: Path) -> None:
     with History(tmp_path / "history.sqlite") as history:
         for day, verdict in enumerate(("PASS", "FAIL", "FAIL", "FAIL"), 18):
             made = session({"gpu01": verdict, "gpu02": "PASS"})
@@ -182,5 +182,5 @@ def test_of_the_real_history_it_reads_the_same(slurm: Slurm, tmp_path: Path) -> 
         assert slurm.nodes["gpu01"][1].startswith("gpufleet nightly: cudnn.files failed, 2 nights")
 
 
-def test_without_a_hook_nothing_is_asked() -> None:
+def test_without_a_scheduler_nothing_is_done() -> None:
     assert after_night(past(gpu01="FF"), {"hook": "none"}) == ([], [])

@@ -19,7 +19,7 @@ def test_a_batch_is_a_number_or_a_share_and_never_nobody(told: str, size: int) -
 
 @pytest.mark.parametrize("told", ["0", "0%", "101%", "-1", "x", "1.5", "", "%"])
 def test_other_sizes_are_refused(told: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"--batch.*Say 5 or 10%"):
+    with pytest.raises(ConfigurationError, match=r"--batch.*such as 5 or 10%"):
         size_of(told, 10)
 
 

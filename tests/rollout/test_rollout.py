@@ -1,4 +1,4 @@
-"""A rollout's course, with a stand-in for what provisions hosts and one for Slurm."""
+"""A rollout with stand-ins for provisioning and for Slurm."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from gpufleet.cli import rollout
+from gpufleet.cli import rollout as command
 from gpufleet.cli.provision import Converged
 from gpufleet.inventory import HostSelector
 from gpufleet.model.verdict import exit_status
-from gpufleet.rollout import progress, runner, schedulers
+from gpufleet.rollout import progress, rollout, runner, schedulers
 from gpufleet.rollout.progress import TOKEN, Store
-from gpufleet.rollout.schedulers import PROMISE, SLURM, Hook
+from gpufleet.rollout.schedulers import PROMISE, SLURM, Scheduler
 from gpufleet.verification.session import ProbeOptions
 from tests.support.fleet_stand_ins import Slurm, session
 
@@ -26,7 +26,7 @@ HOSTS = [f"gpu{number}" for number in range(1, 7)]
 
 
 class World:
-    """Six hosts, a Slurm, and what is wrong with whom."""
+    """Six hosts, a Slurm, and the verdicts of the unhealthy hosts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,7 +49,7 @@ class World:
         return Converged(session(verdicts), names, {}, exit_status(verdicts.values()))
 
     def run(self, *words: str) -> int:
-        return rollout.main([
+        return command.main([
             "-i", str(self.inventory), "--state", str(self.folder / "state"),
             "--report", str(self.folder / "reports"), *words])
 
@@ -62,10 +62,10 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
 
-    def hook(kind: str, hosts: Sequence[Any], question: HostSelector) -> Hook:
-        return Hook(SLURM, {host.name: host.name for host in hosts}, runner=made.slurm)
+    def scheduler_of(kind: str, hosts: Sequence[Any], selector: HostSelector) -> Scheduler:
+        return Scheduler(SLURM, {host.name: host.name for host in hosts}, runner=made.slurm)
 
-    monkeypatch.setattr(rollout, "hook", hook)
+    monkeypatch.setattr(rollout, "scheduler_of", scheduler_of)
     monkeypatch.setattr(runner, "converge", made.converge)
     monkeypatch.delenv(TOKEN, raising=False)
     monkeypatch.setattr(schedulers, "BACK_S", 0)
@@ -73,7 +73,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def test_the_canary_then_batches_each_drained_and_given_back(world: World) -> None:
+def test_the_canary_then_batches_each_drained_and_resumed(world: World) -> None:
     assert world.run("--batch", "50%", "--domain", "rack") == 0
     assert world.ran == [["gpu1"], ["gpu2", "gpu3"], ["gpu4", "gpu5", "gpu6"]]
     assert world.drained == []
@@ -85,7 +85,7 @@ def test_a_plan_shows_the_batches_and_does_nothing(
     assert world.run("--plan", "--canary", "gpu6", "--batch", "3") == 0
     assert capsys.readouterr().out.splitlines() == [
         "  1. gpu6  (canary)", "  2. gpu1 gpu2 gpu3", "  3. gpu4 gpu5"]
-    assert world.ran == world.slurm.asked == []
+    assert world.ran == world.slurm.commands == []
 
 
 def test_a_canary_that_breaks_stops_it_and_stays_drained_with_the_reason(
@@ -101,7 +101,7 @@ def test_a_canary_that_breaks_stops_it_and_stays_drained_with_the_reason(
     assert "5 hosts were not touched: gpu2 gpu3 gpu4 gpu5 gpu6" in said
 
 
-def test_mended_it_is_resumed_where_it_stopped(world: World) -> None:
+def test_once_fixed_it_is_resumed_where_it_stopped(world: World) -> None:
     world.bad = {"gpu3": "FAIL"}
     assert world.run("--batch", "2") == 1
     assert world.drained == ["gpu2", "gpu3"]
@@ -125,7 +125,7 @@ def test_what_a_person_drained_is_provisioned_and_stays_drained(world: World) ->
     assert world.drained == ["gpu4"]
 
 
-def test_what_others_took_and_is_not_healthy_is_named_and_stops_nothing(
+def test_unhealthy_hosts_drained_by_others_are_named_and_stop_nothing(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.slurm.nodes["gpu2"] = ["DRAIN", "RMA 4711"]
@@ -149,7 +149,7 @@ def test_a_dead_node_s_jobs_are_not_waited_for(
     assert "jobs may still run there" in capsys.readouterr().out
 
 
-def test_a_canary_that_others_took_has_to_be_healthy_all_the_same(world: World) -> None:
+def test_a_canary_drained_by_others_must_still_be_healthy(world: World) -> None:
     world.slurm.nodes["gpu1"] = ["DRAIN", "RMA 4711"]
     world.bad = {"gpu1": "UNREACHABLE"}
     assert world.run() == 1
@@ -157,11 +157,11 @@ def test_a_canary_that_others_took_has_to_be_healthy_all_the_same(world: World) 
     assert world.slurm.nodes["gpu1"] == ["DRAIN", "RMA 4711"]
 
 
-@pytest.mark.parametrize("room", ["nightly", "health"])
-def test_what_another_room_had_drained_is_the_rollout_s_while_it_is_under_way(
-    world: World, room: str
+@pytest.mark.parametrize("owner", ["nightly", "health"])
+def test_the_rollout_owns_what_another_owner_drained_while_it_runs(
+    world: World, owner: str
 ) -> None:
-    world.slurm.nodes["gpu1"] = ["DRAIN", f"gpufleet {room}: gpu.smi failed{PROMISE}"]
+    world.slurm.nodes["gpu1"] = ["DRAIN", f"gpufleet {owner}: gpu.smi failed{PROMISE}"]
     seen: list[str] = []
     world.during = lambda: seen.append(world.slurm.nodes["gpu1"][1])
     world.bad = {"gpu1": "FAIL"}
@@ -169,14 +169,14 @@ def test_what_another_room_had_drained_is_the_rollout_s_while_it_is_under_way(
     assert seen[0].startswith("gpufleet rollout: under way since ")
     # Stopped, it is still nobody else's to give back; nor while it is tried again.
     assert world.slurm.nodes["gpu1"][1] == f"gpufleet rollout: FAIL: cudnn.files{PROMISE}"
-    world.slurm.nodes["gpu1"] = ["DRAIN", f"gpufleet {room}: gpu.smi failed{PROMISE}"]
+    world.slurm.nodes["gpu1"] = ["DRAIN", f"gpufleet {owner}: gpu.smi failed{PROMISE}"]
     world.bad = {}
     assert world.run("--resume") == 0
     assert seen[1].startswith("gpufleet rollout: under way since ")
     assert world.drained == []
 
 
-def test_what_a_person_takes_over_meanwhile_is_not_given_back(world: World) -> None:
+def test_what_a_person_takes_over_meanwhile_is_not_resumed(world: World) -> None:
     world.during = lambda: world.slurm.nodes.update(gpu1=["DRAIN", "I look into it"])
     assert world.run("--limit", "gpu1") == 0
     assert world.drained == ["gpu1"]
@@ -216,8 +216,8 @@ def test_a_slurmd_that_takes_a_while_is_waited_for(
     assert world.run("--limit", "gpu1") == 0
 
 
-@pytest.mark.parametrize(("status", "told"), [(0, "is back there; declare it"),
-                                              (2, "could not be brought back (status 2")])
+@pytest.mark.parametrize(("status", "told"), [(0, "is installed again; declare it"),
+                                              (2, "could not be restored (status 2")])
 def test_on_request_the_unhealthy_hosts_go_back_to_the_former_driver(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     status: int, told: str,
@@ -254,7 +254,7 @@ def test_killed_at_any_step_it_is_continued(world: World, step: str) -> None:
     assert world.drained == []
 
 
-def test_a_second_one_is_refused_until_the_first_is_done_or_let_go(
+def test_a_second_one_is_refused_until_the_first_is_done_or_abandoned(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.bad = {"gpu1": "HUNG"}
@@ -268,7 +268,7 @@ def test_a_second_one_is_refused_until_the_first_is_done_or_let_go(
     assert world.run() == 0
 
 
-def test_a_broken_inventory_is_no_reason_to_keep_one(
+def test_a_rollout_with_a_broken_inventory_can_be_abandoned(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.bad = {"gpu1": "FAIL"}
@@ -276,12 +276,12 @@ def test_a_broken_inventory_is_no_reason_to_keep_one(
     whole = world.inventory.read_text()
     world.inventory.write_text("gpu_hosts: [")
     assert world.run("--abandon") == 1
-    assert "could not be told" in capsys.readouterr().out
+    assert "Cannot determine which hosts are still drained" in capsys.readouterr().out
     world.inventory.write_text(whole)
     assert world.run("--resume") == 4
 
 
-def test_a_host_that_left_the_inventory_is_named_by_who_lets_go(
+def test_abandoning_names_a_host_that_left_the_inventory(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.bad = {"gpu1": "FAIL"}
@@ -291,32 +291,32 @@ def test_a_host_that_left_the_inventory_is_named_by_who_lets_go(
     assert "gpu1: no longer in the inventory" in capsys.readouterr().out
 
 
-def test_after_the_canary_it_waits_where_it_is_asked_to(
+def test_it_pauses_after_the_canary_on_request(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert world.run("--pause", "--batch", "5") == 0
     assert (world.ran, world.drained) == ([["gpu1"]], [])
-    assert "the rollout waits" in capsys.readouterr().out
+    assert "The rollout is paused" in capsys.readouterr().out
     assert world.run() == 4
     assert "paused after the canary" in capsys.readouterr().out
     assert world.run("--resume") == 0
     assert world.ran == [["gpu1"], [f"gpu{number}" for number in range(2, 7)]]
 
 
-def test_a_canary_that_is_everyone_is_waited_for_by_nobody(world: World) -> None:
+def test_a_canary_of_all_hosts_is_not_followed_by_a_pause(world: World) -> None:
     assert world.run("--pause", "--canary", "6") == 0
     assert world.run("--resume") == 4
 
 
-def test_nothing_to_resume_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_resume_is_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert world.run("--resume") == 4
-    assert "no rollout to go on with" in capsys.readouterr().out
+    assert "no rollout to resume or abandon" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("words", "told"), [
     (["--canary", "gpu9"], "gpu9 is not among the hosts"),
-    (["--batch", "0%"], "neither a number of hosts nor a share"),
-    (["--domain", "row"], "No failure domain is known of gpu1"),
+    (["--batch", "0%"], "neither a number of hosts nor a percentage"),
+    (["--domain", "row"], "No failure domain is known for gpu1"),
     (["--limit", "nobody"], "No host matches"),
     (["--hook", "pbs"], "invalid choice"),
     (["-e", "gpu_stacks=[]", "-e", '{"gpu_toolkits": ["77.1"]}'], "77.1"),
@@ -327,16 +327,16 @@ def test_nothing_to_resume_is_told(world: World, capsys: pytest.CaptureFixture[s
     (["gpu2"], "'gpu2' is no option. Hosts are named by --limit"),
     (["--forks", "many"], "value: 'many'"),
 ])
-def test_a_mistake_is_told_before_anything_changes(
+def test_a_mistake_is_refused_before_anything_changes(
     world: World, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert world.run(*words) == 4
     assert told in " ".join(capsys.readouterr().out.split())
-    assert world.ran == world.slurm.asked == []
+    assert world.ran == world.slurm.commands == []
     assert world.run("--resume") == 4
 
 
-def test_a_node_that_the_scheduler_lacks_is_told_before_anything_changes(
+def test_a_node_that_the_scheduler_lacks_is_refused_before_anything_changes(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del world.slurm.nodes["gpu6"]
@@ -345,7 +345,7 @@ def test_a_node_that_the_scheduler_lacks_is_told_before_anything_changes(
     assert world.ran == world.drained == []
 
 
-def test_a_host_that_left_the_inventory_is_told(world: World) -> None:
+def test_a_host_that_left_the_inventory_is_refused(world: World) -> None:
     world.bad = {"gpu1": "FAIL"}
     assert world.run() == 1
     world.inventory.write_text(world.inventory.read_text().replace("gpu6", "gpu7"))
@@ -395,7 +395,7 @@ def test_what_resume_may_not_change_is_refused(
     assert world.run("--resume") == 0
 
 
-def test_what_it_was_begun_with_may_be_said_again(world: World) -> None:
+def test_the_options_it_was_started_with_may_be_repeated(world: World) -> None:
     words = ("--hook", "slurm", "--limit", "gpu1,gpu2", "--tags", "driver")
     world.bad = {"gpu1": "FAIL"}
     assert world.run(*words) == 1
@@ -406,10 +406,10 @@ def test_what_it_was_begun_with_may_be_said_again(world: World) -> None:
 def test_one_at_a_time(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(world.folder / "state").alone():
         assert world.run() == 4
-    assert "one at a time" in capsys.readouterr().out
+    assert "only one can run at a time" in capsys.readouterr().out
 
 
-def test_a_damaged_note_is_told_with_its_place(
+def test_a_damaged_state_file_is_named(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (world.folder / "state").mkdir()
@@ -418,7 +418,7 @@ def test_a_damaged_note_is_told_with_its_place(
     assert "rollout.json" in capsys.readouterr().out
 
 
-def test_its_note_is_for_its_owner_alone(world: World) -> None:
+def test_the_state_file_is_readable_by_its_owner_only(world: World) -> None:
     assert world.run() == 0
     assert (world.folder / "state" / "rollout.json").stat().st_mode & 0o077 == 0
 
@@ -439,7 +439,7 @@ def test_a_playbook_that_a_killed_run_left_is_waited_for(tmp_path: Path) -> None
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(TOKEN, "")
-            progress.outlived("then", say)
+            progress.wait_for_leftovers("then", say)
             assert os.environ[TOKEN] == "then"
     assert len(told) == 1
     assert str(left.pid) in told[0]

@@ -1,4 +1,4 @@
-"""Who drained a node, and what is waited for."""
+"""The schedulers: who drained a node, and waiting for jobs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gpufleet.rollout.schedulers import (
     KUBERNETES,
     PROMISE,
     SLURM,
-    Hook,
-    HookError,
-    Place,
-    hook,
-    slurm_places,
+    NodeState,
+    Scheduler,
+    SchedulerError,
+    scheduler_of,
+    slurm_states,
 )
 from tests.support.fleet_stand_ins import LINE, Slurm
 
 
-def over(slurm: Slurm) -> Hook:
-    return Hook(SLURM, {f"{name}.example": name for name in slurm.nodes}, runner=slurm)
+def over(slurm: Slurm) -> Scheduler:
+    return Scheduler(SLURM, {f"{name}.example": name for name in slurm.nodes}, runner=slurm)
 
 
 @pytest.mark.parametrize(("state", "taken", "busy", "away"), [
@@ -41,7 +41,7 @@ def test_a_node_s_state_is_a_base_and_flags(
     state: str, taken: bool, busy: bool, away: bool
 ) -> None:
     line = LINE.format(name="n1", cpus=0, state=state, reason="")
-    assert slurm_places(line) == {"n1": Place(taken, busy, "", state, away)}
+    assert slurm_states(line) == {"n1": NodeState(taken, busy, "", state, away)}
 
 
 @pytest.mark.parametrize(("reason", "ours"), [
@@ -53,15 +53,15 @@ def test_a_node_s_state_is_a_base_and_flags(
 def test_only_a_reason_that_is_ours_from_end_to_end_is_ours(reason: str, ours: bool) -> None:
     line = LINE.format(name="n1", cpus=0, state="IDLE+DRAIN",
                        reason=f" Reason={reason} [root@2026-11-21T01:55:05]")
-    place = slurm_places(line)["n1"]
-    assert place.reason == reason
-    assert place.ours("rollout") is ours
+    state = slurm_states(line)["n1"]
+    assert state.reason == reason
+    assert state.ours("rollout") is ours
 
 
 def test_a_comment_is_no_part_of_the_reason() -> None:
     line = LINE.format(name="n1", cpus=0, state="IDLE+DRAIN",
                        reason=" Reason=fan [a@2026-11-21T01:55:05] Comment=gpufleet rollout: x")
-    assert slurm_places(line)["n1"].reason == "fan"
+    assert slurm_states(line)["n1"].reason == "fan"
 
 
 @pytest.mark.parametrize("who", ["root@2026-11-21T01:55:05", "root@21 Nov 01:55", "root@Unknown"])
@@ -69,24 +69,24 @@ def test_a_comment_is_no_part_of_the_reason() -> None:
 def test_a_reason_ends_before_who_gave_it(who: str, more: str) -> None:
     line = LINE.format(name="n1", cpus=0, state="IDLE+DRAIN",
                        reason=f" Reason=gpufleet rollout: x{PROMISE} [{who}]{more}")
-    assert slurm_places(line)["n1"].ours("rollout")
+    assert slurm_states(line)["n1"].ours("rollout")
 
 
 def test_what_a_person_writes_is_not_taken_for_the_node_s_state() -> None:
     line = LINE.format(name="n1", cpus=0, state="IDLE+DRAIN",
                        reason=" Reason=PSU broken, then: scontrol update NodeName=n9 State=RESUME"
                               " CPUAlloc=1 [bob@2026-11-21T01:55:05]")
-    place = slurm_places(line)["n1"]
-    assert (place.taken, place.busy, place.state) == (True, False, "IDLE+DRAIN")
-    assert place.reason.endswith("NodeName=n9 State=RESUME CPUAlloc=1")
+    state = slurm_states(line)["n1"]
+    assert (state.unschedulable, state.busy, state.state) == (True, False, "IDLE+DRAIN")
+    assert state.reason.endswith("NodeName=n9 State=RESUME CPUAlloc=1")
 
 
-def test_slurm_is_spoken_to_in_its_own_words_by_the_node_s_own_name() -> None:
+def test_slurm_is_called_with_the_node_s_own_name() -> None:
     slurm = Slurm({"n1": ["", ""]})
     over(slurm).drain("n1.example", "gpufleet rollout: two\n words")
     assert slurm.nodes["n1"] == ["DRAIN", f"gpufleet rollout: two words{PROMISE}"]
     over(slurm).resume("n1.example")
-    assert slurm.asked == [
+    assert slurm.commands == [
         f"scontrol update NodeName=n1 State=DRAIN Reason=gpufleet rollout: two words{PROMISE}",
         "scontrol update NodeName=n1 State=RESUME"]
 
@@ -94,26 +94,26 @@ def test_slurm_is_spoken_to_in_its_own_words_by_the_node_s_own_name() -> None:
 def test_running_jobs_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedulers, "POLL_S", 0)
     told: list[str] = []
-    over(Slurm({"n1": ["DRAIN", "x"]}, {"n1": 3})).empty(["n1.example"], 60, told.append)
+    over(Slurm({"n1": ["DRAIN", "x"]}, {"n1": 3})).wait_until_idle(["n1.example"], 60, told.append)
     assert told == ["jobs still run on n1.example"]
 
 
 def test_jobs_that_do_not_end_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedulers, "POLL_S", 0)
-    with pytest.raises(HookError, match=r"n1.example: 41 42.*--drain-wait"):
-        over(Slurm({"n1": ["DRAIN", "x"]}, {"n1": 1000})).empty(["n1.example"], 0)
+    with pytest.raises(SchedulerError, match=r"n1.example: 41 42.*--drain-wait"):
+        over(Slurm({"n1": ["DRAIN", "x"]}, {"n1": 1000})).wait_until_idle(["n1.example"], 0)
 
 
-def test_a_node_that_slurm_does_not_know_is_told_with_the_variable() -> None:
-    with pytest.raises(HookError, match=r"knows no node n2.*gpu_node_name"):
-        Hook(SLURM, {"a": "n2"}, runner=Slurm({"n1": ["", ""]})).look()
+def test_a_node_that_slurm_does_not_know_is_refused_with_the_variable() -> None:
+    with pytest.raises(SchedulerError, match=r"knows no node n2.*gpu_node_name"):
+        Scheduler(SLURM, {"a": "n2"}, runner=Slurm({"n1": ["", ""]})).states()
 
 
-def test_without_a_scheduler_nobody_is_asked() -> None:
-    made = hook("none", [declared("a")], HostSelector())
+def test_without_a_scheduler_nothing_is_called() -> None:
+    made = scheduler_of("none", [declared("a")], HostSelector())
     made.drain("a", "why")
-    made.empty(["a"], 0)
-    assert made.look() == {"a": Place()}
+    made.wait_until_idle(["a"], 0)
+    assert made.states() == {"a": NodeState()}
 
 
 def declared(name: str, **wishes: object) -> InventoryHost:
@@ -123,15 +123,15 @@ def declared(name: str, **wishes: object) -> InventoryHost:
 @pytest.mark.parametrize("value", ["n1;reboot", "", 7, "-x y"])
 def test_a_node_name_that_is_none_is_refused(value: object) -> None:
     with pytest.raises(ConfigurationError, match="a: gpu_node_name"):
-        hook("slurm", [declared("a", gpu_node_name=value)], HostSelector())
+        scheduler_of("slurm", [declared("a", gpu_node_name=value)], HostSelector())
 
 
-def test_a_command_that_is_missing_or_fails_is_told() -> None:
-    with pytest.raises(HookError, match=r"no nowhere.*gpu_scheduler_host"):
+def test_a_command_that_is_missing_or_fails_is_named() -> None:
+    with pytest.raises(SchedulerError, match=r"nowhere is not installed.*gpu_scheduler_host"):
         schedulers.run(None, ["nowhere"])
-    with pytest.raises(HookError, match="status 3: not allowed"):
+    with pytest.raises(SchedulerError, match="status 3: not allowed"):
         schedulers.run(None, ["sh", "-c", "echo not allowed >&2; exit 3"])
-    with pytest.raises(HookError, match="no answer within"):
+    with pytest.raises(SchedulerError, match="no answer within"):
         schedulers.run(None, ["sleep", "9"], 0.1)
 
 
@@ -143,7 +143,7 @@ def test_a_command_runs_on_the_host_that_has_the_scheduler() -> None:
 @pytest.mark.parametrize("refusal", [
     "sudo: a password is required",
     "Sorry, user gpufleet is not allowed to execute 'scontrol' as root on head."])
-def test_where_sudo_allows_only_the_probe_the_account_itself_asks(
+def test_where_sudo_allows_only_the_probe_the_account_runs_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
 ) -> None:
     for name, text in (("id", "echo 1000"), ("scontrol", "echo as it is"), (
@@ -198,13 +198,13 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_cordon_of_ours_carries_our_mark_and_goes_with_it(nodes: Path) -> None:
     nodes.write_text(json.dumps({"n1": {"annotations": {"other": "x"}, "spec": {}}}))
-    made = Hook(KUBERNETES, {"a": "n1"})
+    made = Scheduler(KUBERNETES, {"a": "n1"})
     made.drain("a", 'gpufleet rollout: "why"')
-    assert made.look()["a"].ours("rollout")
+    assert made.states()["a"].ours("rollout")
     assert json.loads(nodes.read_text())["n1"] == {
         "annotations": {"other": "x", "gpufleet/drained": f'gpufleet rollout: "why"{PROMISE}'},
         "spec": {"unschedulable": True}}
-    made.empty(["a"], 90)
+    made.wait_until_idle(["a"], 90)
     assert ["drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=90s"] in [
         json.loads(line) for line in Path(f"{nodes}.log").read_text().splitlines()]
     made.resume("a")
@@ -213,46 +213,46 @@ def test_a_cordon_of_ours_carries_our_mark_and_goes_with_it(nodes: Path) -> None
 
 def test_a_person_s_cordon_is_not_ours(nodes: Path) -> None:
     nodes.write_text(json.dumps({"n1": {"annotations": {}, "spec": {"unschedulable": True}}}))
-    place = Hook(KUBERNETES, {"a": "n1"}).look()["a"]
-    assert place.taken
-    assert not place.ours()
+    state = Scheduler(KUBERNETES, {"a": "n1"}).states()["a"]
+    assert state.unschedulable
+    assert not state.ours()
 
 
 def test_a_node_that_a_person_gave_back_and_cordons_later_is_the_person_s(nodes: Path) -> None:
-    made = Hook(KUBERNETES, {"a": "n1"})
+    made = Scheduler(KUBERNETES, {"a": "n1"})
     nodes.write_text(json.dumps({"n1": {"annotations": {"other": "x"}, "spec": {}}}))
     made.drain("a", "gpufleet nightly: gpu.smi failed")
     known = json.loads(nodes.read_text())
     known["n1"]["spec"] = {}  # kubectl uncordon, and nothing more
     nodes.write_text(json.dumps(known))
-    made.forget(made.look())
+    made.clear_marks(made.states())
     known = json.loads(nodes.read_text())
     assert known["n1"]["annotations"] == {"other": "x"}
     known["n1"]["spec"]["unschedulable"] = True
     nodes.write_text(json.dumps(known))
-    assert not made.look()["a"].ours()
+    assert not made.states()["a"].ours()
 
 
 @pytest.mark.parametrize("ready", ["False", "Unknown"])
 def test_a_node_that_is_not_ready_is_out_of_service(nodes: Path, ready: str) -> None:
     nodes.write_text(json.dumps({"n1": {"annotations": {}, "spec": {}},
                                  "n2": {"annotations": {}, "spec": {}, "ready": ready}}))
-    places = Hook(KUBERNETES, {"a": "n1", "b": "n2"}).look()
-    assert [place.out for place in places.values()] == [False, True]
-    assert places["b"].state == "in service, not ready"
+    states = Scheduler(KUBERNETES, {"a": "n1", "b": "n2"}).states()
+    assert [state.unavailable for state in states.values()] == [False, True]
+    assert states["b"].state == "in service, not ready"
 
 
 def test_what_is_ours_keeps_its_mark(nodes: Path) -> None:
-    made = Hook(KUBERNETES, {"a": "n1"})
+    made = Scheduler(KUBERNETES, {"a": "n1"})
     nodes.write_text(json.dumps({"n1": {"annotations": {}, "spec": {}}}))
     made.drain("a", "gpufleet nightly: gpu.smi failed")
-    made.forget(made.look())
-    assert made.look()["a"].ours("nightly")
-    assert made.by_hand("a") == (
+    made.clear_marks(made.states())
+    assert made.states()["a"].ours("nightly")
+    assert made.resume_command("a") == (
         "kubectl uncordon n1 && kubectl annotate node n1 gpufleet/drained-")
 
 
-def test_a_pod_that_may_not_be_evicted_is_told_in_kubectl_s_words(nodes: Path) -> None:
+def test_a_pod_that_may_not_be_evicted_is_reported_with_kubectl_s_message(nodes: Path) -> None:
     nodes.write_text(json.dumps({"n1": {"annotations": {}, "spec": {}, "stuck": True}}))
-    with pytest.raises(HookError, match="disruption budget"):
-        Hook(KUBERNETES, {"a": "n1"}).empty(["a"], 1)
+    with pytest.raises(SchedulerError, match="disruption budget"):
+        Scheduler(KUBERNETES, {"a": "n1"}).wait_until_idle(["a"], 1)

@@ -1,8 +1,7 @@
-"""A Slurm that answers as the real one (its output was taken from 22.05), and looks to judge."""
+"""A stand-in for Slurm (its output was taken from 22.05), and runs with given verdicts."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -10,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from gpufleet.inventory import Connection
 from gpufleet.nightly.drift import Said, Window
 from gpufleet.nightly.history import Night
-from gpufleet.rollout.schedulers import HookError
+from gpufleet.rollout.schedulers import SchedulerError
 from gpufleet.verification.session import HostRun, Session
 
 LINE = (
@@ -27,58 +26,58 @@ LINE = (
 
 @dataclass
 class Slurm:
-    """Nodes: {name: [flags, reason]}; `busy` ones run a job for so many looks.
+    """Nodes: {name: [flags, reason]}; `busy` ones run a job for so many queries.
 
-    `stuck` ones do not come back when they are resumed; `silent` ones have the state that is
-    said, as those whose slurmd is dead, for so many looks after it.
+    `stuck` ones do not return when they are resumed. `silent` ones have the given state of a node
+    whose slurmd does not respond, for so many queries.
     """
 
     nodes: dict[str, list[str]]
     busy: dict[str, int] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     stuck: set[str] = field(default_factory=set)
     silent: dict[str, tuple[str, int]] = field(default_factory=dict)
-    # Those of which it takes no order.
+    # Nodes whose updates it denies.
     refused: set[str] = field(default_factory=set)
 
-    def __call__(self, there: Connection | None, words: Sequence[str], limit_s: float) -> str:
-        self.asked.append(" ".join(words))
-        if tuple(words[:2]) == ("scontrol", "show"):
+    def __call__(self, connection: Connection | None, args: Sequence[str], limit_s: float) -> str:
+        self.commands.append(" ".join(args))
+        if tuple(args[:2]) == ("scontrol", "show"):
             return "".join(map(self.line, self.nodes))
-        if words[0] == "squeue":
+        if args[0] == "squeue":
             return "41\n42\n"
-        values = dict(re.fullmatch(r"(\w+)=(.*)", word).groups() for word in words[2:])  # type: ignore[union-attr]
+        values = dict(arg.split("=", 1) for arg in args[2:])
         node = self.nodes[values["NodeName"]]
         if values["NodeName"] in self.refused:
-            raise HookError("Access denied.", values["NodeName"])
+            raise SchedulerError("Access denied.", values["NodeName"])
         resumed = ["DOWN", "Not responding"] if values["NodeName"] in self.stuck else ["", ""]
         node[:] = ["DRAIN", values["Reason"]] if values["State"] == "DRAIN" else resumed
         return ""
 
     def line(self, name: str) -> str:
-        """As `scontrol show node --oneliner` has it."""
+        """The node's line of `scontrol show node --oneliner`."""
         flag, reason = self.nodes[name]
         busy = self.busy.get(name, 0) > 0
         self.busy[name] = self.busy.get(name, 0) - 1
-        base, looks = self.silent.get(name, ("", 0))
+        base, queries = self.silent.get(name, ("", 0))
         if base and not flag:
-            self.silent[name] = base if looks > 1 else "", looks - 1
+            self.silent[name] = base if queries > 1 else "", queries - 1
         state = "+".join(filter(None, [base or ("ALLOCATED" if busy else "IDLE"), flag]))
-        told = f" Reason={reason} [root@2026-11-21T01:55:05]" if reason else ""
-        return LINE.format(name=name, cpus=int(busy), state=state, reason=told)
+        shown = f" Reason={reason} [root@2026-11-21T01:55:05]" if reason else ""
+        return LINE.format(name=name, cpus=int(busy), state=state, reason=shown)
 
 
 @dataclass
-class Past:
-    """A history: the letters that each run gave to hosts' checks, {host: {check: letters}}.
+class RunHistory:
+    """A history of daily runs: the letters of each host's checks, {host: {check: letters}}.
 
-    A run a day. A host's own letter is its worst check's.
+    A host's own letter is the worst of its checks' letters.
     """
 
     checks: dict[str, dict[str, str]]
 
     def nights(self, last: int | None = None, kind: str | None = None) -> list[Night]:
-        """As many as the longest of the letters."""
+        """As many runs as the longest line of letters has."""
         count = max(len(letters) for rows in self.checks.values() for letters in rows.values())
         first = datetime(2026, 11, 1, 3, tzinfo=UTC)
         times = [(first + timedelta(days=day)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -87,7 +86,7 @@ class Past:
                 for number, time in enumerate(times, 1)]
 
     def window(self, nights: list[Night]) -> Window:
-        """What they said; who has fewer letters was not there before."""
+        """Their results; a host with fewer letters appeared later."""
         count = len(nights)
         hosts = {host: "".join(min(night, key="FHU?P-.".index) for night in zip(
                      *(letters.rjust(count, ".") for letters in rows.values()), strict=True))
@@ -99,7 +98,7 @@ class Past:
 
 
 def session(verdicts: dict[str, str]) -> Session:
-    """What a look at these hosts found."""
+    """A session with these verdicts, {host: verdict}."""
     return Session([
         HostRun(name, None, {"host": name}, {"verdict": verdict, "checks": [
             {"id": "cudnn.files", "verdict": verdict, "statement": "It holds.", "cause": "none",

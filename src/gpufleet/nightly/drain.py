@@ -1,9 +1,8 @@
-"""What the nightly does to hosts that stay bad, where it is asked to: drain them, and back again.
+"""Drain hosts that stay unhealthy, and resume them once healthy; only if the configuration says so.
 
-A host is drained once the same check, one of those without which it cannot compute (severity
-critical), FAILED or HUNG in so many judged nights in a row, and given back by the first night in
-which all holds. A night that could not judge it (UNREACHABLE, INCONCLUSIVE) neither counts nor
-forgives: a host that is away takes no jobs anyway, and what was not seen is no reason.
+A host is drained once the same check of severity critical FAILED or HUNG in `after_strikes` judged
+nights in a row, and resumed by the first night in which the host is healthy. A night that could not
+judge the host (UNREACHABLE, INCONCLUSIVE) does not count: neither as a strike nor as a recovery.
 """
 
 from __future__ import annotations
@@ -17,86 +16,86 @@ from typing import Any, Protocol
 
 from gpufleet.checks import CHECKS
 from gpufleet.inventory import inventory_hosts
-from gpufleet.rollout.schedulers import Hook, HookError, hook
+from gpufleet.rollout.schedulers import Scheduler, SchedulerError, scheduler_of
 
 from .drift import NOT_THERE, Window
 from .history import NIGHTLY, Night
 
-ROOM = "nightly"
+OWNER = "nightly"
 STRIKES = 2
-# Of all hosts, in percent: what is out of service already counts, whoever took it.
+# At most so many percent of all hosts are out of service, whoever drained them.
 MOST_PERCENT = 10
-# So many runs back it looks for those that judged a host.
+# How many runs back judged nights are counted.
 RUNS = 30
-# Runs that are closer together are one night: a second one by hand, one that was caught up.
+# Runs that are closer together count as one night: a second run by hand, or a delayed one.
 NIGHT = timedelta(hours=12)
 BAD, GOOD = "FH", "P-"
 SEVERITY = "critical"
 
 
-class Past(Protocol):
-    """What is needed of the history."""
+class RunHistory(Protocol):
+    """The part of `History` that draining needs."""
 
     def nights(self, last: int | None = None, kind: str | None = None) -> list[Night]:
         """The last runs of a kind, oldest first."""
 
     def window(self, nights: list[Night]) -> Window:
-        """What they said."""
+        """The results of these runs."""
 
 
 def after_night(
-    history: Past, settings: Mapping[str, Any], made: Hook | None = None
+    history: RunHistory, settings: Mapping[str, Any], scheduler: Scheduler | None = None
 ) -> tuple[list[str], list[str]]:
-    """Drain and give back; what it did and what it could not do, a sentence for each host.
+    """Drain and resume hosts; return a sentence for each action, and one for each failure.
 
-    `settings`: `hook` (none, slurm, kubernetes), `after_strikes` (2), `most_percent` (10: of the
-    hosts never more are out of service), `question` (verify.wishes.Question, for nodes' names).
+    `settings`: `hook` (none, slurm, kubernetes), `after_strikes` (2), `most_percent` (10: at most
+    so many of the hosts are out of service), `selector` (a `HostSelector`, for the node names).
     """
     done: list[str] = []
     failed: list[str] = []
-    if settings.get("hook", "none") == "none" and made is None:
+    if settings.get("hook", "none") == "none" and scheduler is None:
         return done, failed
-    hosts = inventory_hosts(settings["question"])
+    hosts = inventory_hosts(settings["selector"])
     names = {host.name for host in hosts}
     window = history.window(history.nights(RUNS, NIGHTLY))
-    with _noting(failed):
-        there = made or hook(settings["hook"], hosts, settings["question"])
-        places = there.look(known_only=True)
-        there.forget(places)
+    with _collect(failed):
+        scheduler = scheduler or scheduler_of(settings["hook"], hosts, settings["selector"])
+        states = scheduler.states(known_only=True)
+        scheduler.clear_marks(states)
         healthy = [host for host, letters in window.hosts.items()
-                   if letters.endswith("P") and host in places and places[host].ours(ROOM)]
-        out = sum(place.out for place in places.values())
+                   if letters.endswith("P") and host in states and states[host].ours(OWNER)]
+        unavailable = sum(state.unavailable for state in states.values())
         for host in healthy:
-            with _noting(failed):
-                there.resume(host)
-                out -= not places[host].away
-                done.append(f"{host} is healthy again and takes jobs: gpufleet had drained it.")
+            with _collect(failed):
+                scheduler.resume(host)
+                unavailable -= not states[host].unresponsive
+                done.append(f"{host} is healthy again and resumed: gpufleet had drained it.")
         limit = settings.get("after_strikes", STRIKES)
         percent = settings.get("most_percent", MOST_PERCENT)
-        most = max(1, math.floor(len(places) * percent / 100))
+        most = max(1, math.floor(len(states) * percent / 100))
         for host, nights, checks in worst_first(window, limit):
             reason = f"{_listed(checks)} failed, {nights} nights in a row"
-            if host not in names or (host in places and places[host].taken):
+            if host not in names or (host in states and states[host].unschedulable):
                 continue
-            if host not in places:
+            if host not in states:
                 why = "the scheduler does not know it (gpu_node_name)"
-            elif out >= most and not places[host].away:
-                why = (f"{out} of {len(places)} hosts are out of service already, and most_percent"
-                       f" is {percent}")
+            elif unavailable >= most and not states[host].unresponsive:
+                why = (f"{unavailable} of {len(states)} hosts are out of service already, and"
+                       f" most_percent is {percent}")
             else:
-                with _noting(failed):
-                    there.drain(host, f"gpufleet {ROOM}: {reason}")
-                    out += not places[host].away
-                    done.append(f"{host} is drained: {reason}. Once repaired, a healthy night gives"
-                                f" it back; by hand: {there.by_hand(host)}")
+                with _collect(failed):
+                    scheduler.drain(host, f"gpufleet {OWNER}: {reason}")
+                    unavailable += not states[host].unresponsive
+                    done.append(f"{host} is drained: {reason}. Once repaired, a healthy night"
+                                f" resumes it; by hand: {scheduler.resume_command(host)}")
                 continue
-            if nights == limit:  # told once
+            if nights == limit:  # reported once
                 done.append(f"{host} is not drained ({reason}): {why}.")
     return done, failed
 
 
 def strikes(letters: Sequence[str], started: Sequence[datetime]) -> int:
-    """For how many judged nights in a row a check was bad, up to a last run in which it was."""
+    """Count the judged nights in a row in which a check was bad; 0 if the last run was not bad."""
     count, newest = 0, None
     if not letters or letters[-1] not in BAD:
         return count
@@ -109,11 +108,11 @@ def strikes(letters: Sequence[str], started: Sequence[datetime]) -> int:
 
 
 def worst_first(window: Window, limit: int) -> list[tuple[str, int, list[str]]]:
-    """Hosts of which a check was bad for so many nights: host, nights, and those checks."""
+    """Return (host, nights, checks) of each host with a critical check bad for `limit` nights."""
     started = [datetime.fromisoformat(night) for night in window.nights]
     found: dict[str, dict[str, int]] = defaultdict(dict)
     for (host, check), line in window.checks.items():
-        nights = strikes([said.letter if said else NOT_THERE for said in line], started)
+        nights = strikes([result.letter if result else NOT_THERE for result in line], started)
         if nights >= limit and check in CHECKS and CHECKS[check].severity == SEVERITY:
             found[host][check] = nights
     return sorted(((host, max(checks.values()), sorted(checks)) for host, checks in found.items()),
@@ -121,11 +120,11 @@ def worst_first(window: Window, limit: int) -> list[tuple[str, int, list[str]]]:
 
 
 @contextmanager
-def _noting(failed: list[str]) -> Iterator[None]:
-    """One host, or one scheduler, that cannot be told is no reason to leave out the next."""
+def _collect(failed: list[str]) -> Iterator[None]:
+    """Collect a scheduler's error, so that the next host is still handled."""
     try:
         yield
-    except HookError as error:
+    except SchedulerError as error:
         failed.append(str(error))
 
 

@@ -107,7 +107,7 @@ class Night:
                 with self._step("drain"):
                     drain = importlib.import_module("gpufleet.nightly.drain")
                     self.done, failed = drain.after_night(
-                        history, {**settings.drain, "question": question(settings)})
+                        history, {**settings.drain, "selector": selector(settings)})
                     for sentence in self.done:
                         say(sentence)
                     if failed:
@@ -230,19 +230,19 @@ class Night:
         say(f"{step}: {text}", ERROR)
 
 
-def question(settings: Settings) -> HostSelector:
-    """Which hosts, as the verification asks for them."""
+def selector(settings: Settings) -> HostSelector:
+    """The selector of the configured hosts."""
     files = [settings.vault_password_file] if settings.vault_password_file else []
     return HostSelector(settings.inventory, settings.limit, (), files)
 
 
 def hosts_of(settings: Settings) -> list[InventoryHost]:
-    """The hosts and the ways to them, or a `ConfigurationError`."""
-    asked = question(settings)
-    hosts = inventory_hosts(asked)
+    """The hosts and how to connect to them, or a `ConfigurationError`."""
+    selected = selector(settings)
+    hosts = inventory_hosts(selected)
     if settings.launcher != "slurm":
         return hosts
-    return as_job_steps(hosts, asked, manner(settings).host_s)
+    return as_job_steps(hosts, selected, manner(settings).host_s)
 
 
 def manner(settings: Settings) -> ProbeOptions:

@@ -1,4 +1,4 @@
-"""Which hosts go together in a rollout, and in which order. Pure."""
+"""Split the hosts of a rollout into batches, in their order. Pure."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class Batch:
     hosts: tuple[str, ...]
 
 
-def size_of(told: str, total: int, option: str = "--batch") -> int:
-    """How many hosts `10` or `10%` are of so many: rounded down, but never none."""
-    match = re.fullmatch(r"(\d+)(%?)", told)
+def size_of(size: str, total: int, option: str = "--batch") -> int:
+    """Return how many of `total` hosts `10` or `10%` are: rounded down, at least one."""
+    match = re.fullmatch(r"(\d+)(%?)", size)
     number = int(match[1]) if match else 0
     if not match or not number or (match[2] and number > 100):
         raise ConfigurationError(
-            f"It is {told!r}, neither a number of hosts nor a share of them.", option,
-            "Say 5 or 10%, and no share above 100%.")
+            f"{size!r} is neither a number of hosts nor a percentage.", option,
+            "Use a value such as 5 or 10%, at most 100%.")
     return max(1, total * number // 100) if match[2] else number
 
 
-def canaries(told: str, hosts: Sequence[str]) -> list[str]:
-    """The first hosts to go: those that are named, or the first few; `0` is none."""
-    if told.isdecimal() and told not in hosts:
-        if int(told) > len(hosts):
+def canaries(canary: str, hosts: Sequence[str]) -> list[str]:
+    """Return the canary's hosts: `gpu1,gpu2` by name, `2` the first two, `0` none."""
+    if canary.isdecimal() and canary not in hosts:
+        if int(canary) > len(hosts):
             raise ConfigurationError(
-                f"{told} are asked for, and there are {len(hosts)} hosts.", "--canary",
-                "Ask for fewer, or widen --limit.")
-        return list(hosts[: int(told)])
-    named = list(dict.fromkeys(name.strip() for name in told.split(",") if name.strip()))
-    strange = [name for name in named if name not in hosts]
-    if strange or not named:
+                f"{canary} canary hosts are requested, but the rollout has {len(hosts)} hosts.",
+                "--canary", "Request fewer, or widen --limit.")
+        return list(hosts[: int(canary)])
+    named = list(dict.fromkeys(name.strip() for name in canary.split(",") if name.strip()))
+    unknown = [name for name in named if name not in hosts]
+    if unknown or not named:
         raise ConfigurationError(
-            f"{', '.join(strange) or 'Nobody'} is not among the hosts of this rollout.",
-            "--canary", "Name hosts of the inventory that --limit leaves in, or say how many.")
+            f"{', '.join(unknown) or 'No host'} is not among the hosts of this rollout.",
+            "--canary", "Name hosts of the inventory that --limit includes, or give a number.")
     return named
 
 
@@ -51,22 +51,22 @@ def batches(
     hosts: Sequence[str], canary: Sequence[str], size: int,
     domains: Mapping[str, str | None] | None = None,
 ) -> list[Batch]:
-    """The canary, then batches of at most `size` hosts, each within one failure domain.
+    """Return the canary, then batches of at most `size` hosts, each within one failure domain.
 
-    So whatever a batch takes out of service, the other domains are whole. The canary's hosts are
-    chosen by a person, who may want one of each kind: they need not share a domain.
+    So a batch affects no other domain. The canary's hosts need not share a domain: a person
+    chooses them, for example one of each model. `domains`: {host: domain, None if unknown}.
     """
-    where = domains or dict.fromkeys(hosts, "")
-    nowhere = [name for name in hosts if where.get(name) is None]
-    if nowhere:
+    domain_of = domains or dict.fromkeys(hosts, "")
+    unknown = [name for name in hosts if domain_of.get(name) is None]
+    if unknown:
         raise ConfigurationError(
-            f"No failure domain is known of {', '.join(nowhere[:5])}"
-            f"{' and others' if len(nowhere) > 5 else ''}.", "--domain",
-            "Give each host that variable, or put it into a group NAME_x.")
+            f"No failure domain is known for {', '.join(unknown[:5])}"
+            f"{' and others' if len(unknown) > 5 else ''}.", "--domain",
+            "Set that variable for each host, or put the host into a group NAME_x.")
     rest = [name for name in hosts if name not in canary]
     found = [Batch(CANARY, tuple(canary))] if canary else []
-    for domain in dict.fromkeys(where[name] for name in rest):
-        members = [name for name in rest if where[name] == domain]
+    for domain in dict.fromkeys(domain_of[name] for name in rest):
+        members = [name for name in rest if domain_of[name] == domain]
         for start in range(0, len(members), size):
             found.append(Batch(domain or "", tuple(members[start : start + size])))
     return found

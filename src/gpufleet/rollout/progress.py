@@ -1,7 +1,7 @@
-"""How far a rollout has come: one file, written by rename after each step, and one lock.
+"""A rollout's progress: one file, written by rename after each step, and one lock.
 
-The scheduler remembers who drained a node (hooks.py) and hosts remember what was half done there,
-so little is left to be kept here: the batches, how they were asked for, and which are done.
+The scheduler remembers who drained a node (schedulers.py), and hosts keep a journal of unfinished
+installations. So the file holds only the batches, the options, and how many batches are done.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from gpufleet.verification.session import utc_now
 from .batches import Batch
 
 SCHEMA = 1
-# By which processes of a rollout are told from all others, also once it is dead itself.
+# Environment variable that marks a rollout's processes, also after the rollout itself has died.
 TOKEN = "GPUFLEET_ROLLOUT"
 
 
 @dataclass
 class Progress:
-    """A rollout: what was asked for, and what is done. `status`: running, stopped, done."""
+    """A rollout: its options, and what is done. `status`: running, stopped, done, abandoned.
+
+    The names of the fields are the keys of `rollout.json`; `question` is its `HostSelector`.
+    """
 
     question: dict[str, Any]
     settings: dict[str, Any]
@@ -39,17 +42,17 @@ class Progress:
     status: str = "running"
     why: str = ""
     started: str = field(default_factory=utc_now)
-    # Hosts that others had taken out of service and that are not healthy: why.
+    # Unhealthy hosts that were out of service before, not by gpufleet: {host: why}.
     left: dict[str, str] = field(default_factory=dict)
 
     @property
-    def asked(self) -> HostSelector:
-        """The question by which its hosts are found again."""
+    def selector(self) -> HostSelector:
+        """The selector that finds its hosts again."""
         return HostSelector(**self.question)
 
     @property
-    def told(self) -> str:
-        """In one sentence."""
+    def summary(self) -> str:
+        """Its progress in one sentence."""
         hosts = sum(len(batch.hosts) for batch in self.batches)
         finished = sum(len(batch.hosts) for batch in self.batches[: self.done])
         why = f": {self.why}" if self.why else ""
@@ -59,33 +62,34 @@ class Progress:
 
 @dataclass(frozen=True)
 class Store:
-    """The directory in which it is kept."""
+    """The directory that holds a rollout's file and lock."""
 
     directory: Path
 
     @property
     def file(self) -> Path:
-        """The document; readable by its owner alone, since options may hold secrets."""
+        """The document; readable by its owner only, since options may hold secrets."""
         return self.directory / "rollout.json"
 
     def load(self) -> Progress | None:
-        """The last one, or None; raises `ConfigurationError` for one that cannot be read."""
+        """Return the last rollout, or None; `ConfigurationError` if the file cannot be read."""
         try:
             document = json.loads(self.file.read_text(encoding="utf-8"))
             if document.pop("schema") != SCHEMA:
                 raise ValueError("it was written by another release")
-            made = Progress(**document)
-            made.batches = [Batch(row["name"], tuple(row["hosts"])) for row in document["batches"]]
+            progress = Progress(**document)
+            progress.batches = [
+                Batch(row["name"], tuple(row["hosts"])) for row in document["batches"]]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(
-                f"What is noted of the last rollout cannot be read ({error}).", str(self.file),
-                "See who is drained still, and move the file away.") from error
-        return made
+                f"The state of the last rollout cannot be read ({error}).", str(self.file),
+                "Check which hosts are still drained, then move the file away.") from error
+        return progress
 
     def save(self, progress: Progress) -> None:
-        """Note it, all or nothing."""
+        """Write the document, all or nothing."""
         partial = self.file.with_name(f".{self.file.name}.partial")
         partial.unlink(missing_ok=True)
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
@@ -96,20 +100,20 @@ class Store:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """One rollout at a time; raises `ConfigurationError` where there is one."""
+        """Hold the lock of this directory; `ConfigurationError` while another rollout runs."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigurationError(
-                    "A rollout is at work, and there is one at a time.", str(self.directory),
-                    "Wait for its end.") from None
+                    "A rollout is running, and only one can run at a time.", str(self.directory),
+                    "Wait until it ends.") from None
             yield
 
 
 def left_behind(started: str) -> list[int]:
-    """Playbooks that a killed rollout has left running: they outlive who started them."""
+    """Return the process ids of playbooks that a killed rollout has left running."""
     wanted, found = f"{TOKEN}={started}".encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -117,17 +121,17 @@ def left_behind(started: str) -> list[int]:
                     wanted in (entry / "environ").read_bytes().split(b"\0")):
                 found.append(int(entry.name))
         except OSError:
-            continue  # gone meanwhile, or another user's
+            continue  # ended meanwhile, or another user's
     return found
 
 
-def outlived(started: str, told: Callable[[str], None]) -> None:
-    """Wait until nothing of a killed rollout runs, and mark what this one starts."""
-    told_of: Sequence[int] = ()
+def wait_for_leftovers(started: str, log: Callable[[str], None]) -> None:
+    """Wait until no playbook of a killed rollout runs, and mark what this one starts."""
+    logged: Sequence[int] = ()
     while running := left_behind(started):
-        if running != told_of:
-            told_of = running
-            told("The run before was killed, and its playbook still works on hosts; waiting for"
-                 f" its end (process {', '.join(map(str, running))})")
+        if running != logged:
+            logged = running
+            log("The previous run was killed, but its playbook still runs; waiting until it ends"
+                f" (process {', '.join(map(str, running))})")
         time.sleep(1)
     os.environ[TOKEN] = started

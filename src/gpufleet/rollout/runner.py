@@ -1,4 +1,7 @@
-"""The course of a rollout: batch after batch from drain to resume, and what is said of it."""
+"""The rollout runner: drain, provision, verify and resume batch after batch; write the report.
+
+Changes hosts (through `provision`) and their scheduler's states; saves its progress at each step.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ from gpufleet.verification.session import HostRun, ProbeOptions, Session, utc_no
 
 from .batches import CANARY, Batch
 from .progress import Progress, Store
-from .schedulers import Hook, HookError
+from .schedulers import Scheduler, SchedulerError
 
-ROOM = "rollout"
+OWNER = "rollout"
 
 
 def show(console: Console, progress: Progress) -> None:
-    """The batches, in their order."""
+    """Print the batches in their order; a check mark for each finished one."""
     width = len(str(len(progress.batches)))
     for number, batch in enumerate(progress.batches, 1):
         name = f"  ({batch.name})" if batch.name else ""
@@ -37,40 +40,40 @@ def show(console: Console, progress: Progress) -> None:
 
 @dataclass
 class Rollout:
-    """One rollout at work."""
+    """A running rollout."""
 
     progress: Progress
     store: Store
-    hook: Hook
+    scheduler: Scheduler
     console: Console
     reports: Path
     judged: dict[str, HostRun] = field(default_factory=dict)
 
-    def say(self, text: str, style: str = "") -> None:
-        """Tell the person."""
+    def log(self, text: str, style: str = "") -> None:
+        """Print a line for the person who watches."""
         self.console.print(Text(f"  {text}", style=style))
 
     def step(self, name: str) -> None:
-        """Note how far it has come."""
+        """Save that this step of the current batch has started."""
         self.progress.step, self.progress.status, self.progress.why = name, "running", ""
         self.store.save(self.progress)
 
     def check(self, hosts: list[str]) -> None:
-        """What would stop it later, found before anything is changed: `ConfigurationError`."""
+        """Raise `ConfigurationError` for what would stop it later, before anything changes."""
         left = [name for batch in self.progress.batches[self.progress.done :]
                 for name in batch.hosts]
         gone = [name for name in left if name not in hosts]
         if gone:
             raise ConfigurationError(
-                f"{', '.join(gone)} left the inventory since the rollout was begun.", "",
+                f"No longer in the inventory since the rollout started: {', '.join(gone)}.", "",
                 "Put them back, or: ./gpufleet rollout --abandon")
-        self.hook.forget(self.hook.look(left))
+        self.scheduler.clear_marks(self.scheduler.states(left))
 
     def run(self) -> int:
-        """Batch after batch; the exit status."""
+        """Run the batches that are left; return the exit status."""
         total = len(self.progress.batches)
         if self.progress.done:
-            self.say(f"Continuing the {self.progress.told}", "dim")
+            self.log(f"Continuing the {self.progress.summary}", "dim")
         show(self.console, self.progress)
         while self.progress.done < total:
             batch = self.progress.batches[self.progress.done]
@@ -79,15 +82,15 @@ class Rollout:
                 f"\nBatch {self.progress.done + 1} of {total}{name}: {' '.join(batch.hosts)}",
                 style="bold"))
             try:
-                status, why = self.take(batch)
-            except HookError as error:
+                status, why = self.run_batch(batch)
+            except SchedulerError as error:
                 status, why = FAILED, str(error)
             if status:
                 return self.stop(batch, status, why)
             self.progress.done += 1
             self.step("")
-            waits = batch.name == CANARY and self.progress.settings.get("pause")
-            if waits and self.progress.done < total:
+            pauses = batch.name == CANARY and self.progress.settings.get("pause")
+            if pauses and self.progress.done < total:
                 return self.pause()
         self.progress.status = "done"
         self.store.save(self.progress)
@@ -95,109 +98,119 @@ class Rollout:
         hosts = sum(len(batch.hosts) for batch in self.progress.batches) - len(left)
         self.console.print(Text(f"\n✓ {hosts} hosts are rolled out and healthy.", style="green"))
         for host, why in left.items():
-            self.say(f"{host} is not ({why}); somebody else had taken it out of service", "yellow")
+            self.log(f"{host} is not ({why}); it was out of service before, not by this rollout",
+                     "yellow")
         self.write()
         return HEALTHY
 
     def pause(self) -> int:
-        """Leave the canary to its work, until a person goes on."""
-        self.progress.status, self.progress.why = "stopped", "paused after the canary, as asked"
+        """Pause after the canary until a person resumes the rollout."""
+        self.progress.status, self.progress.why = "stopped", "paused after the canary (--pause)"
         self.store.save(self.progress)
-        self.console.print(Text("\n✓ The canary is healthy, and the rollout waits.", style="green"))
-        self.say("To go on: ./gpufleet rollout --resume    (or --abandon)")
+        self.console.print(Text("\n✓ The canary is healthy. The rollout is paused.", style="green"))
+        self.log("To continue: ./gpufleet rollout --resume    (or --abandon)")
         self.write()
         return HEALTHY
 
-    def take(self, batch: Batch) -> tuple[int, str]:
-        """One batch from drain to resume; (0, "") or a status and the reason."""
+    def run_batch(self, batch: Batch) -> tuple[int, str]:
+        """Drain, provision, verify and resume one batch; (0, "") or an exit status and the reason.
+
+        `owned` hosts are drained by this rollout, `foreign` ones were out of service before.
+        """
         self.step("drain")
-        mine, theirs = [], []
+        owned, foreign = [], []
         self.progress.left = {host: why for host, why in self.progress.left.items()
                               if host not in batch.hosts}
-        for host, place in self.hook.look(batch.hosts).items():
-            if place.taken and not place.ours():
-                self.say(f"{host} was taken out of service by somebody else"
-                         f" ({place.reason or place.state}): provisioned, but not given back",
+        for host, state in self.scheduler.states(batch.hosts).items():
+            if state.unschedulable and not state.ours():
+                self.log(f"{host} is already out of service, not by gpufleet"
+                         f" ({state.reason or state.state}): it is provisioned, but not resumed",
                          "yellow")
-                # A dead node's last jobs never end: it is not waited for, nor touched.
-                if place.away and place.busy:
-                    self.progress.left[host] = f"{place.state}: jobs may still run there"
+                # A dead node's last jobs never end: do not wait for them, and skip the node.
+                if state.unresponsive and state.busy:
+                    self.progress.left[host] = f"{state.state}: jobs may still run there"
                 else:
-                    theirs.append(host)
+                    foreign.append(host)
                 continue
-            mine.append(host)
-            # Another room's mark too: its nightly or health check would give the host back.
-            if not place.ours(ROOM):
-                self.hook.drain(host, f"{self.mark} under way since {self.progress.started}")
-        if self.hook.scheduler and mine:
-            self.say(f"drained: {' '.join(mine)}")
-        self.hook.empty([*mine, *theirs], self.progress.settings["drain_wait"], self.say)
+            owned.append(host)
+            # Replace another owner's mark, too: a nightly or a health check would resume the host.
+            if not state.ours(OWNER):
+                self.scheduler.drain(host, f"{self.mark} under way since {self.progress.started}")
+        if self.scheduler.commands and owned:
+            self.log(f"drained: {' '.join(owned)}")
+        self.scheduler.wait_until_idle(
+            [*owned, *foreign], self.progress.settings["drain_wait"], self.log)
         self.step("provision")
-        # What others took is theirs to mend. But a canary that is not healthy has proved nothing.
-        counting = [*mine, *theirs] if batch.name == CANARY else mine
-        if counting:
-            made = self.provision(counting)
-            bad = unhealthy(made.session)
-            if bad or made.status:
-                self.blame(bad)
-                return (judge.exit_status(made.session.document) or FAILED, ", ".join(bad)
+        # Unhealthy foreign hosts do not stop the rollout; but an unhealthy canary proves nothing.
+        required = [*owned, *foreign] if batch.name == CANARY else owned
+        if required:
+            converged = self.provision(required)
+            bad = unhealthy(converged.session)
+            if bad or converged.status:
+                self.record_reasons(bad)
+                return (judge.exit_status(converged.session.document) or FAILED, ", ".join(bad)
                         + " not healthy" if bad else "not every host was provisioned")
-            self.say(f"✓ healthy: {' '.join(counting)}", "green")
-        if spare := [host for host in theirs if host not in counting]:
-            made = self.provision(spare)
-            bad = unhealthy(made.session)
-            if made.status and not bad:
-                bad = dict.fromkeys(spare, "not every host was provisioned")
+            self.log(f"✓ healthy: {' '.join(required)}", "green")
+        if optional := [host for host in foreign if host not in required]:
+            converged = self.provision(optional)
+            bad = unhealthy(converged.session)
+            if converged.status and not bad:
+                bad = dict.fromkeys(optional, "not every host was provisioned")
             self.progress.left.update(bad)
             for host, why in bad.items():
-                self.say(f"{host} is not healthy ({why}): left to whoever took it", "yellow")
+                self.log(f"{host} is not healthy ({why}): left to whoever took it out of service",
+                         "yellow")
         self.step("resume")
-        given = []
-        for host, place in self.hook.look(mine).items():
-            if place.ours():
-                self.hook.resume(host)
-                given.append(host)
-            elif place.taken:
-                self.say(f"{host} was taken over meanwhile ({place.reason or place.state}): not"
-                         " given back", "yellow")
-        missing = self.hook.missing(given)
-        for host, place in missing.items():
-            # Before the scheduler itself takes it, and nobody knows any more that it was we.
-            if not place.taken:
-                self.hook.drain(host, f"{self.mark} does not come back: {place.state}")
-        if missing:
-            told = "; ".join(f"{host}: {place.state} {place.reason}".strip()
-                             for host, place in missing.items())
-            raise HookError(
-                f"Healthy, and not back in service ({told}).", "",
-                "See there what slurmd or the kubelet says.")
-        if given:
-            self.say(f"take jobs again: {' '.join(given)}")
+        self.resume(owned)
         return HEALTHY, ""
+
+    def resume(self, hosts: list[str]) -> None:
+        """Resume the hosts that are still ours; `SchedulerError` where one stays unavailable."""
+        resumed = []
+        for host, state in self.scheduler.states(hosts).items():
+            if state.ours():
+                self.scheduler.resume(host)
+                resumed.append(host)
+            elif state.unschedulable:
+                self.log(f"{host} was taken over meanwhile ({state.reason or state.state}): not"
+                         " resumed", "yellow")
+        missing = self.scheduler.not_returned(resumed)
+        for host, state in missing.items():
+            # Drain it before the scheduler does, so that the mark says it was gpufleet.
+            if not state.unschedulable:
+                self.scheduler.drain(host, f"{self.mark} does not come back: {state.state}")
+        if missing:
+            listed = "; ".join(f"{host}: {state.state} {state.reason}".strip()
+                               for host, state in missing.items())
+            raise SchedulerError(
+                f"Healthy, but not back in service ({listed}).", "",
+                "Check the log of slurmd or the kubelet there.")
+        if resumed:
+            self.log(f"resumed: {' '.join(resumed)}")
 
     @property
     def mark(self) -> str:
-        """With which a reason of ours begins."""
-        return f"gpufleet {ROOM}:"
+        """The beginning of each of our reasons."""
+        return f"gpufleet {OWNER}:"
 
     def provision(self, hosts: list[str]) -> Converged:
-        """Have these hosts what they are declared to be, and judge them."""
+        """Provision and verify these hosts."""
         settings = self.progress.settings
-        manner = ProbeOptions("full", settings["fanout"], settings["deadline"], settings["deep"])
-        made = converge(
-            replace(self.progress.asked, limit=",".join(hosts)), manner,
-            force=settings["force"], words=settings["words"], told=self.say)
-        self.judged.update({host.name: host for host in made.session.hosts})
-        return made
+        options = ProbeOptions("full", settings["fanout"], settings["deadline"], settings["deep"])
+        converged = converge(
+            replace(self.progress.selector, limit=",".join(hosts)), options,
+            force=settings["force"], words=settings["words"], told=self.log)
+        self.judged.update({host.name: host for host in converged.session.hosts})
+        return converged
 
-    def blame(self, bad: dict[str, str]) -> None:
-        """Have the scheduler say why a host of ours stays drained."""
-        for host, place in self.hook.look(bad).items():
-            if place.ours():
-                self.hook.drain(host, f"{self.mark} {bad[host]}")
+    def record_reasons(self, bad: dict[str, str]) -> None:
+        """Set the scheduler's reason of each unhealthy host that is ours; {host: reason}."""
+        for host, state in self.scheduler.states(bad).items():
+            if state.ours():
+                self.scheduler.drain(host, f"{self.mark} {bad[host]}")
 
     def stop(self, batch: Batch, status: int, why: str) -> int:
-        """Say what is wrong, what is untouched, and how it goes on."""
+        """Stop the rollout: show what is wrong, what was not touched, and how to continue."""
         wrong = [host for host in self.judged.values()
                  if host.name in batch.hosts and host.name not in self.progress.left
                  and host.result["verdict"] != Verdict.PASS]
@@ -211,35 +224,36 @@ class Rollout:
                      for name in later.hosts]
         self.console.print(Text(f"\n✗ Stopped: {why}", style="bold red"))
         try:
-            drained = [host for host, place in self.hook.look(batch.hosts).items() if place.taken]
+            drained = [host for host, state in self.scheduler.states(batch.hosts).items()
+                       if state.unschedulable]
             if drained:
-                self.say(f"{' '.join(drained)}: left drained")
-        except HookError as error:
-            self.say(f"Who of them is drained cannot be told: {error}", "yellow")
-        self.say(f"{len(untouched)} hosts were not touched{': ' if untouched else ''}"
+                self.log(f"{' '.join(drained)}: left drained")
+        except SchedulerError as error:
+            self.log(f"Cannot determine which of them are drained: {error}", "yellow")
+        self.log(f"{len(untouched)} hosts were not touched{': ' if untouched else ''}"
                  f"{' '.join(untouched[:20])}{' ...' if untouched[20:] else ''}")
-        self.say("Mend the cause, then: ./gpufleet rollout --resume    (or --abandon)")
+        self.log("Fix the cause, then: ./gpufleet rollout --resume    (or --abandon)")
         self.write()
         return status
 
     def roll_back(self, hosts: list[str]) -> str:
-        """Bring the former driver back, from the packages that are kept on the hosts."""
-        asked, words = self.progress.asked, ["playbooks/rollback.yml"]
-        for option, values in (("-i", asked.inventories), ("-e", asked.extra_vars),
-                               ("--vault-password-file", asked.vault_password_files)):
-            words += [word for value in values for word in (option, value)]
-        status = run([str(Path(sys.executable).with_name("ansible-playbook")), *words,
+        """Roll back the driver from the packages that the hosts keep; return the outcome."""
+        selector, args = self.progress.selector, ["playbooks/rollback.yml"]
+        for option, values in (("-i", selector.inventories), ("-e", selector.extra_vars),
+                               ("--vault-password-file", selector.vault_password_files)):
+            args += [arg for value in values for arg in (option, value)]
+        status = run([str(Path(sys.executable).with_name("ansible-playbook")), *args,
                       "--limit", ",".join(hosts)])
-        return ("the former driver is back there; declare it" if not status
-                else f"the former driver could not be brought back (status {status}; see above)")
+        return ("the former driver is installed again; declare it" if not status
+                else f"the former driver could not be restored (status {status}; see above)")
 
     def session(self, hosts: list[HostRun]) -> Session:
-        """What was judged of some hosts, with the words by which they are found."""
-        asked = [word for name in self.progress.asked.inventories for word in ("-i", name)]
-        return Session(hosts, finished=utc_now(), inventory_args=shlex.join(asked))
+        """A session of these hosts' results, with the options that select them."""
+        args = [arg for name in self.progress.selector.inventories for arg in ("-i", name)]
+        return Session(hosts, finished=utc_now(), inventory_args=shlex.join(args))
 
     def write(self) -> None:
-        """The report on all hosts that this run has judged."""
+        """Write the report on all hosts that this run has judged."""
         if self.judged:
             directory = report.create_directory(self.reports)
             page = report.write_report(directory, self.session(list(self.judged.values())))
@@ -248,7 +262,7 @@ class Rollout:
 
 
 def unhealthy(session: Session) -> dict[str, str]:
-    """{host: why} of those in which not everything holds; only PASS is healthy."""
+    """{host: verdict and checks} of each host that is not healthy; only PASS is."""
     found = {}
     for host in session.hosts:
         if host.result["verdict"] != Verdict.PASS:

@@ -1,9 +1,10 @@
-"""What takes a host out of service and gives it back: Slurm, Kubernetes, or nobody.
+"""Drain and resume hosts in their scheduler: Slurm, Kubernetes, or none.
 
-The scheduler itself keeps the mark of who drained a node: a reason (Slurm) or an annotation
-(Kubernetes) that begins with our name and ends with our promise. So a run that was killed knows
-its own again, and what a person or the scheduler took out of service is never given back by us:
-nor what a person took over, by another reason or by a word added to ours.
+Runs the scheduler's own commands, on this machine or over ssh. The scheduler keeps the mark of who
+drained a node: a reason (Slurm) or an annotation (Kubernetes) that begins with our name and ends
+with our promise. A killed run recognizes its own nodes by that mark. A node that a person or the
+scheduler drained is never resumed, nor one that a person took over: by another reason, or by a
+word added to ours.
 """
 
 from __future__ import annotations
@@ -29,90 +30,91 @@ from gpufleet.transport.connection import (
 )
 from gpufleet.transport.slurm import node_name, scheduler_connections
 
-Told = Callable[[str], None]
+Log = Callable[[str], None]
 
 MARK = "gpufleet"
-# The end of each reason of ours: whoever adds to it has made the node his own.
+# The end of each of our reasons; exact: a person who adds to it has taken the node over.
 PROMISE = " (returns by itself)"
-# How long one command of a scheduler may take; scontrol itself gives up after some ten seconds.
+# Time limit of one scheduler command; scontrol itself gives up after about ten seconds.
 COMMAND_S = 60
 SSH_FAILED = 255
-SUDO_SAYS_NO = "^(sudo: |Sorry, user )"
-# Between two looks at jobs that are waited for.
+SUDO_DENIED = "^(sudo: |Sorry, user )"
+# Interval between two queries while jobs are waited for.
 POLL_S = 2.0
-# How long a node that was given back may take to be heard of: it was perhaps just booted.
+# How long a resumed node may take to respond: it may have just booted.
 BACK_S = 120.0
 AT_ONCE = 8
 LONGEST_REASON = 250
 
 
-class HookError(ConfigurationError):
-    """A scheduler that does not do, or does not know, what it was asked."""
+class SchedulerError(ConfigurationError):
+    """A scheduler command that failed, or a host that the scheduler does not know."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A node as its scheduler has it: `taken` if it gets no new jobs, `busy` if some still run.
+class NodeState:
+    """A node's state in its scheduler.
 
-    `away`: whether taken or not, it takes none, since the scheduler does not hear it.
+    `unschedulable`: it is drained, cordoned or down, and gets no new jobs. `busy`: jobs still run.
+    `unresponsive`: it takes no jobs, drained or not, since the scheduler gets no answer from it.
     """
 
-    taken: bool = False
+    unschedulable: bool = False
     busy: bool = False
     reason: str = ""
     state: str = ""
-    away: bool = False
+    unresponsive: bool = False
 
     @property
-    def out(self) -> bool:
-        """Whether no job gets there."""
-        return self.taken or self.away
+    def unavailable(self) -> bool:
+        """Whether it takes no jobs, for either cause."""
+        return self.unschedulable or self.unresponsive
 
-    def ours(self, room: str = r"\w+") -> bool:
-        """Whether gpufleet took it, or just one room of it (`rollout`, `nightly`)."""
-        return self.taken and bool(
-            re.fullmatch(rf"{MARK} {room}: .*{re.escape(PROMISE)}", self.reason))
+    def ours(self, owner: str = r"\w+") -> bool:
+        """Whether gpufleet drained it, or one owner within gpufleet (`rollout`, `nightly`)."""
+        return self.unschedulable and bool(
+            re.fullmatch(rf"{MARK} {owner}: .*{re.escape(PROMISE)}", self.reason))
 
 
-# Who gave it, and when, ends it; a comment may follow.
+# The reason ends with the user and time that set it; a comment may follow.
 REASON = r" Reason=(.*?)(?: \[[^\s@]+@[^]]*\](?:\s+[A-Z]\w+=.*)?)?\s*$"
-# A slurmd that is silent, as is one with * behind its state, or lacks what slurm.conf says.
-AWAY = {"DOWN", "UNKNOWN", "NOT_RESPONDING", "INVAL", "INVALID_REG"}
+# States of a slurmd that does not respond (so does a * after the state), or contradicts slurm.conf.
+UNRESPONSIVE = {"DOWN", "UNKNOWN", "NOT_RESPONDING", "INVAL", "INVALID_REG"}
 
 
-def slurm_places(said: str) -> dict[str, Place]:
-    """What `scontrol show node --oneliner` says of each node."""
+def slurm_states(output: str) -> dict[str, NodeState]:
+    """Parse the output of `scontrol show node --oneliner`; by node name."""
     found = {}
-    for line in said.splitlines():
-        # Whatever people write into the reason is no value of the node's.
+    for line in output.splitlines():
+        # The reason is free text: assignments in it are not the node's values.
         head = line.partition(" Reason=")[0]
         values = dict(re.findall(r"(?:^|\s)(NodeName|State|CPUAlloc)=(\S*)", head))
         if "NodeName" not in values:
             continue
-        # IDLE+DRAIN, MIXED+DRAIN, DOWN*: a base and flags. Drained with jobs is ALLOCATED+DRAIN.
+        # A base and flags: IDLE+DRAIN, MIXED+DRAIN, DOWN*. ALLOCATED+DRAIN: drained, jobs run.
         flags = set(re.findall(r"[A-Z_]+", values.get("State", "")))
         reason = re.search(REASON, line)
-        found[values["NodeName"]] = Place(
-            taken=bool(flags & {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}),
+        found[values["NodeName"]] = NodeState(
+            unschedulable=bool(flags & {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}),
             busy=bool(flags & {"ALLOCATED", "MIXED", "COMPLETING"})
             or values.get("CPUAlloc", "0") != "0",
             reason=reason[1] if reason else "",
             state=values.get("State", ""),
-            away="*" in values.get("State", "") or bool(flags & AWAY))
+            unresponsive="*" in values.get("State", "") or bool(flags & UNRESPONSIVE))
     return found
 
 
-def kubernetes_places(said: str) -> dict[str, Place]:
-    """What `kubectl get nodes -o json` says of each node. Who runs there, `kubectl drain` knows."""
+def kubernetes_states(output: str) -> dict[str, NodeState]:
+    """Parse the output of `kubectl get nodes -o json`; it does not tell which nodes are busy."""
     found = {}
-    for node in json.loads(said)["items"]:
-        taken = bool(node["spec"].get("unschedulable"))
-        marks = node["metadata"].get("annotations") or {}
+    for node in json.loads(output)["items"]:
+        cordoned = bool(node["spec"].get("unschedulable"))
+        annotations = node["metadata"].get("annotations") or {}
         ready = any(it["type"] == "Ready" and it["status"] == "True"
                     for it in node.get("status", {}).get("conditions") or ())
-        found[node["metadata"]["name"]] = Place(
-            taken, reason=marks.get(ANNOTATION, ""), away=not ready,
-            state=("cordoned" if taken else "in service") + ("" if ready else ", not ready"))
+        found[node["metadata"]["name"]] = NodeState(
+            cordoned, reason=annotations.get(ANNOTATION, ""), unresponsive=not ready,
+            state=("cordoned" if cordoned else "in service") + ("" if ready else ", not ready"))
     return found
 
 
@@ -120,192 +122,205 @@ ANNOTATION = f"{MARK}/drained"
 
 
 @dataclass(frozen=True)
-class Scheduler:
-    """Its commands, as data: {node}, {reason} and {seconds} are filled in, each within its word."""
+class SchedulerCommands:
+    """A scheduler's commands as argv templates with {node}, {reason} and {seconds}."""
 
     name: str
-    look: tuple[str, ...]
-    read: Callable[[str], dict[str, Place]]
+    list_nodes: tuple[str, ...]
+    parse: Callable[[str], dict[str, NodeState]]
     drain: tuple[str, ...]
     resume: tuple[str, ...]
-    # By which what runs there is sent away; without it, it is waited for.
+    # Evicts what runs on a node; empty: running jobs are waited for.
     evict: tuple[str, ...] = ()
-    # By which the jobs that are waited for are named.
+    # Lists the jobs that are waited for.
     jobs: tuple[str, ...] = ()
-    # By which a mark is taken off that stayed when a person gave the node back.
-    forget: tuple[str, ...] = ()
-    # How a person gives a node back.
+    # Removes a mark that stayed when a person resumed the node.
+    clear_mark: tuple[str, ...] = ()
+    # The shell command with which a person resumes a node.
     by_hand: str = ""
 
 
-SLURM = Scheduler(
+SLURM = SchedulerCommands(
     "Slurm",
-    look=("scontrol", "show", "node", "--oneliner"),
-    read=slurm_places,
+    list_nodes=("scontrol", "show", "node", "--oneliner"),
+    parse=slurm_states,
     drain=("scontrol", "update", "NodeName={node}", "State=DRAIN", "Reason={reason}"),
     resume=("scontrol", "update", "NodeName={node}", "State=RESUME"),
     jobs=("squeue", "--noheader", "--nodelist={node}", "--states=R,CG,S", "--format=%i"),
     by_hand="scontrol update NodeName={node} State=RESUME",
 )
-# One patch for both, so that there is no moment in which a cordon of ours bears no mark.
-KUBERNETES = Scheduler(
+# One patch sets both, so that our cordon is never without our mark.
+KUBERNETES = SchedulerCommands(
     "Kubernetes",
-    look=("kubectl", "get", "nodes", "--output=json"),
-    read=kubernetes_places,
+    list_nodes=("kubectl", "get", "nodes", "--output=json"),
+    parse=kubernetes_states,
     drain=("kubectl", "patch", "node", "{node}", "--type=merge", "--patch", json.dumps(
         {"metadata": {"annotations": {ANNOTATION: "{reason}"}}, "spec": {"unschedulable": True}})),
     resume=("kubectl", "patch", "node", "{node}", "--type=merge", "--patch", json.dumps(
         {"metadata": {"annotations": {ANNOTATION: None}}, "spec": {"unschedulable": None}})),
     evict=("kubectl", "drain", "{node}", "--ignore-daemonsets", "--delete-emptydir-data",
            "--timeout={seconds}s"),
-    forget=("kubectl", "annotate", "node", "{node}", f"{ANNOTATION}-"),
+    clear_mark=("kubectl", "annotate", "node", "{node}", f"{ANNOTATION}-"),
     by_hand=f"kubectl uncordon {{node}} && kubectl annotate node {{node}} {ANNOTATION}-",
 )
-SCHEDULERS: Mapping[str, Scheduler | None] = {
+SCHEDULERS: Mapping[str, SchedulerCommands | None] = {
     "none": None, "slurm": SLURM, "kubernetes": KUBERNETES}
 
 Runner = Callable[[Connection | None, Sequence[str], float], str]
 
 
-def run(there: Connection | None, words: Sequence[str], limit_s: float = COMMAND_S) -> str:
-    """What a command says, on the control machine or on a host; raises `HookError`."""
-    where = f" on {there.name}" if there else ""
-    local = command(there, shlex.join(words)) if there else list(words)
+def run(connection: Connection | None, args: Sequence[str], limit_s: float = COMMAND_S) -> str:
+    """Return a command's standard output; None as connection: on this machine.
+
+    Raises `SchedulerError` where it cannot run, fails, or takes longer than `limit_s`.
+    """
+    where = f" on {connection.name}" if connection else ""
+    local = command(connection, shlex.join(args)) if connection else list(args)
     try:
         done = subprocess.run(
-            local, input=with_password(there, b"") if there else b"", capture_output=True,
-            timeout=limit_s, check=False)
+            local, input=with_password(connection, b"") if connection else b"",
+            capture_output=True, timeout=limit_s, check=False)
     except FileNotFoundError:
-        raise HookError(
-            f"There is no {words[0]} on this machine.", "",
-            "Name the host that has it in gpu_scheduler_host.") from None
+        raise SchedulerError(
+            f"{args[0]} is not installed on this machine.", "",
+            "Set gpu_scheduler_host to the host that has it.") from None
     except subprocess.TimeoutExpired:
-        raise HookError(
-            f"{shlex.join(words)}{where} gave no answer within {limit_s:g} s.", "",
-            "See whether the scheduler answers there.") from None
-    said = done.stdout.decode("utf-8", "replace")
-    if there and there.become.enabled is None and done.returncode and re.search(
-            SUDO_SAYS_NO, done.stderr.decode("utf-8", "replace"), re.MULTILINE):
-        # sudo is for other programs there; the account may be an operator itself.
-        return run(replace(there, become=Become(enabled=False)), words, limit_s)
-    if there and done.returncode in {SSH_FAILED, SUDO_REFUSED, NO_PYTHON}:
+        raise SchedulerError(
+            f"{shlex.join(args)}{where} gave no answer within {limit_s:g} s.", "",
+            "Check whether the scheduler responds there.") from None
+    output = done.stdout.decode("utf-8", "replace")
+    if connection and connection.become.enabled is None and done.returncode and re.search(
+            SUDO_DENIED, done.stderr.decode("utf-8", "replace"), re.MULTILINE):
+        # sudo is allowed for other programs there; the account itself may be a Slurm operator.
+        return run(replace(connection, become=Become(enabled=False)), args, limit_s)
+    if connection and done.returncode in {SSH_FAILED, SUDO_REFUSED, NO_PYTHON}:
         stderr = done.stderr.decode("utf-8", "replace")
-        cause, remedy = failure_reason(there, done.returncode, stderr)
-        raise HookError(f"{cause}:", "gpu_scheduler_host", remedy)
+        cause, remedy = failure_reason(connection, done.returncode, stderr)
+        raise SchedulerError(f"{cause}:", "gpu_scheduler_host", remedy)
     if done.returncode:
-        last = (done.stderr.decode("utf-8", "replace").strip() or said.strip()).splitlines()[-3:]
-        raise HookError(
-            f"{shlex.join(words)}{where} ended with status {done.returncode}: {' '.join(last)}",
-            "", "Try it there by hand; it has to work for the account that is used.")
-    return said.partition(f"\n{READY}\n")[2] if there else said
+        last = (done.stderr.decode("utf-8", "replace").strip() or output.strip()).splitlines()[-3:]
+        raise SchedulerError(
+            f"{shlex.join(args)}{where} failed with status {done.returncode}: {' '.join(last)}",
+            "", "Run it there by hand; the connecting account needs the right to run it.")
+    return output.partition(f"\n{READY}\n")[2] if connection else output
 
 
 @dataclass(frozen=True)
-class Hook:
-    """The scheduler of some hosts; without one nobody is asked and nothing is in the way."""
+class Scheduler:
+    """The scheduler of some hosts. Without commands nothing is run and every host is available."""
 
-    scheduler: Scheduler | None = None
+    commands: SchedulerCommands | None = None
+    # Node names by host.
     nodes: Mapping[str, str] = field(default_factory=dict)
-    # On which machine a host's scheduler is spoken to; None: on this one.
+    # By host, the machine on which the scheduler's commands run; None: this one.
     via: Mapping[str, Connection | None] = field(default_factory=dict)
     runner: Runner = run
 
-    def look(
+    def states(
         self, hosts: Iterable[str] | None = None, *, known_only: bool = False
-    ) -> dict[str, Place]:
-        """Each host's place, one command for all of a scheduler.
+    ) -> dict[str, NodeState]:
+        """Return the state of each host; one command for each scheduler.
 
-        A host that it lacks is a `HookError`, or with `known_only` left out.
+        A host without a node raises `SchedulerError`, or is left out with `known_only`.
         """
-        asked = list(self.nodes if hosts is None else hosts)
-        if not self.scheduler:
-            return dict.fromkeys(asked, Place())
-        known: dict[str, dict[str, Place]] = {}
+        requested = list(self.nodes if hosts is None else hosts)
+        if not self.commands:
+            return dict.fromkeys(requested, NodeState())
+        known: dict[str, dict[str, NodeState]] = {}
         found = {}
-        for host in asked:
-            there = self.via.get(host)
-            name = there.name if there else ""
+        for host in requested:
+            connection = self.via.get(host)
+            name = connection.name if connection else ""
             if name not in known:
-                known[name] = self.scheduler.read(
-                    self.runner(there, self.scheduler.look, COMMAND_S))
+                known[name] = self.commands.parse(
+                    self.runner(connection, self.commands.list_nodes, COMMAND_S))
             if self.nodes[host] not in known[name]:
                 if known_only:
                     continue
-                raise HookError(
-                    f"{self.scheduler.name} knows no node {self.nodes[host]}.", host,
-                    "Set its gpu_node_name to the name that it has there.")
+                raise SchedulerError(
+                    f"{self.commands.name} knows no node {self.nodes[host]}.", host,
+                    "Set its gpu_node_name to its node name in the scheduler.")
             found[host] = known[name][self.nodes[host]]
         return found
 
     def drain(self, host: str, reason: str) -> None:
-        """Have it get no new jobs. The reason begins with our mark: `gpufleet ROOM: ...`."""
-        self._do(host, "drain", reason=" ".join(reason.split())[:LONGEST_REASON] + PROMISE)
+        """Stop new jobs on a host. The reason begins with our mark: `gpufleet OWNER: ...`."""
+        self._run(host, "drain", reason=" ".join(reason.split())[:LONGEST_REASON] + PROMISE)
 
     def resume(self, host: str) -> None:
-        """Give it back."""
-        self._do(host, "resume")
+        """Return a host to service."""
+        self._run(host, "resume")
 
-    def forget(self, places: Mapping[str, Place]) -> None:
-        """Take our mark off nodes that are in service: a later cordon is whoever's it will be."""
-        for host, place in places.items():
-            if self.scheduler and self.scheduler.forget and not place.taken and place.reason:
-                self._do(host, "forget")
+    def clear_marks(self, states: Mapping[str, NodeState]) -> None:
+        """Remove our mark from nodes that are in service: a later cordon may be somebody else's."""
+        for host, state in states.items():
+            if (self.commands and self.commands.clear_mark and state.reason
+                    and not state.unschedulable):
+                self._run(host, "clear_mark")
 
-    def empty(self, hosts: Sequence[str], limit_s: float, told: Told = lambda text: None) -> None:
-        """Come back once nothing runs there any more; raises `HookError` after `limit_s`."""
-        if not self.scheduler or not hosts:
+    def wait_until_idle(
+        self, hosts: Sequence[str], limit_s: float, log: Log = lambda text: None
+    ) -> None:
+        """Wait until no job runs on the hosts; raise `SchedulerError` after `limit_s` seconds."""
+        if not self.commands or not hosts:
             return
-        if self.scheduler.evict:
+        if self.commands.evict:
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                list(pool.map(lambda host: self._do(host, "evict", limit_s), hosts))
+                list(pool.map(lambda host: self._run(host, "evict", limit_s), hosts))
             return
         until, waiting = time.monotonic() + limit_s, ""
-        while busy := [host for host, place in self.look(hosts).items() if place.busy]:
+        while busy := [host for host, state in self.states(hosts).items() if state.busy]:
             if time.monotonic() > until:
-                jobs = "; ".join(f"{host}: {' '.join(self._do(host, 'jobs').split())}"
+                jobs = "; ".join(f"{host}: {' '.join(self._run(host, 'jobs').split())}"
                                  for host in busy)
-                raise HookError(
+                raise SchedulerError(
                     f"Jobs still run after {limit_s:g} s ({jobs}).", "",
-                    "Wait for them or end them; --resume --drain-wait S gives more time.")
+                    "Wait for them or cancel them; --resume --drain-wait S gives them more time.")
             if waiting != ", ".join(busy):
                 waiting = ", ".join(busy)
-                told(f"jobs still run on {waiting}")
+                log(f"jobs still run on {waiting}")
             time.sleep(POLL_S)
 
-    def missing(self, hosts: Sequence[str]) -> dict[str, Place]:
-        """Those that are not in service and heard of after a while."""
+    def not_returned(self, hosts: Sequence[str]) -> dict[str, NodeState]:
+        """Return the hosts that are still unavailable after `BACK_S` seconds."""
         until = time.monotonic() + BACK_S
-        while out := {host: place for host, place in self.look(hosts).items() if place.out}:
+        while late := {host: state for host, state in self.states(hosts).items()
+                       if state.unavailable}:
             if time.monotonic() > until:
                 break
             time.sleep(POLL_S)
-        return out
+        return late
 
-    def by_hand(self, host: str) -> str:
-        """The command by which a person gives it back."""
-        return self.scheduler.by_hand.format(node=self.nodes[host]) if self.scheduler else ""
+    def resume_command(self, host: str) -> str:
+        """The shell command with which a person resumes a host."""
+        return self.commands.by_hand.format(node=self.nodes[host]) if self.commands else ""
 
-    def _do(self, host: str, what: str, limit_s: float = 0, **values: str) -> str:
-        if not self.scheduler:
+    def _run(self, host: str, command: str, limit_s: float = 0, **values: str) -> str:
+        if not self.commands:
             return ""
-        filling = {"node": self.nodes[host], "seconds": f"{limit_s:.0f}", **values}
-        words = [filled(word, filling) for word in getattr(self.scheduler, what)]
-        return self.runner(self.via.get(host), words, limit_s + COMMAND_S)
+        fields = {"node": self.nodes[host], "seconds": f"{limit_s:.0f}", **values}
+        args = [filled(arg, fields) for arg in getattr(self.commands, command)]
+        return self.runner(self.via.get(host), args, limit_s + COMMAND_S)
 
 
-def filled(word: str, values: Mapping[str, str]) -> str:
-    """A word of a command with its places filled in; within JSON, as JSON writes it."""
+def filled(argument: str, values: Mapping[str, str]) -> str:
+    """Fill in the fields of an argument; within JSON, escaped as JSON."""
     for name, value in values.items():
-        within = json.dumps(value)[1:-1] if word.startswith("{\"") else value
-        word = word.replace(f"{{{name}}}", within)
-    return word
+        escaped = json.dumps(value)[1:-1] if argument.startswith("{\"") else value
+        argument = argument.replace(f"{{{name}}}", escaped)
+    return argument
 
 
-def hook(kind: str, hosts: Sequence[InventoryHost], question: HostSelector) -> Hook:
-    """The hook of these hosts, as their inventory variables say; raises `ConfigurationError`."""
+def scheduler_of(
+    kind: str, hosts: Sequence[InventoryHost], selector: HostSelector
+) -> Scheduler:
+    """Return the scheduler of these hosts by their inventory variables.
+
+    `kind` is a key of `SCHEDULERS`; another one raises `ConfigurationError`.
+    """
     if kind not in SCHEDULERS:
         raise ConfigurationError(
-            f"There is no hook {kind!r}.", "--hook", f"Known are {', '.join(SCHEDULERS)}.")
-    scheduler = SCHEDULERS[kind]
+            f"There is no scheduler {kind!r}.", "--hook", f"Use one of {', '.join(SCHEDULERS)}.")
+    commands = SCHEDULERS[kind]
     nodes = {host.name: node_name(host) for host in hosts}
-    return Hook(scheduler, nodes, scheduler_connections(hosts, question) if scheduler else {})
+    return Scheduler(commands, nodes, scheduler_connections(hosts, selector) if commands else {})
