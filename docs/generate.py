@@ -64,6 +64,14 @@ def default_of(option: dict[str, Any]) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value or '(empty)'}`"
 
 
+def named_options(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each option with its name, and those nested in it as ``gpu_driver.branch``."""
+    for name, option in options.items():
+        yield prefix + name, option
+        part = "[]." if option["type"] == "list" else "."
+        yield from named_options(option.get("options", {}), prefix + name + part)
+
+
 def role_readme(role: Path) -> str:
     """A role's README."""
     specification = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text())
@@ -77,7 +85,7 @@ def role_readme(role: Path) -> str:
         if described["options"]:
             rows = [
                 [f"`{name}`", kind_of(option), default_of(option), plain(option["description"])]
-                for name, option in described["options"].items()
+                for name, option in named_options(described["options"])
             ]
             parts.append("\n" + table(["variable", "type", "default", "what it is for"], rows))
     return "".join(parts)
