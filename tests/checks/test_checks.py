@@ -365,7 +365,7 @@ def cache_damaged(plan: Document, snapshot: Document) -> None:
     data(snapshot, "linker").update(cache=[], cache_error="/etc/ld.so.cache is damaged")
 
 
-@fault(linker__cache=("from the next ldconfig on", "/etc/ld.so.conf.d"))
+@fault(linker__cache=("the next ldconfig makes the linker load those", "/etc/ld.so.conf.d"))
 def another_provider_next_time(plan: Document, snapshot: Document) -> None:
     other = "/opt/other/libcublas.so.11"
     data(snapshot, "linker")["offered"] = [

@@ -210,7 +210,7 @@ def a_model_that_nobody_knows(plan: Document, snapshot: Document) -> None:
         device["name"] = "NVIDIA X9000"
 
 
-@fault(gpu__sustained=("--deep: not asked", "--deep"), gpu__bandwidth=("--deep", "--deep"),
+@fault(gpu__sustained=("--deep: not requested", "--deep"), gpu__bandwidth=("--deep", "--deep"),
        gpu__peer=("--deep", "--deep"))
 def not_asked_to_be_deep(plan: Document, snapshot: Document) -> None:
     data(snapshot, "compute")["deep"] = False

@@ -210,7 +210,7 @@ SIDE_BY_SIDE = [
           f"echo /usr/local/cuda-12.3/lib64 >{FIRST}; ldconfig", repair=f"rm {FIRST}; ldconfig",
           also=("linker.providers",)),
     Fault("58", "the same, from the next `ldconfig` on", "host", "linker.cache",
-          "from the next ldconfig on the linker would take those", "out of /etc/ld.so.conf.d",
+          "the next ldconfig makes the linker load those", "out of /etc/ld.so.conf.d",
           f"echo /usr/local/cuda-12.3/lib64 >{FIRST}", repair=f"rm {FIRST}",
           also=("linker.providers",)),
     Fault("58", "our own file names the toolkits in another order", "host", "linker.registered",

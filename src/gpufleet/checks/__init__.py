@@ -2,7 +2,7 @@
 
 from . import host, toolkit, cudnn, linker, environment  # noqa: I001 (their order)
 from . import gpu, gpu_health, driver, driver_use, kernel, restart
-from . import compute, stack, hello, containers, pair
+from . import compute, speed, stack, stack_run, hello, containers, pair
 from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Sections, Evidence
 
 __all__ = [
@@ -26,6 +26,8 @@ __all__ = [
     "linker",
     "pair",
     "restart",
+    "speed",
     "stack",
+    "stack_run",
     "toolkit",
 ]

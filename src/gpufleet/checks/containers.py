@@ -14,7 +14,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
-from .holders import held
+from .holders import busy_finding
 from .registry import (
     INVENTORY,
     REBOOT,
@@ -23,12 +23,12 @@ from .registry import (
     Finding,
     Sections,
     check,
-    layout,
-    miscounted,
+    mig_layout,
     provision,
     shortened,
+    wrong_gpu_count,
 )
-from .stack import products
+from .stack_run import products
 
 
 def not_declared(plan: Document) -> str | None:
@@ -38,54 +38,54 @@ def not_declared(plan: Document) -> str | None:
 
 def no_cards(plan: Document) -> str | None:
     """The excuse where a container cannot be given a card, or nobody has said how many."""
-    excuse = not_declared(plan)
-    if excuse:
-        return excuse
+    skip_reason = not_declared(plan)
+    if skip_reason:
+        return skip_reason
     count = plan["containers"]["gpus"]
     if count is None:
         return "gpu_expect: not set"
     return "gpu_expect: {count: 0}" if count == 0 else None
 
 
-@check("containers.runtime", reads=("containers", "receipts"), excuse=not_declared)
-def runtime(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("containers.runtime", reads=("containers", "receipts"), skip_reason=not_declared)
+def runtime(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The engine runs, knows NVIDIA's runtime and keeps containers alive; the toolkit is held."""
-    there = seen["containers"]
-    damaged = there["daemon"]["error"] if plan["containers"]["engine"] == "docker" else None
+    section = observed["containers"]
+    damaged = section["daemon"]["error"] if plan["containers"]["engine"] == "docker" else None
     if damaged:
-        yield Finding(f"{there['daemon']['path']} cannot be read: {damaged}",
-                      f"on the host: correct {there['daemon']['path']}; then {provision(plan)}")
+        yield Finding(f"{section['daemon']['path']} cannot be read: {damaged}",
+                      f"on the host: correct {section['daemon']['path']}; then {provision(plan)}")
     else:
-        for cause in wanted.lacking(plan["containers"], Host(seen.snapshot)):
+        for cause in wanted.lacking(plan["containers"], Host(observed.snapshot)):
             yield Finding(cause[0].upper() + cause[1:], provision(plan))
-    if there["run"] and there["run"]["state"] != "ok":
-        yield _stopped(plan, there["run"])
-    engine, toolkit = there["engine"] or {}, there["toolkit"] or {}
+    if section["run"] and section["run"]["state"] != "ok":
+        yield _failed_run(plan, section["run"])
+    engine, toolkit = section["engine"] or {}, section["toolkit"] or {}
     yield Evidence(f"{engine.get('name')} {engine.get('version')}, storage {engine.get('storage')},"
                f" cgroups by {engine.get('cgroup_driver')}; runtimes"
                f" {', '.join(engine.get('runtimes') or []) or 'none'}; toolkit"
                f" {toolkit.get('version')}")
 
 
-@check("containers.cdi", reads=("containers", "driver"), excuse=no_cards)
-def cdi(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("containers.cdi", reads=("containers", "driver"), skip_reason=no_cards)
+def cdi(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The CDI specification is of the loaded driver, and systemd can find each card's node."""
-    if seen["driver"]["loaded"] is None:
+    if observed["driver"]["loaded"] is None:
         yield Finding("No driver is loaded that a specification could be compared with",
                       "see driver.loaded", verdict=Verdict.INCONCLUSIVE)
-    for cause in wanted.stale(plan["containers"], Host(seen.snapshot)):
+    for cause in wanted.stale(plan["containers"], Host(observed.snapshot)):
         yield Finding(cause[0].upper() + cause[1:], provision(plan))
-    for spec in seen["containers"]["cdi"]:
+    for spec in observed["containers"]["cdi"]:
         yield Evidence(f"{spec['path']}: driver {spec['driver_version']}, devices"
                    f" {shortened(spec['devices'])}")
 
 
-def ran(plan: Document, seen: Sections) -> tuple[dict[str, Any], Finding | None]:
+def container_run(plan: Document, observed: Sections) -> tuple[dict[str, Any], Finding | None]:
     """What a container saw, and why there is nothing to judge."""
-    run = seen["containers"]["run"]
-    if run is None and seen.snapshot["mode"] != "full":
+    run = observed["containers"]["run"]
+    if run is None and observed.snapshot["mode"] != "full":
         return {}, Finding(
-            f"No container was started: the snapshot is of mode '{seen.snapshot['mode']}'",
+            f"No container was started: the snapshot is of mode '{observed.snapshot['mode']}'",
             "./gpufleet verify (it takes snapshots of mode 'full')", verdict=Verdict.INCONCLUSIVE)
     if run is None:
         return {}, Finding("No container was started: the engine does not answer",
@@ -93,7 +93,7 @@ def ran(plan: Document, seen: Sections) -> tuple[dict[str, Any], Finding | None]
     return run, None
 
 
-def _stopped(plan: Document, run: dict[str, Any]) -> Finding:
+def _failed_run(plan: Document, run: dict[str, Any]) -> Finding:
     """Why a container did not come to the end of its trial."""
     hung = run["state"] == "hung"
     return Finding(
@@ -104,37 +104,37 @@ def _stopped(plan: Document, run: dict[str, Any]) -> Finding:
 
 def _cards(plan: Document, gpus: list[dict[str, Any]], when: str) -> Iterator[Finding | Evidence]:
     count = plan["containers"]["gpus"]
-    shut = [f"{card['node']} ({card['error']})" for card in gpus if card["error"]]
-    if shut:
+    denied = [f"{card['node']} ({card['error']})" for card in gpus if card["error"]]
+    if denied:
         yield Finding(
-            f"{when} a container may not open {shortened(shut)}",
+            f"{when} a container may not open {shortened(denied)}",
             f"{provision(plan)} (it makes the links in /dev/char); then start the containers anew",
-            "\n".join(shut))
+            "\n".join(denied))
     if len(gpus) != count:
         yield Finding(
             f"{when} a container sees {len(gpus)} GPUs, declared are {count}",
             "see gpu.count and driver.loaded; if the host has that many: correct gpu_expect in"
             " the inventory")
-    yield Evidence(f"{when} a container opens {len(gpus) - len(shut)} of {count} GPUs")
+    yield Evidence(f"{when} a container opens {len(gpus) - len(denied)} of {count} GPUs")
 
 
-@check("containers.gpus", reads=("containers",), excuse=no_cards)
-def gpus(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("containers.gpus", reads=("containers",), skip_reason=no_cards)
+def gpus(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """A container that is given all GPUs opens exactly as many as are declared."""
-    run, problem = ran(plan, seen)
+    run, problem = container_run(plan, observed)
     if problem:
         yield problem
     elif run["state"] != "ok" and not run["gpus"]:
-        yield _stopped(plan, run)
+        yield _failed_run(plan, run)
     else:
         yield from _cards(plan, run["gpus"], "Freshly started,")
 
 
-@check("containers.reload", reads=("containers",), repair=REBOOT, excuse=no_cards)
-def reload(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("containers.reload", reads=("containers",), repair=REBOOT, skip_reason=no_cards)
+def reload(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """A running container keeps its GPUs when systemd reloads its units."""
-    run, problem = ran(plan, seen)
-    missing = seen["containers"]["dev_char"]["missing"]
+    run, problem = container_run(plan, observed)
+    missing = observed["containers"]["dev_char"]["missing"]
     if problem:
         yield problem
     elif missing:
@@ -154,24 +154,24 @@ def reload(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
 
 def no_framework(plan: Document) -> str | None:
     """The excuse where there is no TensorFlow to be run in a container."""
-    excuse = not_declared(plan)
-    if excuse or plan["stacks"] or plan["containers"]["image"]:
-        return excuse
+    skip_reason = not_declared(plan)
+    if skip_reason or plan["stacks"] or plan["containers"]["image"]:
+        return skip_reason
     return "gpu_stacks: [], and gpu_containers has no image"
 
 
-@check("containers.matmul", reads=("containers",), repair=INVENTORY, excuse=no_framework)
-def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("containers.matmul", reads=("containers",), repair=INVENTORY, skip_reason=no_framework)
+def matmul(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow multiplies matrices in a container, on each declared GPU, with exact results."""
-    run, problem = ran(plan, seen)
+    run, problem = container_run(plan, observed)
     if problem:
         yield problem
         return
     if run["state"] != "ok":
-        yield _stopped(plan, run)
+        yield _failed_run(plan, run)
         return
     if plan["stacks"]:
-        yield from _computed(plan, seen, run["stack"] or "a stack", run["framework"])
+        yield from _computed(plan, observed, run["stack"] or "a stack", run["framework"])
     image = plan["containers"]["image"]
     tried = run["image"] or {}
     if image and not tried.get("present"):
@@ -179,31 +179,31 @@ def matmul(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
                       f"on the host: {plan['containers']['engine']} pull {image}",
                       verdict=Verdict.INCONCLUSIVE)
     elif image:
-        yield from _computed(plan, seen, image, tried["framework"])
+        yield from _computed(plan, observed, image, tried["framework"])
 
 
 def _computed(
-    plan: Document, seen: Sections, name: str, told: dict[str, Any] | None
+    plan: Document, observed: Sections, name: str, framework: dict[str, Any] | None
 ) -> Iterator[Finding | Evidence]:
     """The products that TensorFlow made in a container, one for each device."""
-    if told is None:
+    if framework is None:
         yield Finding("There is no stack on the host to be run in a container",
                       f"see stack.release; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
         return
-    if told["state"] != "ok":
-        hung = told["state"] == "hung"
-        busy = held(f"{name} in a container", {"error": told["error"]}, seen)
+    if framework["state"] != "ok":
+        hung = framework["state"] == "hung"
+        busy = busy_finding(f"{name} in a container", {"error": framework["error"]}, observed)
         yield (None if hung else busy) or Finding(
             f"TensorFlow of {name} {'hangs' if hung else 'does not run'} in a container:"
-            f" {told['error']}", f"see stack.matmul, and containers.gpus; {provision(plan)}",
+            f" {framework['error']}", f"see stack.matmul, and containers.gpus; {provision(plan)}",
             verdict=Verdict.HUNG if hung else Verdict.FAIL)
         return
-    if not told["matmul"]:
+    if not framework["matmul"]:
         yield Finding(f"TensorFlow of {name} multiplied nothing in a container",
                       "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
-    yield from products(plan, seen, {"name": f"{name} in a container"}, told["matmul"])
-    cards = [entry for entry in told["matmul"] if "gpu" in entry["requested"].lower()]
-    count = expectation.shown(plan["containers"]["gpus"], layout(plan))
-    if count is not None and miscounted(plan, len(cards), count):
+    yield from products(plan, observed, {"name": f"{name} in a container"}, framework["matmul"])
+    cards = [entry for entry in framework["matmul"] if "gpu" in entry["requested"].lower()]
+    count = expectation.shown(plan["containers"]["gpus"], mig_layout(plan))
+    if count is not None and wrong_gpu_count(plan, len(cards), count):
         yield Finding(f"In a container {name} computed on {len(cards)} GPUs, declared are {count}",
                       "see containers.gpus, and gpu.count")

@@ -15,18 +15,18 @@ from .registry import (
     Finding,
     Sections,
     check,
-    closed,
-    found_here,
+    files_unchanged,
+    found_locally,
     no_cudnn,
     provision,
-    silent,
-    unchanged,
+    timed_out,
+    unreadable_paths,
 )
 
 
-def planned_trees(plan: Document, seen: Sections) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+def planned_trees(plan: Document, observed: Sections) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """Each tree that should hold cuDNN, with the planned cuDNNs of it."""
-    trees = {tree["toolkit"]: tree for tree in seen["cudnn"]["trees"]}
+    trees = {tree["toolkit"]: tree for tree in observed["cudnn"]["trees"]}
     nothing: dict[str, list[Any]] = {"headers": [], "libraries": [], "links": [], "loaded": [],
                                      "closed": []}
     for path in dict.fromkeys(entry["toolkit_path"] for entry in plan["cudnn"]):
@@ -34,10 +34,10 @@ def planned_trees(plan: Document, seen: Sections) -> Iterator[tuple[list[Any], d
         yield wanted, trees.get(path, {"toolkit": path, **nothing})
 
 
-@check("cudnn.present", reads=("cudnn",), excuse=no_cudnn)
-def present(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("cudnn.present", reads=("cudnn",), skip_reason=no_cudnn)
+def present(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Declared version, header and the library's own word about its version are the same."""
-    for wanted, tree in planned_trees(plan, seen):
+    for wanted, tree in planned_trees(plan, observed):
         for entry in wanted:
             yield from _library(plan, entry, tree)
             if entry["default"]:
@@ -58,14 +58,14 @@ def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Findin
         )
     # The library that is asked opens the others by their soname alone, whatever version they are.
     for library in tree["libraries"]:
-        told = library["path"].rpartition(".so.")[2]
-        if (library["soname"] or "").endswith(f".so.{entry['major']}") and "." in told and (
-                not versions.begins(told, entry["short"])):
+        version = library["path"].rpartition(".so.")[2]
+        if (library["soname"] or "").endswith(f".so.{entry['major']}") and "." in version and (
+                not versions.begins(version, entry["short"])):
             yield Finding(f"{library['path']} is of another version than cuDNN {entry['short']}",
                           f"on the host: move it away; then {provision(plan)}")
     for found in opened:
         if found["error"]:
-            yield silent(found["path"], found["error"]) or Finding(
+            yield timed_out(found["path"], found["error"]) or Finding(
                 f"{found['path']} cannot be opened: {found['error']}", provision(plan))
         # The names of old archives say no more than 6.0, their libraries 6.0.21.
         elif not versions.begins(str(found["version"]), entry["short"]):
@@ -82,9 +82,9 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
         yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan))
     for header in tree["headers"]:
         if not versions.begins(str(header["version"]), entry["short"]):
-            says = f"says {header['version']}" if header["version"] else "names no version"
+            phrase = f"says {header['version']}" if header["version"] else "names no version"
             yield Finding(
-                f"{header['path']} {says}, declared is {entry['short']}: programs compiled here"
+                f"{header['path']} {phrase}, declared is {entry['short']}: programs compiled here"
                 " would expect another cuDNN than they find",
                 provision(plan),
             )
@@ -92,20 +92,20 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
 
 
 @check("cudnn.files", reads=("receipts",), deep=True,
-       excuse=lambda plan: no_cudnn(plan) or found_here(plan, "cudnn"))
-def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+       skip_reason=lambda plan: no_cudnn(plan) or found_locally(plan, "cudnn"))
+def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every file of each cuDNN is as it was installed."""
     for entry in plan["cudnn"]:
-        yield from unchanged(
-            plan, seen["receipts"], "cudnn", f"{entry['toolkit']}-{entry['major']}",
+        yield from files_unchanged(
+            plan, observed["receipts"], "cudnn", f"{entry['toolkit']}-{entry['major']}",
             entry["toolkit_path"],
         )
 
 
-@check("cudnn.links", reads=("cudnn",), excuse=no_cudnn)
-def links(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("cudnn.links", reads=("cudnn",), skip_reason=no_cudnn)
+def links(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each cuDNN library is reached by a link of the name that it bears inside, its SONAME."""
-    for wanted, tree in planned_trees(plan, seen):
+    for wanted, tree in planned_trees(plan, observed):
         for cause in _bad_links(wanted, tree):
             yield Finding(cause, f"{provision(plan)} (it recreates the links)")
         yield Evidence(f"{tree['toolkit']}: {len(tree['libraries'])} libraries,"
@@ -128,7 +128,7 @@ def _bad_links(wanted: list[Any], tree: Document) -> Iterator[str]:
                    " differ")
         elif name not in targets:
             yield f"{name} is missing: no link of that name leads to {PurePosixPath(path).name}"
-        elif _end(name, targets) not in files and any(
+        elif _link_target(name, targets) not in files and any(
             link["path"] == name and link["exists"] for link in tree["links"]
         ):
             yield f"{name} leads out of its directory, to {targets[name]}"
@@ -136,14 +136,14 @@ def _bad_links(wanted: list[Any], tree: Document) -> Iterator[str]:
         if not files:
             yield f"{entry['soname']} is missing: {tree['toolkit']} holds no cuDNN library"
         # What the compiler's -lcudnn takes: it belongs to the default of this toolkit.
-        places = {str(PurePosixPath(path).parent) for path in files}
-        for place in sorted(places if entry["default"] else ()):
-            end = files.get(_end(f"{place}/libcudnn.so", targets))
-            if end is None or end["soname"] != entry["soname"]:
-                yield f"{place}/libcudnn.so is no link to {entry['soname']}"
+        directories = {str(PurePosixPath(path).parent) for path in files}
+        for directory in sorted(directories if entry["default"] else ()):
+            library = files.get(_link_target(f"{directory}/libcudnn.so", targets))
+            if library is None or library["soname"] != entry["soname"]:
+                yield f"{directory}/libcudnn.so is no link to {entry['soname']}"
 
 
-def _end(path: str, targets: dict[str, str]) -> str:
+def _link_target(path: str, targets: dict[str, str]) -> str:
     """Where a chain of links ends."""
     for _ in range(len(targets)):
         if path not in targets:
@@ -153,11 +153,11 @@ def _end(path: str, targets: dict[str, str]) -> str:
     return path
 
 
-@check("cudnn.readable", reads=("cudnn",), severity="major", excuse=no_cudnn)
-def readable(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("cudnn.readable", reads=("cudnn",), severity="major", skip_reason=no_cudnn)
+def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every user of the host can read cuDNN's libraries and header."""
-    for _, tree in planned_trees(plan, seen):
+    for _, tree in planned_trees(plan, observed):
         if not tree["libraries"]:
             yield Finding(f"{tree['toolkit']} holds no cuDNN library to look at", provision(plan),
                           verdict=Verdict.INCONCLUSIVE)
-        yield from closed([(f"cuDNN in {tree['toolkit']}", tree)])
+        yield from unreadable_paths([(f"cuDNN in {tree['toolkit']}", tree)])

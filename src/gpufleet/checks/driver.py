@@ -14,17 +14,17 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
-    LOOK,
+    INSPECT,
     REBOOT,
     Document,
     Evidence,
     Finding,
     Sections,
     check,
-    declared_none,
-    findings,
+    driver_findings,
+    files_unchanged,
+    no_gpus_declared,
     shortened,
-    unchanged,
 )
 
 # -- excuses --------------------------------------------------------------------------------------
@@ -37,9 +37,9 @@ def _not_managed(plan: Document) -> str | None:
 
 
 def _not_installed_by_packages(plan: Document) -> str | None:
-    excuse = _not_managed(plan)
-    packaged = excuse or plan["driver"]["source"] in driver_state.PACKAGED
-    return excuse if packaged else _source(plan)
+    skip_reason = _not_managed(plan)
+    packaged = skip_reason or plan["driver"]["source"] in driver_state.PACKAGED
+    return skip_reason if packaged else _source(plan)
 
 
 def _not_declared(plan: Document) -> str | None:
@@ -55,15 +55,15 @@ def _source(plan: Document) -> str:
 
 
 def _without_card(plan: Document) -> str | None:
-    excuse = declared_none(plan)
-    return excuse if excuse and "count: 0" in excuse else None
+    skip_reason = no_gpus_declared(plan)
+    return skip_reason if skip_reason and "count: 0" in skip_reason else None
 
 
-def not_asked(plan: Document) -> str | None:
+def card_not_expected(plan: Document) -> str | None:
     """What needs a card is judged where one is declared, or a driver."""
-    if excuse := _without_card(plan):
-        return excuse
-    return "gpu_driver: not set" if not plan["driver"] and declared_none(plan) else None
+    if skip_reason := _without_card(plan):
+        return skip_reason
+    return "gpu_driver: not set" if not plan["driver"] and no_gpus_declared(plan) else None
 
 
 def _managed_without_card(plan: Document) -> str | None:
@@ -71,45 +71,45 @@ def _managed_without_card(plan: Document) -> str | None:
 
 
 def _no_persistence(plan: Document) -> str | None:
-    if excuse := _managed_without_card(plan):
-        return excuse
+    if skip_reason := _managed_without_card(plan):
+        return skip_reason
     return None if plan["driver"]["persistence"] else "gpu_driver: {persistence: false}"
 
 
 # -- as it is installed ---------------------------------------------------------------------------
 
 
-@check("driver.packages", reads=("packages", "driver", "receipts"), excuse=_not_managed)
-def packages(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.packages", reads=("packages", "driver", "receipts"), skip_reason=_not_managed)
+def packages(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The driver is the planned one, whole, of one version, and from one repository."""
-    yield from findings(driver_packages.packages, plan, seen)
-    there = driver_state.core(Host(seen.snapshot))
-    versions = shortened(sorted(set(there.values()))) or "none"
-    yield Evidence(f"{len(there)} packages of version {versions},"
-               f" libraries {seen['driver']['library']}")
+    yield from driver_findings(driver_packages.packages, plan, observed)
+    section = driver_state.core(Host(observed.snapshot))
+    versions = shortened(sorted(set(section.values()))) or "none"
+    yield Evidence(f"{len(section)} packages of version {versions},"
+               f" libraries {observed['driver']['library']}")
 
 
 @check("driver.files", reads=("receipts",), severity="major", deep=True,
-       excuse=_not_installed_by_packages)
-def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+       skip_reason=_not_installed_by_packages)
+def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every file that gpufleet wrote for the driver is as it was written."""
-    yield from unchanged(plan, seen["receipts"], *driver_state.RECEIPT, "/")
+    yield from files_unchanged(plan, observed["receipts"], *driver_state.RECEIPT, "/")
 
 
 @check("driver.held", reads=("packages", "receipts"), severity="major",
-       excuse=_not_installed_by_packages)
-def held(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+       skip_reason=_not_installed_by_packages)
+def held(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The driver's packages are held and pinned, and upgrades at night leave them out."""
-    yield from findings(driver_packages.holds, plan, seen)
-    rows = seen["packages"]["driver"]
+    yield from driver_findings(driver_packages.holds, plan, observed)
+    rows = observed["packages"]["driver"]
     yield Evidence(f"{sum(row['held'] for row in rows)} of {len(rows)} packages are held, pinned by"
-               f" {shortened([row['path'] for row in seen['packages']['pins']]) or 'nothing'}")
+               f" {shortened([row['path'] for row in observed['packages']['pins']]) or 'nothing'}")
 
 
-@check("driver.modules", reads=("kernel", "driver", "packages"), excuse=_not_declared)
-def modules(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.modules", reads=("kernel", "driver", "packages"), skip_reason=_not_declared)
+def modules(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every kernel that can boot has the driver's module, and what the next one is built with."""
-    kernels = driver_kernels.judged_kernels(Host(seen.snapshot))
+    kernels = driver_kernels.judged_kernels(Host(observed.snapshot))
     found = [row["path"] for kernel in kernels for row in kernel["modules"]]
     if not driver_state.managed(plan) and not found:
         yield Finding(
@@ -117,60 +117,62 @@ def modules(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
             " of the usual places", "look on the host: modinfo -F filename nvidia",
             verdict=Verdict.INCONCLUSIVE)
         return
-    yield from findings(driver_kernels.modules, plan, seen)
+    yield from driver_findings(driver_kernels.modules, plan, observed)
     names = [kernel["version"] for kernel in kernels]
     yield Evidence(f"{shortened(names) or 'no kernel of its own'}; next boot:"
-               f" {seen['kernel']['next_boot']} ({seen['kernel']['next_boot_source']})")
+               f" {observed['kernel']['next_boot']} ({observed['kernel']['next_boot_source']})")
 
 
-@check("driver.nouveau", reads=("driver", "kernel", "gpus"), excuse=_not_managed)
-def nouveau(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.nouveau", reads=("driver", "kernel", "gpus"), skip_reason=_not_managed)
+def nouveau(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """nouveau is not loaded, is forbidden, and no initramfs loads it before that is read."""
-    yield from findings(driver_kernels.nouveau, plan, seen)
-    yield Evidence(str(seen["driver"]["nouveau"]))
+    yield from driver_findings(driver_kernels.nouveau, plan, observed)
+    yield Evidence(str(observed["driver"]["nouveau"]))
 
 
-@check("driver.secure-boot", reads=("kernel", "driver"), repair=LOOK,
-       excuse=_managed_without_card)
-def secure_boot(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.secure-boot", reads=("kernel", "driver"), repair=INSPECT,
+       skip_reason=_managed_without_card)
+def secure_boot(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Where Secure Boot is on, the key that signs the driver's modules is enrolled."""
-    yield from findings(driver_kernels.secure_boot, plan, seen)
-    yield Evidence(str(seen["kernel"]["secure_boot"]))
+    yield from driver_findings(driver_kernels.secure_boot, plan, observed)
+    yield Evidence(str(observed["kernel"]["secure_boot"]))
 
 
 # -- as it runs -----------------------------------------------------------------------------------
 
 
-@check("driver.loaded", reads=("driver", "gpus"), repair=REBOOT, excuse=not_asked)
-def loaded(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.loaded", reads=("driver", "gpus"), repair=REBOOT, skip_reason=card_not_expected)
+def loaded(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """A driver is loaded, and of the very version of its user-space libraries."""
-    there = seen["driver"]
-    version, library = there["loaded"], there["library"]
-    cards = [card["address"] for card in seen["gpus"]["pci"] if card["driver"] == "nouveau"]
+    section = observed["driver"]
+    version, library = section["loaded"], section["library"]
+    cards = [card["address"] for card in observed["gpus"]["pci"] if card["driver"] == "nouveau"]
     if cards:
         yield Finding(f"nouveau holds {', '.join(cards)}: CUDA cannot use a card that it holds",
                       "blacklist nouveau, rebuild the initramfs, reboot")
-    yield from findings(driver_running.mismatch, plan, seen)
-    yield Evidence(f"loaded {version}, on disk {there['on_disk']}, libraries {library}, modules:"
-               f" {', '.join(there['modules']) or 'none'}")
+    yield from driver_findings(driver_running.mismatch, plan, observed)
+    yield Evidence(f"loaded {version}, on disk {section['on_disk']}, libraries {library}, modules:"
+               f" {', '.join(section['modules']) or 'none'}")
 
 
-@check("driver.nodes", reads=("gpus", "driver"), repair=LOOK, excuse=not_asked)
-def nodes(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.nodes", reads=("gpus", "driver"), repair=INSPECT, skip_reason=card_not_expected)
+def nodes(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU of the loaded driver has its device file."""
-    yield from findings(driver_running.nodes, plan, seen)
-    yield Evidence(shortened(seen["gpus"]["nodes"], 12) or "no device file")
+    yield from driver_findings(driver_running.nodes, plan, observed)
+    yield Evidence(shortened(observed["gpus"]["nodes"], 12) or "no device file")
 
 
-@check("driver.persistence", reads=("driver", "gpus"), severity="major", excuse=_no_persistence)
-def persistence(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.persistence", reads=("driver", "gpus"), severity="major",
+       skip_reason=_no_persistence)
+def persistence(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The persistence daemon runs, and starts at boot."""
-    yield from findings(driver_running.persistence, plan, seen)
-    yield Evidence(str(seen["driver"]["persistence"]))
+    yield from driver_findings(driver_running.persistence, plan, observed)
+    yield Evidence(str(observed["driver"]["persistence"]))
 
 
-@check("driver.fabric", reads=("driver", "gpus", "packages"), excuse=not_asked)
-def fabric(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.fabric", reads=("driver", "gpus", "packages"), skip_reason=card_not_expected)
+def fabric(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The fabric manager runs where an NVSwitch is, of the driver's version, and nowhere else."""
-    yield from findings(driver_running.fabric, plan, seen)
-    yield Evidence(f"{len(seen['gpus']['nvswitches'])} NVSwitches, {seen['driver']['fabric']}")
+    yield from driver_findings(driver_running.fabric, plan, observed)
+    yield Evidence(
+        f"{len(observed['gpus']['nvswitches'])} NVSwitches, {observed['driver']['fabric']}")

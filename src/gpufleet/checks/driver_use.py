@@ -8,8 +8,8 @@ from gpufleet.host_state.driver_state import without_card
 from gpufleet.host_state.host import Host
 from gpufleet.model.verdict import Verdict
 
-from .driver import not_asked
-from .registry import LOOK, REBOOT, Document, Evidence, Finding, Sections, check, numbers
+from .driver import card_not_expected
+from .registry import INSPECT, REBOOT, Document, Evidence, Finding, Sections, check, numbers
 
 # What CUDA's driver library answers when it is asked to start, and what to do.
 REFUSALS = {
@@ -19,7 +19,7 @@ REFUSALS = {
     803: "driver and libraries are of different versions", 999: "unknown error",
     804: "its compatibility library (cuda-compat) does not go with this card",
 }
-MENDS = {
+REMEDIES = {
     34: "take the toolkit's stubs directory out of the linker's path",
     100: "see gpu.visible, driver.nodes, and environment.login for CUDA_VISIBLE_DEVICES",
     802: "on the host: systemctl restart nvidia-fabricmanager, and see driver.fabric",
@@ -29,19 +29,19 @@ MENDS = {
 }
 
 
-@check("driver.cuda", reads=("driver", "gpus"), repair=REBOOT, excuse=not_asked)
-def cuda(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.cuda", reads=("driver", "gpus"), repair=REBOOT, skip_reason=card_not_expected)
+def cuda(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """CUDA starts, and the driver is new enough for every toolkit and stack."""
-    if without_card(plan, Host(seen.snapshot)):
+    if without_card(plan, Host(observed.snapshot)):
         yield Evidence("no card is declared, and none is there")
         return
-    there = seen["driver"]
-    status, known = there["cuinit"], there["cuda_version"]
+    section = observed["driver"]
+    status, known = section["cuinit"], section["cuda_version"]
     if status:
         yield Finding(
             f"CUDA does not start: cuInit returned {status}"
             f" ({REFUSALS.get(status, 'see the CUDA documentation, CUresult')})",
-            MENDS.get(status, "reboot {host}; if it stays so, install the driver again").format(
+            REMEDIES.get(status, "reboot {host}; if it stays so, install the driver again").format(
                 host=plan["host"]))
     elif status is None or known is None:
         yield Finding(
@@ -49,21 +49,21 @@ def cuda(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
             "see driver.loaded; on the host: ldconfig -p | grep libcuda",
             verdict=Verdict.INCONCLUSIVE)
     minimum = plan["driver"]["minimum"] if plan["driver"] else None
-    if there["loaded"] and minimum and numbers(there["loaded"]) < numbers(minimum):
+    if section["loaded"] and minimum and numbers(section["loaded"]) < numbers(minimum):
         yield Finding(
-            f"The driver is {there['loaded']}; {plan['driver']['because']} needs {minimum} or"
+            f"The driver is {section['loaded']}; {plan['driver']['because']} needs {minimum} or"
             " newer", "install a newer driver branch, or declare an older TensorFlow")
     elif known:
-        for what, needed in _wanted(plan):
-            if numbers(known) < _enough(needed):
+        for what, needed in _required_cuda(plan):
+            if numbers(known) < _minimum_cuda(needed):
                 yield Finding(
                     f"libcuda.so.1 is of CUDA {known}, too old for {what} (CUDA {needed})",
                     "install a newer driver branch, or declare an older TensorFlow; on the host:"
                     " ldconfig -p | grep libcuda shows whose it is")
-    yield Evidence(f"cuInit {status}, CUDA {known}, driver {there['loaded']}")
+    yield Evidence(f"cuInit {status}, CUDA {known}, driver {section['loaded']}")
 
 
-def _wanted(plan: Document) -> Iterator[tuple[str, str]]:
+def _required_cuda(plan: Document) -> Iterator[tuple[str, str]]:
     for toolkit in plan["toolkits"]:
         yield f"toolkit {toolkit['short']}", toolkit["short"]
     for stack in plan["stacks"]:
@@ -71,35 +71,35 @@ def _wanted(plan: Document) -> Iterator[tuple[str, str]]:
             yield f"stack {stack['name']}", stack["cuda"]
 
 
-def _enough(version: str) -> tuple[int, ...]:
+def _minimum_cuda(version: str) -> tuple[int, ...]:
     """From CUDA 11 on a driver of the same major version will do (minor-version compatibility)."""
     short = numbers(version)[:2]
     return (short[0], 0) if short[0] >= 11 else short
 
 
-@check("driver.access", reads=("gpus",), repair=LOOK, excuse=not_asked)
-def access(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.access", reads=("gpus",), repair=INSPECT, skip_reason=card_not_expected)
+def access(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The account that uses the GPUs may open their device files."""
-    if without_card(plan, Host(seen.snapshot)):
+    if without_card(plan, Host(observed.snapshot)):
         yield Evidence("no card is declared, and none is there")
         return
-    user, rows = plan.get("service_user"), seen["gpus"]["node_access"]
-    closed = [row for row in rows if row["error"]]
+    user, rows = plan.get("service_user"), observed["gpus"]["node_access"]
+    denied = [row for row in rows if row["error"]]
     listing = ", ".join(f"{row['path']} (mode {row['mode']}, {row['uid']}:{row['gid']})"
-                        for row in closed)
-    if closed and not user and all(row["gid"] and int(row["mode"], 8) & 0o060 == 0o060
-                                   for row in closed):
+                        for row in denied)
+    if denied and not user and all(row["gid"] and int(row["mode"], 8) & 0o060 == 0o060
+                                   for row in denied):
         yield Finding(
             f"Only a group may open {listing}, and who is to use the GPUs is not declared",
             "declare gpu_service_user: the account of jobs or services",
             verdict=Verdict.INCONCLUSIVE)
-    elif closed:
+    elif denied:
         yield Finding(
             f"{'Account ' + user if user else 'An ordinary account'} cannot open {listing}:"
-            f" {closed[0]['error']}",
+            f" {denied[0]['error']}",
             "put the account into the group of the device files, or set NVreg_DeviceFileMode=0666"
             " (options nvidia, in /etc/modprobe.d) and reboot"
-            if not str(closed[0]["error"]).startswith("there is no")
+            if not str(denied[0]["error"]).startswith("there is no")
             else "correct gpu_service_user, or create the account")
     if rows and not all(row["tried"] for row in rows):
         yield Finding(

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from gpufleet.resolver import environment
 
 from .registry import (
-    LOOK,
+    INSPECT,
     Document,
     Evidence,
     Finding,
     Sections,
     check,
-    found_here,
+    files_unchanged,
+    found_locally,
     provision,
     shortened,
-    unchanged,
 )
 
-PLACES = (
+CONFIG_FILES = (
     "/etc/environment, /etc/profile, /etc/profile.d, the user's profile, /etc/systemd,"
     " /etc/security/pam_env.conf"
 )
@@ -33,11 +33,12 @@ def no_cuda(plan: Document) -> str | None:
     return "gpu_toolkits: [], gpu_stacks: []"
 
 
-@check("environment.login", reads=("environment",), repair=LOOK, severity="major", excuse=no_cuda)
-def login(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("environment.login", reads=("environment",), repair=INSPECT, severity="major",
+       skip_reason=no_cuda)
+def login(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Nothing that logins, services and cron get leads to other libraries or hides GPUs."""
-    found = seen["environment"]
-    told = found.get("mentions", {})
+    found = observed["environment"]
+    mentions = found.get("mentions", {})
     for where, variables, job in [
         ("A login", found["login"], False),
         *((other["where"], other["variables"], other.get("job", False))
@@ -45,15 +46,16 @@ def login(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     ]:
         values = {key: value for key, value in variables.items() if value is not None}
         # What one job sets is its author's affair, unless it can be right for none.
-        reasons = _never_right(plan, values) if job else _disturbing(plan, values, found["offers"])
+        reasons = _always_wrong(plan, values) if job else _disturbing_variables(
+            plan, values, found["offers"])
         for name, reason in reasons:
             if where.startswith("/"):
                 remedy = (f"on the host: take {name} out of {where} (a unit: then systemctl"
                           " daemon-reload, and restart it)")
-            elif name in told:
-                remedy = f"on the host: take it out of {shortened(told[name])}"
+            elif name in mentions:
+                remedy = f"on the host: take it out of {shortened(mentions[name])}"
             else:
-                remedy = f"on the host: find where {name} is set ({PLACES}) and take it out"
+                remedy = f"on the host: find where {name} is set ({CONFIG_FILES}) and take it out"
             yield Finding(f"{where} sets {name}={values[name]}: {reason}", remedy)
         sets = ", ".join(f"{key}={value}" for key, value in values.items())
         yield Evidence(f"{where} sets {sets or 'none'}")
@@ -61,17 +63,18 @@ def login(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
         yield Evidence(f"not to be read by the probe's user: {shortened(found['unread'])}")
 
 
-def _disturbing(
+def _disturbing_variables(
     plan: Document, values: dict[str, str], offers: dict[str, list[str]]
 ) -> Iterator[tuple[str, str]]:
     """(variable, reason); `offers` says which libraries of CUDA stand in the places named."""
     count = plan["expect"]["count"] if plan["expect"] else None
     visible = values.get("CUDA_VISIBLE_DEVICES")
     if count and visible is not None:
-        shown, _ = _shown(visible, count)
-        if len(shown) != count:
-            yield "CUDA_VISIBLE_DEVICES", f"it shows {len(shown)} of the {count} declared GPUs"
-    if found_here(plan, "toolkits"):
+        visible_devices, _ = _visible_devices(visible, count)
+        if len(visible_devices) != count:
+            yield "CUDA_VISIBLE_DEVICES", (
+                f"it shows {len(visible_devices)} of the {count} declared GPUs")
+    if found_locally(plan, "toolkits"):
         return  # which of them is meant, and in what stacks, nobody has declared
     toolkits = [toolkit["path"] for toolkit in plan["toolkits"]]
     default = plan["default_link"]["path"] if plan["default_link"] else None
@@ -94,30 +97,30 @@ def _disturbing(
             yield name, "modules from there win over those of every stack"
 
 
-def _never_right(plan: Document, values: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _always_wrong(plan: Document, values: dict[str, str]) -> Iterator[tuple[str, str]]:
     """(variable, reason) of what no job of this host can mean."""
     if "/stubs" in values.get("LD_LIBRARY_PATH", ""):
         yield "LD_LIBRARY_PATH", "the stub libraries there stand for a driver that is not one"
     count = plan["expect"]["count"] if plan["expect"] else None
-    _, wrong = _shown(values.get("CUDA_VISIBLE_DEVICES", ""), count or 0)
+    _, wrong = _visible_devices(values.get("CUDA_VISIBLE_DEVICES", ""), count or 0)
     if count and wrong:
         yield "CUDA_VISIBLE_DEVICES", (
             f"there is no GPU {wrong} among the {count} declared, and CUDA reads no further")
 
 
-def _shown(visible: str, count: int) -> tuple[list[str], str | None]:
+def _visible_devices(visible: str, count: int) -> tuple[list[str], str | None]:
     """The GPUs that CUDA shows for this value, and the number that is none of them, if one is.
 
     CUDA reads up to the first entry that names no GPU; GPU-... and MIG-... are taken for right.
     """
-    shown: list[str] = []
+    visible_devices: list[str] = []
     for item in (part.strip() for part in visible.split(",")):
         if item.isdigit() and int(item) >= count:
-            return shown, item
-        if item in shown or not (item.isdigit() or item.startswith(("GPU-", "MIG-"))):
+            return visible_devices, item
+        if item in visible_devices or not (item.isdigit() or item.startswith(("GPU-", "MIG-"))):
             break
-        shown.append(item)
-    return shown, None
+        visible_devices.append(item)
+    return visible_devices, None
 
 
 @check(
@@ -125,15 +128,15 @@ def _shown(visible: str, count: int) -> tuple[list[str], str | None]:
     reads=("receipts",),
     deep=True,
     severity="major",
-    excuse=lambda plan: (
-        None if plan["environment"] else found_here(plan, "toolkits") or no_cuda(plan)),
+    skip_reason=lambda plan: (
+        None if plan["environment"] else found_locally(plan, "toolkits") or no_cuda(plan)),
 )
-def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Modulefiles, profile, variables and kernels say what is planned, each as it was written."""
     kind, identity = environment.RECEIPT
-    yield from unchanged(plan, seen["receipts"], kind, identity, "/")
+    yield from files_unchanged(plan, observed["receipts"], kind, identity, "/")
     wanted = environment.digests(plan["environment"])
-    for receipt in seen["receipts"]["receipts"]:
+    for receipt in observed["receipts"]["receipts"]:
         if (receipt["kind"], receipt["id"]) == (kind, identity):
             written = {path: row["sha256"] for path, row in (receipt.get("texts") or {}).items()}
             other = [path for path in sorted({*wanted, *written})

@@ -13,29 +13,29 @@ from gpufleet.model.verdict import Verdict
 
 from .registry import (
     HARDWARE,
-    LOOK,
+    INSPECT,
     Document,
     Evidence,
     Finding,
     Sections,
     check,
-    declared_none,
-    findings,
+    driver_findings,
+    no_gpus_declared,
 )
 
 
 def _count_not_set(plan: Document) -> str | None:
-    excuse = declared_none(plan)
+    skip_reason = no_gpus_declared(plan)
     # That there is none is a declaration too, and can be wrong.
-    return None if excuse and "count: 0" in excuse else excuse
+    return None if skip_reason and "count: 0" in skip_reason else skip_reason
 
 
-@check("gpu.count", reads=("gpus",), repair=HARDWARE, excuse=_count_not_set)
-def count(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("gpu.count", reads=("gpus",), repair=HARDWARE, skip_reason=_count_not_set)
+def count(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The host has as many NVIDIA GPUs on its PCI bus as are declared."""
-    wanted, cards = plan["expect"]["count"], _own(seen)
+    wanted, cards = plan["expect"]["count"], _own(observed)
     listed = ", ".join(f"{card['address']} ({card['device']})" for card in cards)
-    if given := len(seen["gpus"]["pci"]) - len(cards):
+    if given := len(observed["gpus"]["pci"]) - len(cards):
         listed += f", and {given} of virtual machines ({driver_running.GIVEN_AWAY})"
     if len(cards) > wanted:
         yield Finding(
@@ -55,9 +55,9 @@ def count(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(listed or "no NVIDIA GPU on the PCI bus")
 
 
-def _own(seen: Sections) -> list[Document]:
+def _own(observed: Sections) -> list[Document]:
     """The cards on the bus but for those that are given to virtual machines."""
-    return [card for card in seen["gpus"]["pci"] if card["driver"] != driver_running.GIVEN_AWAY]
+    return [card for card in observed["gpus"]["pci"] if card["driver"] != driver_running.GIVEN_AWAY]
 
 
 def _no_layout(plan: Document) -> str | None:
@@ -67,27 +67,28 @@ def _no_layout(plan: Document) -> str | None:
 
 
 def _without_card(plan: Document) -> str | None:
-    excuse = declared_none(plan)
-    return excuse if excuse and "count: 0" in excuse else None
+    skip_reason = no_gpus_declared(plan)
+    return skip_reason if skip_reason and "count: 0" in skip_reason else None
 
 
-@check("gpu.mig", reads=("gpus", "driver"), excuse=_no_layout)
-def mig(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("gpu.mig", reads=("gpus", "driver"), skip_reason=_no_layout)
+def mig(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU is split into the MIG instances that are declared for it, and no others."""
-    if seen["gpus"]["mig"] is None:
+    if observed["gpus"]["mig"] is None:
         yield Finding(
             "Whether the GPUs are split as declared is not known: no driver could be asked",
             "see driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
         return
-    known, cards = [row["gpu"] for row in seen["gpus"]["mig"]], len(_own(seen))
+    known, cards = [row["gpu"] for row in observed["gpus"]["mig"]], len(_own(observed))
     if sorted(known) != list(range(cards)):
         yield Finding(
             f"The PCI bus has {cards} GPUs; whether they are split is told of"
             f" {', '.join(map(str, known)) or 'none'}",
             "see gpu.count", verdict=Verdict.INCONCLUSIVE)
-    yield from findings(driver_running.mig, plan, seen)
+    yield from driver_findings(driver_running.mig, plan, observed)
     yield Evidence("; ".join(f"GPU {row['gpu']}: MIG {row['mode'] or 'not known to it'}"
-                         f" {' '.join(row['instances'])}".rstrip() for row in seen["gpus"]["mig"]))
+                             f" {' '.join(row['instances'])}".rstrip()
+                             for row in observed["gpus"]["mig"]))
 
 
 # -- as nvidia-smi tells it -----------------------------------------------------------------------
@@ -98,116 +99,116 @@ IDENTITY = ("name", "uuid", "memory_total_mib", "memory_used_mib", "temperature_
 MEMORY_TOLERANCE = 0.07
 
 
-def cards(seen: Sections) -> list[Document]:
+def cards(observed: Sections) -> list[Document]:
     """What nvidia-smi said, card by card."""
-    found: list[Document] = seen["smi"]["devices"]
+    found: list[Document] = observed["smi"]["devices"]
     return found
 
 
-def blind(seen: Sections, what: str) -> Iterator[Finding]:
+def unknown_without_cards(observed: Sections, what: str) -> Iterator[Finding]:
     """Where no card was named nothing of them is known; why not, another check says."""
-    if not cards(seen):
+    if not cards(observed):
         yield Finding(f"{what} is not known: nvidia-smi named no card", "see gpu.smi and"
                       " driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
 
 
-def called(card: Document) -> str:
+def label(card: Document) -> str:
     """A card as a person finds it: its number and its place."""
     return f"GPU {card['index']} ({card['address']})"
 
 
-def unread(card: Document, field: str, value: object) -> Iterator[Finding]:
+def missing_value(card: Document, field: str, value: object) -> Iterator[Finding]:
     """A value that a healthy card of any kind tells, or says that it has none, and that is not
     there."""
     failed = [text for text in card["unanswered"] if text.startswith(field + ":")]
     if value is None and (failed or field not in card["raw_unknown"]):
-        yield Finding(f"{called(card)} does not tell its {field.replace('_', ' ')}"
+        yield Finding(f"{label(card)} does not tell its {field.replace('_', ' ')}"
                       f"{' (' + failed[0] + ')' if failed else ''}",
                       "on the host: nvidia-smi -q; then ./gpufleet verify",
                       verdict=Verdict.INCONCLUSIVE)
 
 
-@check("gpu.smi", reads=("smi", "driver"), repair=LOOK, excuse=declared_none)
-def smi(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("gpu.smi", reads=("smi", "driver"), repair=INSPECT, skip_reason=no_gpus_declared)
+def smi(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """nvidia-smi and NVML answer, name each card, and are of the loaded driver."""
-    told, loaded = seen["smi"], seen["driver"]["loaded"]
-    if not told["asked"] or told["program"] is None:
+    report, loaded = observed["smi"], observed["driver"]["loaded"]
+    if not report["asked"] or report["program"] is None:
         yield Finding(
-            "nvidia-smi was not asked" if not told["asked"] else "nvidia-smi is not installed",
-            "take a snapshot in mode full" if not told["asked"] else "install it with the driver"
+            "nvidia-smi was not asked" if not report["asked"] else "nvidia-smi is not installed",
+            "take a snapshot in mode full" if not report["asked"] else "install it with the driver"
             " (Debian: apt-get install nvidia-smi)", verdict=Verdict.INCONCLUSIVE)
         return
-    status = told["nvml"]["status"]
+    status = report["nvml"]["status"]
     if status == 18:
         yield Finding(
             "NVML: driver and library are of different versions (status 18): the libraries were"
             " upgraded under the loaded driver", f"see driver.loaded: reboot {plan['host']}")
-    elif told["error"]:
-        yield Finding(f"nvidia-smi fails (status {told['status']}): {told['error']}",
+    elif report["error"]:
+        yield Finding(f"nvidia-smi fails (status {report['status']}): {report['error']}",
                       "see driver.loaded: the module must be loaded (dkms status, lsmod); if it is,"
-                      f" reboot {plan['host']}" if not cards(seen) else
+                      f" reboot {plan['host']}" if not cards(observed) else
                       "see kernel.log for the card that it names; reboot, then replace that card",
                       f"NVML status {status}")
-    elif told["status"] != 0 or told["driver_version"] is None:
+    elif report["status"] != 0 or report["driver_version"] is None:
         yield Finding("nvidia-smi does not say whose driver it speaks of",
                       "on the host: nvidia-smi -q -x", verdict=Verdict.INCONCLUSIVE)
     elif status:
         yield Finding(f"NVML does not start (status {status})",
                       f"see driver.loaded and driver.nodes; then reboot {plan['host']}")
-    elif not cards(seen):
+    elif not cards(observed):
         yield Finding("nvidia-smi names no card", "see driver.loaded and gpu.count")
     elif status is None:
         yield Finding("NVML could not be asked: libnvidia-ml.so.1 cannot be opened",
                       "install the driver's libraries again; on the host: ldconfig -p",
                       verdict=Verdict.INCONCLUSIVE)
-    version = told["driver_version"]
+    version = report["driver_version"]
     if version and loaded and version != loaded:
         yield Finding(f"nvidia-smi speaks of driver {version}, loaded is {loaded}",
                       f"see driver.loaded: reboot {plan['host']}")
-    for card in cards(seen):
+    for card in cards(observed):
         broken = [text for text in card["unanswered"] if text.split(":")[0] in IDENTITY]
         if broken:
-            yield Finding(f"{called(card)} does not answer: {', '.join(broken)}",
+            yield Finding(f"{label(card)} does not answer: {', '.join(broken)}",
                           "see kernel.log; power the host off and on, then replace the card")
-    yield Evidence(f"{told['program']}, driver {version}, {len(cards(seen))} cards, NVML status"
-               f" {status} with {told['nvml']['count']}")
+    yield Evidence(f"{report['program']}, driver {version}, {len(cards(observed))} cards,"
+                   f" NVML status {status} with {report['nvml']['count']}")
 
 
 def _no_identity(plan: Document) -> str | None:
-    if excuse := declared_none(plan):
-        return excuse
+    if skip_reason := no_gpus_declared(plan):
+        return skip_reason
     named = [key for key in ("model", "memory_mib", "uuids") if plan["expect"].get(key)]
     count = plan["expect"]["count"]
     return None if named else f"gpu_expect: {{count: {count}}} (no model, memory_mib or uuids)"
 
 
-@check("gpu.identity", reads=("smi",), repair=HARDWARE, excuse=_no_identity)
-def identity(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("gpu.identity", reads=("smi",), repair=HARDWARE, skip_reason=_no_identity)
+def identity(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The cards are of the declared model, with its memory, and the very ones that are declared."""
-    yield from blind(seen, "Which cards these are")
+    yield from unknown_without_cards(observed, "Which cards these are")
     wanted = plan["expect"]
     model, memory, uuids = (wanted.get(key) for key in ("model", "memory_mib", "uuids"))
     change = "put the declared card in, or correct gpu_expect in the inventory"
-    for card in cards(seen):
+    for card in cards(observed):
         for field, needed in (("name", model), ("memory_total_mib", memory), ("uuid", uuids)):
             if needed and card[field] is None:
-                yield Finding(f"{called(card)} does not tell its {field.replace('_', ' ')}",
+                yield Finding(f"{label(card)} does not tell its {field.replace('_', ' ')}",
                               "see gpu.smi", verdict=Verdict.INCONCLUSIVE)
         if model and card["name"] and not _same_model(model, card["name"]):
-            yield Finding(f"{called(card)} is a {card['name']}, declared is {model}", change)
+            yield Finding(f"{label(card)} is a {card['name']}, declared is {model}", change)
         total = card["memory_total_mib"]
         if memory and total is not None and abs(total - memory) > MEMORY_TOLERANCE * memory:
-            yield Finding(f"{called(card)} has {total} MiB of memory, declared are {memory}",
+            yield Finding(f"{label(card)} has {total} MiB of memory, declared are {memory}",
                           change)
-    there = [card["uuid"].lower() for card in cards(seen) if card["uuid"]]
-    if uuids and there:
-        known = [each.lower() for each in uuids]
-        if missing := [each for each in uuids if each.lower() not in there]:
+    reported = [card["uuid"].lower() for card in cards(observed) if card["uuid"]]
+    if uuids and reported:
+        known = [uuid.lower() for uuid in uuids]
+        if missing := [uuid for uuid in uuids if uuid.lower() not in reported]:
             yield Finding(f"Declared cards are not there: {', '.join(missing)}", change)
-        if foreign := [each for each in there if each not in known]:
+        if foreign := [uuid for uuid in reported if uuid not in known]:
             yield Finding(f"Cards are there that are not declared: {', '.join(foreign)}", change)
-    yield Evidence("; ".join(f"{called(card)}: {card['name']}, {card['memory_total_mib']} MiB,"
-                         f" {card['uuid']}" for card in cards(seen)))
+    yield Evidence("; ".join(f"{label(card)}: {card['name']}, {card['memory_total_mib']} MiB,"
+                         f" {card['uuid']}" for card in cards(observed)))
 
 
 KINDS = {"ti", "super", "laptop", "mobile", "max"}
@@ -222,25 +223,26 @@ def _same_model(wanted: str, name: str) -> bool:
     return f" {need} " in f" {have} " and not other
 
 
-@check("gpu.visible", reads=("smi", "gpus"), repair=HARDWARE, excuse=declared_none)
-def visible(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("gpu.visible", reads=("smi", "gpus"), repair=HARDWARE, skip_reason=no_gpus_declared)
+def visible(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The driver has each NVIDIA card that is on the PCI bus: NVML and nvidia-smi name the same."""
-    yield from blind(seen, "Whether the driver has every card")
-    bus = {card["address"]: card for card in _own(seen)}
-    there, counted = [card["address"] for card in cards(seen)], seen["smi"]["nvml"]["count"]
-    for address in sorted(set(bus) - set(there)) if there else []:
+    yield from unknown_without_cards(observed, "Whether the driver has every card")
+    bus = {card["address"]: card for card in _own(observed)}
+    reported = [card["address"] for card in cards(observed)]
+    counted = observed["smi"]["nvml"]["count"]
+    for address in sorted(set(bus) - set(reported)) if reported else []:
         yield Finding(
             f"The card at {address} is on the PCI bus, and nvidia-smi does not name it (bound to"
             f" {bus[address]['driver'] or 'no driver'})",
             "see kernel.log for Xid 79 and for why the driver does not take it; power the host off"
             " and on, then reseat or replace the card")
-    for address in sorted(set(map(str, there)) - set(bus)):
+    for address in sorted(set(map(str, reported)) - set(bus)):
         yield Finding(f"nvidia-smi names a card at {address} that is not on the PCI bus",
                       "power the host off and on; then take a new snapshot")
-    if there and counted is None and seen["smi"]["nvml"]["status"] == 0:
+    if reported and counted is None and observed["smi"]["nvml"]["status"] == 0:
         yield Finding("How many cards NVML counts is not known", "see gpu.smi",
                       verdict=Verdict.INCONCLUSIVE)
-    elif there and counted not in {None, len(there)}:
-        yield Finding(f"NVML counts {counted} cards, nvidia-smi names {len(there)}",
+    elif reported and counted not in {None, len(reported)}:
+        yield Finding(f"NVML counts {counted} cards, nvidia-smi names {len(reported)}",
                       "see kernel.log; power the host off and on, then replace the card that fails")
-    yield Evidence(f"PCI {len(bus)}, nvidia-smi {len(there)}, NVML {counted}")
+    yield Evidence(f"PCI {len(bus)}, nvidia-smi {len(reported)}, NVML {counted}")

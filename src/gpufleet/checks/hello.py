@@ -9,7 +9,7 @@ from gpufleet.catalog.gpus import Gpu, runs_code_for
 from gpufleet.catalog.versions import key
 from gpufleet.model.verdict import Verdict
 
-from .holders import held
+from .holders import busy_finding
 from .registry import (
     INVENTORY,
     Document,
@@ -17,29 +17,29 @@ from .registry import (
     Finding,
     Sections,
     check,
-    declared_none,
-    miscounted,
+    no_gpus_declared,
     no_stacks,
     provision,
-    shown,
+    visible_gpus,
+    wrong_gpu_count,
 )
-from .stack import ran
+from .stack_run import framework_runs
 
 GREETING = "Hello, TensorFlow!"
 # A first product that took longer than this was compiled for the GPU on the way.
 SLOW_S = 60
 
 
-def small(
-    plan: Document, seen: Sections, part: str
+def small_results(
+    plan: Document, observed: Sections, part: str
 ) -> Iterator[tuple[Document, Any, Finding | None]]:
     """Each stack, what one of its small checks told, and why that cannot be judged."""
-    for stack, framework, problem in ran(plan, seen, "small"):
+    for stack, framework, problem in framework_runs(plan, observed, "small"):
         if problem:
             yield stack, None, problem
         elif part in framework["small"]["errors"]:
             error = framework["small"]["errors"][part]
-            busy = held(f"{stack['name']}: {part}", {"error": error}, seen)
+            busy = busy_finding(f"{stack['name']}: {part}", {"error": error}, observed)
             yield stack, None, busy or Finding(
                 f"{stack['name']}: {part} fails: {error}",
                 f"see stack.libraries; {provision(plan)}")
@@ -47,108 +47,108 @@ def small(
             yield stack, framework["small"][part], None
 
 
-@check("stack.hello", reads=("stacks",), excuse=no_stacks)
-def hello(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("stack.hello", reads=("stacks",), skip_reason=no_stacks)
+def hello(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow evaluates a greeting and gives back the very same words."""
-    for stack, told, problem in small(plan, seen, "hello"):
+    for stack, result, problem in small_results(plan, observed, "hello"):
         if problem:
             yield problem
-        elif not told or told["value"] != GREETING:
+        elif not result or result["value"] != GREETING:
             yield Finding(f"{stack['name']} was told {GREETING!r} and said"
-                          f" {told['value'] if told else None!r}", provision(plan), str(told))
+                          f" {result['value'] if result else None!r}", provision(plan), str(result))
         else:
-            yield Evidence(f"{stack['name']}: {told['value']} on {told['device']}")
+            yield Evidence(f"{stack['name']}: {result['value']} on {result['device']}")
 
 
-@check("stack.local-devices", reads=("stacks",), excuse=no_stacks)
-def local_devices(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("stack.local-devices", reads=("stacks",), skip_reason=no_stacks)
+def local_devices(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """device_lib.list_local_devices() lists a CPU and each declared GPU as a GPU, with memory."""
-    for stack, told, problem in small(plan, seen, "local_devices"):
+    for stack, result, problem in small_results(plan, observed, "local_devices"):
         if problem:
             yield problem
             continue
-        kinds = [device["type"] for device in told]
-        gpus = [device for device in told if device["type"] == "GPU"]
+        kinds = [device["type"] for device in result]
+        gpus = [device for device in result if device["type"] == "GPU"]
         if "CPU" not in kinds:
-            yield Finding(f"{stack['name']} lists no CPU", provision(plan), str(told))
-        count = shown(plan)
-        if count is not None and miscounted(plan, len(gpus), count):
+            yield Finding(f"{stack['name']} lists no CPU", provision(plan), str(result))
+        count = visible_gpus(plan)
+        if count is not None and wrong_gpu_count(plan, len(gpus), count):
             only = " (XLA_GPU is no substitute: ops do not run there)" if "XLA_GPU" in kinds else ""
             yield Finding(
                 f"{stack['name']} lists {len(gpus)} GPUs, declared is gpu_expect: {{count:"
                 f" {count}}}{only}",
-                "see gpu.count, driver.loaded, stack.libraries and stack.capability", str(told))
+                "see gpu.count, driver.loaded, stack.libraries and stack.capability", str(result))
         yield from (
             Finding(f"{stack['name']} has {device['memory_mib']} MiB to use on {device['name']}",
                     "see who holds the GPU's memory: nvidia-smi", str(device),
                     Verdict.INCONCLUSIVE)
             for device in gpus if device["memory_mib"] <= 0)
         yield Evidence(f"{stack['name']}: " + ", ".join(
-            f"{device['name']} {device['type']}" for device in told))
+            f"{device['name']} {device['type']}" for device in result))
 
 
-@check("stack.gpu-device-name", reads=("stacks",), excuse=no_stacks)
-def gpu_device_name(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("stack.gpu-device-name", reads=("stacks",), skip_reason=no_stacks)
+def gpu_device_name(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """tf.test.gpu_device_name() names GPU 0 where one is declared, and nothing where none is."""
-    for stack, told, problem in small(plan, seen, "gpu_device_name"):
+    for stack, result, problem in small_results(plan, observed, "gpu_device_name"):
         if problem:
             yield problem
             continue
-        count = shown(plan)
-        right = told.lower().endswith("gpu:0") if count else told == ""
+        count = visible_gpus(plan)
+        right = result.lower().endswith("gpu:0") if count else result == ""
         if count is not None and not right:
             yield Finding(
-                f"tf.test.gpu_device_name() of {stack['name']} is {told!r}, declared is"
+                f"tf.test.gpu_device_name() of {stack['name']} is {result!r}, declared is"
                 f" gpu_expect: {{count: {count}}}",
                 "see gpu.count, driver.loaded and stack.libraries")
-        yield Evidence(f"{stack['name']}: {told!r}")
+        yield Evidence(f"{stack['name']}: {result!r}")
 
 
-@check("stack.device-placement", reads=("stacks",), excuse=no_stacks)
-def device_placement(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("stack.device-placement", reads=("stacks",), skip_reason=no_stacks)
+def device_placement(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The log of placements names the GPU for a product where one is declared, else the CPU."""
-    for stack, told, problem in small(plan, seen, "placement"):
+    for stack, result, problem in small_results(plan, observed, "placement"):
         if problem:
             yield problem
             continue
-        count = shown(plan)
+        count = visible_gpus(plan)
         kind = "gpu" if count else "cpu"
-        if not told:
+        if not result:
             yield Finding(f"{stack['name']} logs no placement of its product",
                           f"see stack.matmul; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
-        elsewhere = [place for place in told if f"{kind}:" not in place.lower()]
+        elsewhere = [place for place in result if f"{kind}:" not in place.lower()]
         if elsewhere and count is not None:
             yield Finding(
                 f"{stack['name']} places its product on {elsewhere[0]} instead of a"
                 f" {kind.upper()}", "see gpu.count, driver.loaded and stack.libraries",
-                "\n".join(told))
-        yield Evidence(f"{stack['name']}: {', '.join(told)}")
+                "\n".join(result))
+        yield Evidence(f"{stack['name']}: {', '.join(result)}")
 
 
 @check("stack.capability", reads=("stacks", "compute"), repair=INVENTORY,
-       excuse=lambda plan: no_stacks(plan) or declared_none(plan))
-def capability(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+       skip_reason=lambda plan: no_stacks(plan) or no_gpus_declared(plan))
+def capability(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each build has code for each GPU: machine code of its kind, or PTX to make it from."""
-    met = {device["compute_capability"] for run in seen["compute"]["runs"]
+    used = {device["compute_capability"] for run in observed["compute"]["runs"]
            for device in run["devices"]}
-    for stack, framework, problem in ran(plan, seen, "version"):
+    for stack, framework, problem in framework_runs(plan, observed, "version"):
         if problem:
             yield problem
             continue
-        said = framework.get("said") or []
-        there = sorted(met | set(framework["capabilities"]), key=key)
-        if not there:
+        log_lines = framework.get("said") or []
+        capabilities = sorted(used | set(framework["capabilities"]), key=key)
+        if not capabilities:
             yield Finding(
                 f"Which GPUs {stack['name']} would meet is not known: none was shown",
                 "see gpu.count and driver.loaded", verdict=Verdict.INCONCLUSIVE)
-        ignored = [line for line in said if "minimum required" in line]
+        ignored = [line for line in log_lines if "minimum required" in line]
         if ignored:
             yield Finding(f"TensorFlow of {stack['name']} ignores a GPU: {ignored[0]}",
                           _declare(stack), "\n".join(ignored))
-        for each in there:
-            yield from _fits(stack, framework, Gpu(each, each, ""), ignored)
+        for number in capabilities:
+            yield from _fits(stack, framework, Gpu(number, number, ""), ignored)
         # It is slow and right: told, and no fault.
-        for line in said:
+        for line in log_lines:
             if "jit-compiled" in line:
                 yield Evidence(f"{stack['name']} said: {line}")
 

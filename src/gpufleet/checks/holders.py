@@ -28,43 +28,43 @@ DAEMONS = re.compile(
     r"^(nvidia-persiste|nv-fabricmanage|nvidia-fabric|nv-hostengine|dcgm|nvidia-imex|Xorg)")
 
 
-def _data(seen: Sections, name: str) -> Any:
+def _data(observed: Sections, name: str) -> Any:
     """They never make a verdict of their own, and so a section need not have been read."""
-    return (seen.snapshot["sections"].get(name) or {}).get("data") or {}
+    return (observed.snapshot["sections"].get(name) or {}).get("data") or {}
 
 
-def holders(seen: Sections) -> list[str] | None:
+def holders(observed: Sections) -> list[str] | None:
     """`pid 4711 (ann, python3)` of each process that computes on a GPU; None if nobody saw them.
 
     Who is not root sees only what nvidia-smi tells, and a container sees nobody outside it: that
     none was seen there says nothing.
     """
-    listed = _data(seen, "driver").get("holders")
+    listed = _data(observed, "driver").get("holders")
     known = {row["pid"]: (str(row["user"]), str(row["command"])) for row in listed or []
              if not DAEMONS.match(str(row["command"]))}
     if listed is None:
-        rows = [row for device in _data(seen, "smi").get("devices") or []
+        rows = [row for device in _data(observed, "smi").get("devices") or []
                 for row in device.get("processes") or []]
         named = {row["pid"]: str(row["name"]).rpartition("/")[2] for row in rows}
         known = {pid: ("unknown user", name) for pid, name in named.items()
                  if not DAEMONS.match(name)}
-    if not known and (listed is None or _data(seen, "kernel").get("container")):
+    if not known and (listed is None or _data(observed, "kernel").get("container")):
         return None
     return [f"pid {pid} ({user}, {command})" for pid, (user, command) in sorted(known.items())]
 
 
-def _cards(seen: Sections, entry: Document) -> tuple[list[Document], list[Document]]:
+def _cards(observed: Sections, entry: Document) -> tuple[list[Document], list[Document]]:
     """What nvidia-smi saw of all GPUs, and of that of an entry (of all, where it is not known)."""
-    cards = _data(seen, "smi").get("devices") or []
-    told = re.search(r"\d+$", str(entry.get("gpu", entry.get("requested"))))
-    places = {device["address"] for run in _data(seen, "compute").get("runs") or []
-              for device in run["devices"] if told and device["index"] == int(told[0])}
-    return cards, [card for card in cards if card.get("address") in places] or cards
+    cards = _data(observed, "smi").get("devices") or []
+    match = re.search(r"\d+$", str(entry.get("gpu", entry.get("requested"))))
+    addresses = {device["address"] for run in _data(observed, "compute").get("runs") or []
+              for device in run["devices"] if match and device["index"] == int(match[0])}
+    return cards, [card for card in cards if card.get("address") in addresses] or cards
 
 
-def _by_others(error: str, entry: Document, seen: Sections) -> str | None:
+def _used_by_others(error: str, entry: Document, observed: Sections) -> str | None:
     """What others may have done to a GPU by what an error says, unless nvidia-smi rules it out."""
-    cards, own = _cards(seen, entry)
+    cards, own = _cards(observed, entry)
     if TAKEN.search(error):
         modes = {card.get("compute_mode") for card in own} - {None}
         only = not modes or "exclusive_process" in modes
@@ -78,15 +78,15 @@ def _by_others(error: str, entry: Document, seen: Sections) -> str | None:
     return None if free and all(enough) else f"it has no memory left ({error})"
 
 
-def held(where: str, entry: Document, seen: Sections) -> Finding | None:
+def busy_finding(where: str, entry: Document, observed: Sections) -> Finding | None:
     """That a GPU is busy with others' work, if that is why an entry proves nothing.
 
     Without memory and without anybody who has it, it is a fault like any other.
     """
     busy: dict[str, Any] | None = entry.get("busy")
-    others = holders(seen)
+    others = holders(observed)
     why = f"only {busy['free_mib']} MiB of its memory are free, {busy['wanted_mib']} are wanted" \
-        if busy else _by_others(entry["error"] or "", entry, seen)
+        if busy else _used_by_others(entry["error"] or "", entry, observed)
     if not why or (not busy and others == []):
         return None
     who = f"held by {shortened(others)}" if others else (

@@ -9,8 +9,8 @@ from gpufleet.model.shape import DAMAGED
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
+    INSPECT,
     INVENTORY,
-    LOOK,
     Document,
     Evidence,
     Finding,
@@ -43,7 +43,7 @@ SECTIONS = (
 )
 
 
-def unread(snapshot: Document, name: str) -> Finding | None:
+def unreadable_section(snapshot: Document, name: str) -> Finding | None:
     """Why a section cannot be judged, if it cannot."""
     section = snapshot["sections"].get(name)
     if section is None:
@@ -79,10 +79,10 @@ def unread(snapshot: Document, name: str) -> Finding | None:
     )
 
 
-@check("host.probe", reads=(), repair=LOOK)
-def probed(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("host.probe", reads=(), repair=INSPECT)
+def probed(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The probe read every section, on the host that the plan is for."""
-    snapshot = seen.snapshot
+    snapshot = observed.snapshot
     if snapshot["schema"] != SCHEMA:
         yield Finding(
             f"The snapshot is of schema {snapshot['schema']}, this release reads {SCHEMA}: its"
@@ -93,27 +93,27 @@ def probed(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
             f"The snapshot is of {snapshot['host']}, the plan is for {plan['host']}",
             "judge a snapshot with the plan of the same host",
         )
-    yield from filter(None, (unread(snapshot, name) for name in SECTIONS))
-    unseen = [f"{row['what']} ({row['because']})" for row in snapshot.get("unseen", [])]
+    yield from filter(None, (unreadable_section(snapshot, name) for name in SECTIONS))
+    unreadable = [f"{row['what']} ({row['because']})" for row in snapshot.get("unseen", [])]
     needed = [row["what"] for row in snapshot.get("unseen", []) if _needed(plan, row["what"])]
     if needed:
         yield Finding(
             f"What is planned cannot be judged without {shortened(needed)}, which the probe may"
             " not see", "let the probe become root: ansible_become and ansible_become_password",
-            "\n".join(unseen), Verdict.INCONCLUSIVE)
-    if unseen:
-        yield Evidence(f"not seen: {shortened(unseen)}")
+            "\n".join(unreadable), Verdict.INCONCLUSIVE)
+    if unreadable:
+        yield Evidence(f"not seen: {shortened(unreadable)}")
     yield Evidence(f"{len(snapshot['sections'])} sections, mode {snapshot['mode']}, as"
                f" {'root' if snapshot['euid'] == 0 else 'user ' + str(snapshot['euid'])}")
 
 
 def _needed(plan: Document, what: str) -> bool:
     """Whether a place is one that the plan speaks about, leads to one, or lies in one."""
-    places = ["/var/lib/gpufleet", *(row["path"] for row in plan["toolkits"]),
+    paths = ["/var/lib/gpufleet", *(row["path"] for row in plan["toolkits"]),
               *(row["venv"] for row in plan["stacks"])]
-    places += ["/boot", "/lib/modules"] if driver_state.managed(plan) else []
-    return any(f"{what}/".startswith(f"{place}/") or f"{place}/".startswith(f"{what}/")
-               for place in places)
+    paths += ["/boot", "/lib/modules"] if driver_state.managed(plan) else []
+    return any(f"{what}/".startswith(f"{path}/") or f"{path}/".startswith(f"{what}/")
+               for path in paths)
 
 
 # What a host can be judged by, besides what is expected of its GPUs.
@@ -121,7 +121,7 @@ DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "envir
 
 
 @check("host.plan", reads=(), repair=INVENTORY)
-def planned(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+def planned(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The inventory asks something of this host, and it can be done."""
     for problem in plan["problems"]:
         yield Finding(
@@ -141,31 +141,31 @@ def planned(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
 LEAST_MIB, LEAST_FILES = 100, 1000
 
 
-@check("host.disk", reads=("disks",), repair=LOOK, severity="major")
-def disk(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("host.disk", reads=("disks",), repair=INSPECT, severity="major")
+def disk(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The file systems of the host, its temporary files and gpufleet's records have room."""
-    disks = seen["disks"]
-    places = ("/", "/tmp", "/var/lib/gpufleet")
-    rooms = {place: (disks["free_mib"][place], disks["free_files"][place]) for place in places}
-    full = [f"{place} ({mib} MiB, {'any number of' if files is None else files} files)"
-            for place, (mib, files) in rooms.items()
+    disks = observed["disks"]
+    paths = ("/", "/tmp", "/var/lib/gpufleet")
+    space = {path: (disks["free_mib"][path], disks["free_files"][path]) for path in paths}
+    full = [f"{path} ({mib} MiB, {'any number of' if files is None else files} files)"
+            for path, (mib, files) in space.items()
             if mib < LEAST_MIB or (files is not None and files < LEAST_FILES)]
     if full:
         yield Finding(
             f"There is no room left in {', '.join(full)}",
             "on the host: find what fills it (df -h; df -i; du -xh --max-depth=2 / | sort -h |"
             " tail), and make room")
-    shut = [place for place in places[1:] if place in disks["readonly"]]
-    if shut:
+    readonly = [path for path in paths[1:] if path in disks["readonly"]]
+    if readonly:
         yield Finding(
-            f"{', '.join(shut)} cannot be written: the file system is read-only",
+            f"{', '.join(readonly)} cannot be written: the file system is read-only",
             "on the host: read the kernel log for errors of the disk (dmesg -T), repair the file"
             " system and mount it again")
-    yield Evidence(", ".join(f"{place}: {disks['free_mib'][place]} MiB free" for place in places))
+    yield Evidence(", ".join(f"{path}: {disks['free_mib'][path]} MiB free" for path in paths))
 
 
 @check("install.complete", reads=("receipts",))
-def complete(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+def complete(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """No installation or removal was left unfinished, and each record of one can be read."""
     planned = {("toolkit", row["short"]) for row in plan["toolkits"]}
     planned |= {("stack", row["name"]) for row in plan["stacks"]}
@@ -174,7 +174,7 @@ def complete(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     planned |= {driver_state.RECEIPT} if driver_state.managed(plan) else set()
     if plan.get("containers"):
         planned.add(("containers", "engine"))
-    for entry in seen["receipts"]["journal"]:
+    for entry in observed["receipts"]["journal"]:
         removing = entry["state"] == "removing"
         what = "removal" if removing else "installation"
         yield Finding(
@@ -191,23 +191,23 @@ def complete(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
             else f"./gpufleet remove --{entry['kind']} {entry['id']} --limit {plan['host']}"
             " (nothing declares it any more)",
         )
-    for entry in seen["receipts"]["unreadable"]:
+    for entry in observed["receipts"]["unreadable"]:
         yield Finding(
             f"{entry['path']} cannot be read: {entry['error']}",
             "on the host: put that file back from a backup; else move it away together with what"
             f" it describes, then {provision(plan)}")
 
 
-@check("install.owned", reads=("receipts",), repair=LOOK, severity="major")
-def owned(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("install.owned", reads=("receipts",), repair=INSPECT, severity="major")
+def owned(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """What was installed is root's alone to write, and nothing is mounted over it."""
-    receipts = seen["receipts"]["receipts"]
-    found = {entry["path"]: entry["what"] for row in receipts for entry in row["exposed"]}
-    told = [f"{path} ({what})" for path, what in found.items()]
-    if told:
+    receipts = observed["receipts"]["receipts"]
+    causes = {entry["path"]: entry["what"] for row in receipts for entry in row["exposed"]}
+    exposed = [f"{path} ({what})" for path, what in causes.items()]
+    if exposed:
         yield Finding(
-            f"Somebody else than root can exchange what was installed: {shortened(told)}",
+            f"Somebody else than root can exchange what was installed: {shortened(exposed)}",
             "on the host: umount what is mounted there; chown root:root, and chmod go-w, the rest",
-            "\n".join(told),
+            "\n".join(exposed),
         )
     yield Evidence(f"{sum(row['files'] for row in receipts)} files of {len(receipts)} receipts")

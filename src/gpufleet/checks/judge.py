@@ -11,7 +11,7 @@ from gpufleet.model.shape import whole
 from gpufleet.model.verdict import Verdict, worst
 
 from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
-from .host import unread
+from .host import unreadable_section
 from .registry import Document
 
 SCHEMA = 1
@@ -93,36 +93,37 @@ def _entry(
 
 def _apply(check: Check, plan: Document, snapshot: Document) -> dict[str, Any]:
     try:
-        excuse = check.excuse(plan)
-        if excuse:
+        skip_reason = check.skip_reason(plan)
+        if skip_reason:
             # The declaration is both the cause and what would change the verdict.
-            return _entry(check.id, check.statement, Verdict.NOT_DECLARED, cause=excuse)
-        findings, seen = _findings(check, plan, snapshot)
+            return _entry(check.id, check.statement, Verdict.NOT_DECLARED, cause=skip_reason)
+        findings, evidence = _findings(check, plan, snapshot)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        findings, seen = [_damaged(error)], []
+        findings, evidence = [_damaged(error)], []
     verdict = worst([finding.verdict for finding in findings] or [Verdict.PASS])
     # What failed speaks; that something else could not be judged would only blur it.
-    spoken = [finding for finding in findings if finding.verdict == verdict]
+    selected = [finding for finding in findings if finding.verdict == verdict]
     return _entry(
         check.id,
         check.statement,
         verdict,
-        cause=_joined([finding.cause for finding in spoken], ". "),
-        remedy=_joined(_each_once([finding.remedy for finding in spoken]), "; "),
-        evidence=_joined([f.evidence for f in spoken if f.evidence] or seen, "\n"),
+        cause=_joined([finding.cause for finding in selected], ". "),
+        remedy=_joined(_each_once([finding.remedy for finding in selected]), "; "),
+        evidence=_joined([f.evidence for f in selected if f.evidence] or evidence, "\n"),
     )
 
 
 def _findings(
     check: Check, plan: Document, snapshot: Document
 ) -> tuple[list[Finding], list[str]]:
-    blind = [finding for name in check.reads if (finding := unread(snapshot, name))]
-    if blind:
-        return blind, []
-    said = list(check.function(plan, Sections(snapshot, check.reads)))
+    unreadable = [finding for name in check.reads
+                  if (finding := unreadable_section(snapshot, name))]
+    if unreadable:
+        return unreadable, []
+    results = list(check.function(plan, Sections(snapshot, check.reads)))
     return (
-        [item for item in said if isinstance(item, Finding)],
-        [item.evidence for item in said if isinstance(item, Evidence)],
+        [item for item in results if isinstance(item, Finding)],
+        [item.evidence for item in results if isinstance(item, Evidence)],
     )
 
 

@@ -19,55 +19,55 @@ from .registry import (
     Finding,
     Sections,
     check,
-    declared_none,
+    no_gpus_declared,
     shortened,
 )
 
 # The Xid by which the driver says what a card needs to recover, or that it needs nothing.
 RECOVERY = 154
-TOLD = {"api-mismatch": "see driver.loaded", "hung-task": "a program waited too long",
+NOTED = {"api-mismatch": "see driver.loaded", "hung-task": "a program waited too long",
         "out-of-memory": "the kernel ended a program", "io-error": "a disk or file system erred"}
 
 
-@check("kernel.log", reads=("kernel_log", "gpus"), repair=HARDWARE, excuse=declared_none)
-def log(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("kernel.log", reads=("kernel_log", "gpus"), repair=HARDWARE, skip_reason=no_gpus_declared)
+def log(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The kernel reports no failure of a card, of the driver or of the machine since boot."""
-    told = seen["kernel_log"]
-    cards = {card["address"]: card["driver"] for card in seen["gpus"]["pci"]}
+    kernel_log = observed["kernel_log"]
+    cards = {card["address"]: card["driver"] for card in observed["gpus"]["pci"]}
     # The driver's own word that a card was reset, and needs nothing more.
-    mended = {event["address"]: event["uptime_s"] or 0 for event in told["events"]
+    recovered = {event["address"]: event["uptime_s"] or 0 for event in kernel_log["events"]
               if event["kind"] == "xid" and (meaning(event) or {}).get("kind") == "record"
               and event["code"] == RECOVERY}
-    for event in told["events"]:
-        if event["kind"] != "xid" or (event["uptime_s"] or 0) >= mended.get(event["address"], 0):
-            yield from _judged(event, cards)
-    if told["source"] is None:
+    for event in kernel_log["events"]:
+        if event["kind"] != "xid" or (event["uptime_s"] or 0) >= recovered.get(event["address"], 0):
+            yield from _event_findings(event, cards)
+    if kernel_log["source"] is None:
         yield Finding(
             "What the kernel said since boot could not be read:"
-            f" {told['error'] or 'no journal, dmesg or log file'}",
+            f" {kernel_log['error'] or 'no journal, dmesg or log file'}",
             "let the probe become root: ansible_become; in a container: look at the machine's own"
             " log (journalctl -k -b)", verdict=Verdict.INCONCLUSIVE)
-    elif not told["complete"]:
+    elif not kernel_log["complete"]:
         yield Finding(
-            f"The kernel's log ({told['source']}) does not reach back to the boot: what it said"
-            " first is gone",
+            f"The kernel log ({kernel_log['source']}) does not reach back to the boot: its first"
+            " messages are lost",
             "keep more of it: Storage=persistent and a greater SystemMaxUse in"
             " /etc/systemd/journald.conf; it is whole again from the next boot on",
             verdict=Verdict.INCONCLUSIVE)
-    said = [f"{event['kind']} ({TOLD[event['kind']]}): {event['text']}"
-            for event in told["events"] if event["kind"] in TOLD]
-    yield Evidence(f"{told['source']}, since boot; {shortened(said) or 'nothing of note'}")
+    noted = [f"{event['kind']} ({NOTED[event['kind']]}): {event['text']}"
+            for event in kernel_log["events"] if event["kind"] in NOTED]
+    yield Evidence(f"{kernel_log['source']}, since boot; {shortened(noted) or 'nothing of note'}")
 
 
-def _judged(event: Document, cards: dict[str, str | None]) -> Iterator[Finding]:
-    kind, place = event["kind"], event["address"] or "an unnamed card"
+def _event_findings(event: Document, cards: dict[str, str | None]) -> Iterator[Finding]:
+    kind, address = event["kind"], event["address"] or "an unnamed card"
     times = f" ({event['count']} times)" if event["count"] > 1 else ""
     if kind == "xid" and (known := meaning(event)) and known["kind"] in {"hardware", "driver"}:
-        remedy = facts.document("xids.yml")["remedies"][known["remedy"]].format(gpu=place)
-        yield Finding(f"Xid {event['code']} of {place}{times}: {known['means']}", remedy,
+        remedy = facts.document("xids.yml")["remedies"][known["remedy"]].format(gpu=address)
+        yield Finding(f"Xid {event['code']} of {address}{times}: {known['means']}", remedy,
                       event["text"])
     elif kind == "sxid":
-        yield Finding(f"SXid {event['code']} of the NVSwitch {place}{times}: a fatal error",
+        yield Finding(f"SXid {event['code']} of the NVSwitch {address}{times}: a fatal error",
                       "drain the host and reboot it; if it comes back, have the vendor look",
                       event["text"])
     elif kind == "key-rejected" and "nvidia" not in cards.values():
@@ -78,11 +78,11 @@ def _judged(event: Document, cards: dict[str, str | None]) -> Iterator[Finding]:
             " off in the firmware", event["text"])
     elif kind == "init-failed":
         yield Finding(
-            f"The driver could not initialise {place}{times}",
+            f"The driver could not initialise {address}{times}",
             "reboot; if it stays so: another driver (gpu_driver), then the card's seat and power",
             event["text"])
     elif kind == "pcie-error" and event["address"] in cards:
-        yield Finding(f"{place} has errors on the PCI bus that could not be corrected{times}",
+        yield Finding(f"{address} has errors on the PCI bus that could not be corrected{times}",
                       "reseat the card and look at its riser; if it comes back, replace it",
                       event["text"])
     elif kind == "machine-check":
@@ -92,15 +92,16 @@ def _judged(event: Document, cards: dict[str, str | None]) -> Iterator[Finding]:
             event["text"])
 
 
-@check("kernel.application-errors", reads=("kernel_log",), severity="minor", excuse=declared_none)
-def application_errors(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("kernel.application-errors", reads=("kernel_log",), severity="minor",
+       skip_reason=no_gpus_declared)
+def application_errors(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """What programs brought upon themselves is told, and does not make a host unhealthy."""
-    told = seen["kernel_log"]
-    if told["source"] is None:
+    kernel_log = observed["kernel_log"]
+    if kernel_log["source"] is None:
         yield Finding("What programs did wrong is not known: the kernel's log could not be read",
                       "see kernel.log", verdict=Verdict.INCONCLUSIVE)
         return
-    for event in told["events"]:
+    for event in kernel_log["events"]:
         known = meaning(event)
         if event["kind"] == "xid" and (known is None or known["kind"] == "application"):
             by = f" by {event['process'] or 'process'} {event['pid']}" if event["pid"] else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .registry import LOOK, Document, Evidence, Finding, Sections, check, provision, shortened
+from .registry import INSPECT, Document, Evidence, Finding, Sections, check, provision, shortened
 
 
 def nothing_registered(plan: Document) -> str | None:
@@ -15,11 +15,11 @@ def nothing_registered(plan: Document) -> str | None:
     )
 
 
-@check("linker.registered", reads=("linker",), excuse=nothing_registered)
-def registered(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("linker.registered", reads=("linker",), skip_reason=nothing_registered)
+def registered(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Our file of the linker's configuration names the planned directories, in order."""
     wanted = plan["linker"]
-    files = {entry["path"]: entry["directories"] for entry in seen["linker"]["files"]}
+    files = {entry["path"]: entry["directories"] for entry in observed["linker"]["files"]}
     if wanted["file"] not in files:
         yield Finding(f"{wanted['file']} is missing, or /etc/ld.so.conf does not include it",
                       provision(plan))
@@ -31,7 +31,7 @@ def registered(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
         )
 
 
-def expected(plan: Document, seen: Sections) -> dict[str, str]:
+def expected(plan: Document, observed: Sections) -> dict[str, str]:
     """{soname: toolkit's path} of what the registered toolkits must provide."""
     paths = {toolkit["path"] for toolkit in plan["toolkits"] if toolkit["registered"]}
     wanted = {
@@ -40,7 +40,7 @@ def expected(plan: Document, seen: Sections) -> dict[str, str]:
         if stack["cuda_source"] == "toolkit" and stack["toolkit_path"] in paths
         for soname in stack["sonames"]
     }
-    for tree in seen["cudnn"]["trees"]:
+    for tree in observed["cudnn"]["trees"]:
         if tree["toolkit"] in paths:
             wanted.update({library["soname"]: tree["toolkit"] for library in tree["libraries"]
                            if library["soname"]})
@@ -49,36 +49,36 @@ def expected(plan: Document, seen: Sections) -> dict[str, str]:
     return wanted
 
 
-def _next_time(
+def _after_next_ldconfig(
     offered: list[Any], wanted: dict[str, str], now: dict[str, Any],
-    strange: Callable[[str, str], bool],
+    is_foreign: Callable[[str, str], bool],
 ) -> Iterator[Finding]:
     """What the next ldconfig would take from elsewhere, although today's cache is right."""
     found: dict[tuple[str, str], list[str]] = {}
     for entry in offered:
         toolkit = wanted.get(entry["soname"])
         here = now.get(entry["soname"])
-        if toolkit and here and strange(entry["realpath"], toolkit) and not strange(
+        if toolkit and here and is_foreign(entry["realpath"], toolkit) and not is_foreign(
             here["realpath"], toolkit
         ):
-            place = entry["path"].rpartition("/")[0]
-            found.setdefault((place, toolkit), []).append(entry["soname"])
-    for (place, toolkit), sonames in found.items():
+            directory = entry["path"].rpartition("/")[0]
+            found.setdefault((directory, toolkit), []).append(entry["soname"])
+    for (directory, toolkit), sonames in found.items():
         yield Finding(
-            f"{place} holds {shortened(sonames)} too, and is registered before {toolkit}: from the"
-            " next ldconfig on the linker would take those",
-            f"on the host: take {place} out of /etc/ld.so.conf.d, run ldconfig",
+            f"{directory} also holds {shortened(sonames)}, and is registered before {toolkit}: the"
+            " next ldconfig makes the linker load those",
+            f"on the host: take {directory} out of /etc/ld.so.conf.d, run ldconfig",
         )
 
 
-@check("linker.cache", reads=("linker", "cudnn", "toolkits"), excuse=nothing_registered)
-def cache(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("linker.cache", reads=("linker", "cudnn", "toolkits"), skip_reason=nothing_registered)
+def cache(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The linker's cache takes each library of the registered toolkits from there."""
-    if seen["linker"]["cache_error"]:
-        yield Finding(f"{seen['linker']['cache_error']}: programs find no library by it",
+    if observed["linker"]["cache_error"]:
+        yield Finding(f"{observed['linker']['cache_error']}: programs find no library by it",
                       "on the host, as root: ldconfig")
         return
-    entries = seen["linker"]["cache"]
+    entries = observed["linker"]["cache"]
     ours = tuple(f"{path}/" for path in plan["linker"]["directories"])
     first: dict[str, dict[str, Any]] = {}
     for entry in entries:
@@ -89,13 +89,13 @@ def cache(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
                 " exist",
                 f"{provision(plan)} (or, once the file is back, on the host: ldconfig)",
             )
-    wanted = expected(plan, seen)
-    real = {tree["path"]: tree["realpath"] for tree in seen["toolkits"]["trees"]}
+    wanted = expected(plan, observed)
+    real = {tree["path"]: tree["realpath"] for tree in observed["toolkits"]["trees"]}
 
-    def strange(path: str, toolkit: str) -> bool:
+    def is_foreign(path: str, toolkit: str) -> bool:
         return not path.startswith((f"{toolkit}/", f"{real.get(toolkit, toolkit)}/"))
 
-    yield from _next_time(seen["linker"]["offered"], wanted, first, strange)
+    yield from _after_next_ldconfig(observed["linker"]["offered"], wanted, first, is_foreign)
     for toolkit in dict.fromkeys(wanted.values()):
         unknown = [name for name, path in wanted.items() if path == toolkit and name not in first]
         if unknown:
@@ -106,7 +106,7 @@ def cache(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
         entry = first.get(soname)
         if entry is None:
             continue
-        if entry["exists"] and strange(entry["realpath"], toolkit):
+        if entry["exists"] and is_foreign(entry["realpath"], toolkit):
             yield Finding(
                 f"The linker takes {soname} from {entry['path']}, not from {toolkit}",
                 f"on the host: take that directory out of /etc/ld.so.conf.d, run ldconfig; then"
@@ -120,33 +120,33 @@ def cache(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(f"{len(entries)} entries of CUDA and cuDNN")
 
 
-@check("linker.providers", reads=("linker", "cudnn", "toolkits"), repair=LOOK, severity="major",
-       excuse=nothing_registered)
-def providers(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("linker.providers", reads=("linker", "cudnn", "toolkits"), repair=INSPECT, severity="major",
+       skip_reason=nothing_registered)
+def providers(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Nobody else offers a planned toolkit's libraries in a place where the linker looks by itself.
 
     Today the linker may prefer the right one. Another order, a package, or another program's
     directory decides whether it still does tomorrow.
     """
     wanted = {soname for row in (*plan["toolkits"], *plan["stacks"]) for soname in row["sonames"]}
-    wanted |= expected(plan, seen).keys()
+    wanted |= expected(plan, observed).keys()
     homes = [row["path"] for row in plan["toolkits"]]
-    homes += [tree["realpath"] for tree in seen["toolkits"]["trees"] if tree["path"] in homes]
+    homes += [tree["realpath"] for tree in observed["toolkits"]["trees"] if tree["path"] in homes]
     # Of the one that wins, linker.cache speaks.
     first: dict[str, str] = {}
-    for entry in (*seen["linker"]["cache"], *seen["linker"]["offered"]):
+    for entry in (*observed["linker"]["cache"], *observed["linker"]["offered"]):
         first.setdefault(entry["soname"], entry["realpath"])
-    winning = {*first.values(), *(entry["realpath"] for entry in seen["linker"]["offered"])}
+    winning = {*first.values(), *(entry["realpath"] for entry in observed["linker"]["offered"])}
     others: dict[str, list[str]] = {}
-    for entry in seen["linker"]["providers"]:
+    for entry in observed["linker"]["providers"]:
         if (entry["soname"] in wanted and entry["realpath"] not in winning
                 and not entry["realpath"].startswith(tuple(f"{home}/" for home in homes))):
             others.setdefault(entry["path"].rpartition("/")[0], []).append(entry["soname"])
-    for place, sonames in others.items():
+    for directory, sonames in others.items():
         yield Finding(
-            f"{place} offers {shortened(sorted(sonames))} too, beside the planned toolkits",
+            f"{directory} offers {shortened(sorted(sonames))} too, beside the planned toolkits",
             f"on the host: remove the package that brought it (dpkg -S, rpm -qf), move the files"
-            f" away, or take {place} out of /etc/ld.so.conf.d; then ldconfig",
+            f" away, or take {directory} out of /etc/ld.so.conf.d; then ldconfig",
             "\n".join(sorted(sonames)),
         )
-    yield Evidence(f"{len(seen['linker']['providers'])} libraries in the linker's places")
+    yield Evidence(f"{len(observed['linker']['providers'])} libraries in the linker's places")

@@ -15,23 +15,24 @@ from typing import Any
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
-    LOOK,
+    INSPECT,
     PAIR_CHECKS,
     Document,
     Evidence,
-    Excuse,
     Finding,
     Sections,
+    SkipReason,
     check,
-    declared_none,
+    no_gpus_declared,
     provision,
     shortened,
 )
 
 PORTS = "20000 to 32767"
-PLACE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)/(?:device:)?(\w+:\d+)$")
-WRONG = ("look at the device with ./gpufleet verify --deep; wrong numbers from exact operands are a"
-         " fault of hardware, library or network")
+DEVICE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)/(?:device:)?(\w+:\d+)$")
+WRONG_NUMBERS = (
+    "test the device with ./gpufleet verify --deep; wrong numbers from exact operands are a fault"
+    " of hardware, library or network")
 
 
 @dataclass(frozen=True)
@@ -40,71 +41,71 @@ class Meeting:
 
     plan: Document
     record: Document
-    me: int
+    index: int
 
     @property
     def own(self) -> dict[str, Any]:
-        side: dict[str, Any] = self.record["sides"][self.me]
+        side: dict[str, Any] = self.record["sides"][self.index]
         return side
 
     @property
     def other(self) -> dict[str, Any]:
-        side: dict[str, Any] = self.record["sides"][1 - self.me]
+        side: dict[str, Any] = self.record["sides"][1 - self.index]
         return side
 
     @property
     def peer(self) -> str:
-        return str(self.record["hosts"][1 - self.me])
+        return str(self.record["hosts"][1 - self.index])
 
     @property
     def gpus(self) -> int | None:
-        count: int | None = self.record["gpus"][self.me]
+        count: int | None = self.record["gpus"][self.index]
         return count
 
     @property
     def what(self) -> str:
-        return f"{self.record['stacks'][self.me]} with {self.peer}"
+        return f"{self.record['stacks'][self.index]} with {self.peer}"
 
 
 Judge = Callable[[Meeting], Iterator[Finding | Evidence]]
 
 
-def needless(kind: str, plan: Document, pair: Document, stack: Document) -> str | None:
+def not_applicable(kind: str, plan: Document, pair: Document, stack: Document) -> str | None:
     """The declaration by which a kind of run between two hosts is not asked for."""
-    if kind == "nccl" and declared_none(plan):
-        return declared_none(plan)
+    if kind == "nccl" and no_gpus_declared(plan):
+        return no_gpus_declared(plan)
     if kind == "nccl" and not pair["gpus"]:
-        said = "not set" if pair["gpus"] is None else "{count: 0}"
-        return f"gpu_expect of {pair['with']}: {said}"
+        reason = "not set" if pair["gpus"] is None else "{count: 0}"
+        return f"gpu_expect of {pair['with']}: {reason}"
     if kind != "parameter-server" and stack["release"].startswith("1."):
         return f"gpu_stacks: TensorFlow {stack['release']} has no multi-worker all-reduce"
     return None
 
 
-def unless_needed(kind: str) -> Excuse:
+def skip_unless_applicable(kind: str) -> SkipReason:
     """The excuse where no pair and no stack asks for it."""
 
-    def excuse(plan: Document) -> str | None:
-        reasons = [needless(kind, plan, pair, stack)
+    def skip_reason(plan: Document) -> str | None:
+        reasons = [not_applicable(kind, plan, pair, stack)
                    for pair in plan["pairs"] for stack in pair["stacks"]]
         return "; ".join(dict.fromkeys(filter(None, reasons))) if all(reasons) else None
 
-    return excuse
+    return skip_reason
 
 
-def met(
-    kind: str, plan: Document, seen: Sections, judge: Judge
+def meeting_results(
+    kind: str, plan: Document, observed: Sections, judge: Judge
 ) -> Iterator[Finding | Evidence]:
     """Each pair and stack that asks for it, judged as far as the two sides came."""
     for pair in plan["pairs"]:
         for stack in pair["stacks"]:
             what = f"{stack['name']} with {pair['with']}"
-            reason = needless(kind, plan, pair, stack)
+            reason = not_applicable(kind, plan, pair, stack)
             if reason:
                 yield Evidence(f"{what}: not asked for ({reason})")
                 continue
             found = [
-                record for record in seen.snapshot.get("pairs") or []
+                record for record in observed.snapshot.get("pairs") or []
                 if (record["kind"], record["release"]) == (kind, stack["release"])
                 and set(record["hosts"]) == {plan["host"], pair["with"]}
             ]
@@ -116,11 +117,11 @@ def met(
                     verdict=Verdict.INCONCLUSIVE)
             for record in found:
                 meeting = Meeting(plan, record, record["hosts"].index(plan["host"]))
-                problem = list(blocked(meeting)) or list(ended(meeting, kind))
+                problem = list(connection_failures(meeting)) or list(incomplete_side(meeting, kind))
                 yield from problem or judge(meeting)
 
 
-def blocked(meeting: Meeting) -> Iterator[Finding]:
+def connection_failures(meeting: Meeting) -> Iterator[Finding]:
     """Connections that did not come about, in either direction."""
     hosts = meeting.record["hosts"]
     for number, side in enumerate(meeting.record["sides"]):
@@ -136,7 +137,7 @@ def blocked(meeting: Meeting) -> Iterator[Finding]:
                     str(failed))
 
 
-def ended(meeting: Meeting, kind: str) -> Iterator[Finding]:
+def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
     """Why a side did not come to its end, if it did not."""
     own, other = meeting.own, meeting.other
     state, stage = own["state"], f"{meeting.what}: while {own['stage']}"
@@ -178,9 +179,9 @@ def _waits(side: Document) -> bool:
 # -- what ran --------------------------------------------------------------------------------------
 
 
-def graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
+def judge_graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
     """The parts of both sides' graphs that are this host's, and the sum by its own master."""
-    me, own = meeting.me, meeting.own
+    index, own = meeting.index, meeting.own
     wanted = own["device"] if meeting.gpus is None else "GPU:0" if meeting.gpus else "CPU:0"
     if sorted(row["task"] for row in own["products"]) != [0, 1] or len(own["variables"]) != 3:
         raise ValueError("a side tells not of every part of its graph")
@@ -189,34 +190,34 @@ def graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
         parts = [("worker", wanted, row, row["wrong"]) for row in side["products"]]
         parts += [("ps", "CPU:0", row, 0) for row in side["variables"]]
         for job, device, row, wrong in parts:
-            if row["task"] != me:
+            if row["task"] != index:
                 continue
-            if place(row["device"]) != (job, me, device):
+            if parse_device(row["device"]) != (job, index, device):
                 good = False
                 yield Finding(
-                    f"{meeting.what}: what was for /job:{job}/task:{me}/device:{device} was on"
+                    f"{meeting.what}: what was for /job:{job}/task:{index}/device:{device} was on"
                     f" {row['device'] or 'an unknown device'} instead",
                     f"see stack.gpu and stack.libraries; {provision(meeting.plan)}", str(row))
             elif wrong != 0:
                 good = False
                 yield Finding(f"{meeting.what}: the product on {row['device']} has {wrong} wrong"
-                              " rows", WRONG, str(row))
+                              " rows", WRONG_NUMBERS, str(row))
     if own["sum"]["wrong"] != 0:
         yield Finding(f"{meeting.what}: the sum of both hosts' products has"
-                      f" {own['sum']['wrong']} wrong rows", WRONG, str(own["sum"]))
+                      f" {own['sum']['wrong']} wrong rows", WRONG_NUMBERS, str(own["sum"]))
     elif good:
         yield Evidence(f"{meeting.what}: exact, on"
                    f" {shortened([row['device'] for row in own['products']])}, variables on"
                    f" {shortened([row['device'] for row in own['variables'][:2]])}")
 
 
-def place(device: str | None) -> tuple[str, int, str] | None:
+def parse_device(device: str | None) -> tuple[str, int, str] | None:
     """`/job:ps/replica:0/task:1/device:CPU:0` and 1.0's `.../cpu:0` as ("ps", 1, "CPU:0")."""
-    found = PLACE.search(device or "")
+    found = DEVICE.search(device or "")
     return (found.group(1), int(found.group(2)), found.group(3).upper()) if found else None
 
 
-def reduced(communication: str) -> Judge:
+def judge_reduction(communication: str) -> Judge:
     """Every replica of this host got the exact sum of all, over this way of communication."""
 
     def judge(meeting: Meeting) -> Iterator[Finding | Evidence]:
@@ -238,7 +239,7 @@ def reduced(communication: str) -> Judge:
                           "see stack.matmul of both hosts", str(replicas))
         elif wrong:
             yield Finding(f"{meeting.what}: the sum of all {total} replicas has"
-                          f" {wrong[0]['wrong']} wrong rows", WRONG, str(wrong))
+                          f" {wrong[0]['wrong']} wrong rows", WRONG_NUMBERS, str(wrong))
         elif communication == "NCCL" and not own["nccl"]:
             yield Finding(f"{meeting.what}: NCCL did not say that it ran",
                           "run it by hand with NCCL_DEBUG=INFO", verdict=Verdict.INCONCLUSIVE)
@@ -252,20 +253,21 @@ def reduced(communication: str) -> Judge:
 # -- the checks ------------------------------------------------------------------------------------
 
 
-@check("pair.parameter-server", reads=(), repair=LOOK, among=PAIR_CHECKS)
-def parameter_server(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("pair.parameter-server", reads=(), repair=INSPECT, registry=PAIR_CHECKS)
+def parameter_server(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Workers of two hosts multiply what parameter servers of both hold, and the sum is exact."""
-    yield from met("parameter-server", plan, seen, graph)
+    yield from meeting_results("parameter-server", plan, observed, judge_graph)
 
 
-@check("pair.all-reduce", reads=(), repair=LOOK, among=PAIR_CHECKS,
-       excuse=unless_needed("all-reduce"))
-def all_reduce(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("pair.all-reduce", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
+       skip_reason=skip_unless_applicable("all-reduce"))
+def all_reduce(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """A MultiWorkerMirrored strategy over two hosts gives every replica the exact sum of all."""
-    yield from met("all-reduce", plan, seen, reduced("RING"))
+    yield from meeting_results("all-reduce", plan, observed, judge_reduction("RING"))
 
 
-@check("pair.nccl", reads=(), repair=LOOK, among=PAIR_CHECKS, excuse=unless_needed("nccl"))
-def nccl(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("pair.nccl", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
+       skip_reason=skip_unless_applicable("nccl"))
+def nccl(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """NCCL gives every GPU of two hosts the exact sum of all."""
-    yield from met("nccl", plan, seen, reduced("NCCL"))
+    yield from meeting_results("nccl", plan, observed, judge_reduction("NCCL"))

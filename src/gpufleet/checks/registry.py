@@ -25,7 +25,7 @@ PROVISION = "provision again"
 REBOOT = "reboot, or provision the driver"
 INVENTORY = "correct the inventory"
 HARDWARE = "hands on the machine"
-LOOK = "look at the host"
+INSPECT = "look at the host"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Sections(Mapping[str, Any]):
 
 
 Function = Callable[[Document, Sections], Iterator[Finding | Evidence]]
-Excuse = Callable[[Document], str | None]
+SkipReason = Callable[[Document], str | None]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Check:
     severity: str
     reads: tuple[str, ...]
     repair: str
-    excuse: Excuse
+    skip_reason: SkipReason
     function: Function
     # It judges more when the probe was deep: load of minutes, contents of files.
     deep: bool = False
@@ -94,18 +94,18 @@ def check(
     reads: tuple[str, ...],
     repair: str = PROVISION,
     severity: str = "critical",
-    excuse: Excuse = lambda plan: None,
-    among: dict[str, Check] = CHECKS,
+    skip_reason: SkipReason = lambda plan: None,
+    registry: dict[str, Check] = CHECKS,
     deep: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function under a stable id; the first line of its docstring is the statement."""
 
     def register(function: Function) -> Function:
-        if check_id in among:
+        if check_id in registry:
             raise ValueError(f"two checks are called {check_id}")
         statement = (inspect.getdoc(function) or "").partition("\n")[0]
-        among[check_id] = Check(check_id, statement, severity, reads, repair, excuse, function,
-                                deep)
+        registry[check_id] = Check(
+            check_id, statement, severity, reads, repair, skip_reason, function, deep)
         return function
 
     return register
@@ -116,7 +116,7 @@ def check(
 
 def provision(plan: Document) -> str:
     """The command that makes a host what its plan says."""
-    if found_here(plan, "toolkits"):
+    if found_locally(plan, "toolkits"):
         return "mend it by hand, or declare it and let ./gpufleet provision install it"
     return f"./gpufleet provision --limit {plan['host']}"
 
@@ -133,7 +133,7 @@ def numbers(version: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in (version or "").split(".") if part.isdigit())
 
 
-def declared_none(plan: Document) -> str | None:
+def no_gpus_declared(plan: Document) -> str | None:
     """The excuse where the GPUs of a host are declared away, or nothing is said of them."""
     expect = plan["expect"] or {"count": None}
     count = expect["count"]
@@ -142,35 +142,35 @@ def declared_none(plan: Document) -> str | None:
     return "gpu_expect: {count: 0}" if count == 0 else None
 
 
-def layout(plan: Document) -> Document:
+def mig_layout(plan: Document) -> Document:
     """The declared MIG instances of each GPU."""
     return (plan["driver"] or {}).get("mig") or {}
 
 
-def shown(plan: Document) -> int | None:
+def visible_gpus(plan: Document) -> int | None:
     """How many GPUs a program is to be shown by CUDA; None where that is not declared."""
     count = plan["expect"]["count"] if plan["expect"] else None
-    return expectation.shown(count, layout(plan))
+    return expectation.shown(count, mig_layout(plan))
 
 
-def miscounted(plan: Document, number: int, wanted: int) -> bool:
+def wrong_gpu_count(plan: Document, number: int, wanted: int) -> bool:
     """Whether so many GPUs are not those that were to be shown.
 
     More than one where cards were to be split into MIG is for gpu.mig to judge.
     """
-    return number < wanted or (number > wanted and not any(layout(plan).values()))
+    return number < wanted or (number > wanted and not any(mig_layout(plan).values()))
 
 
-def one_instance(plan: Document) -> Iterator[Evidence]:
+def mig_evidence(plan: Document) -> Iterator[Evidence]:
     """What nobody may take for a proof of every MIG instance."""
-    if any(layout(plan).values()):
+    if any(mig_layout(plan).values()):
         yield Evidence(
             "CUDA shows a program one MIG instance, whatever else there is: only that one"
             " was proven"
         )
 
 
-def found_here(plan: Document, kind: str) -> str | None:
+def found_locally(plan: Document, kind: str) -> str | None:
     """The excuse of what asks for gpufleet's own records, where things were found by `--local`."""
     found = any(row.get("found") for row in plan[kind])
     return "gpu_toolkits: not set, these were found" if found else None
@@ -191,22 +191,22 @@ def no_stacks(plan: Document) -> str | None:
     return None if plan["stacks"] else "gpu_stacks: []"
 
 
-def findings(judge: Judge, plan: Document, seen: Sections) -> Iterator[Finding]:
+def driver_findings(judge: Judge, plan: Document, observed: Sections) -> Iterator[Finding]:
     """What one of those who judge a part of the driver says, as findings."""
-    for fault in judge(plan, Host(seen.snapshot)):
+    for fault in judge(plan, Host(observed.snapshot)):
         yield Finding(f"{fault.cause[:1].upper()}{fault.cause[1:]}", fault.remedy)
 
 
-def closed(trees: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
+def unreadable_paths(trees: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
     """What other users than root cannot read or pass through, of each (path, tree)."""
     for path, tree in trees:
-        places = [f"{entry['path']} (mode {entry['mode']})" for entry in tree["closed"]]
-        if places:
+        entries = [f"{entry['path']} (mode {entry['mode']})" for entry in tree["closed"]]
+        if entries:
             yield Finding(
-                f"Only some users can read {shortened(places)}: for others {path} is as good as"
+                f"Only some users can read {shortened(entries)}: for others {path} is as good as"
                 " missing",
                 "on the host: chmod a+r the files, chmod a+rx the directories",
-                "\n".join(places),
+                "\n".join(entries),
             )
 
 
@@ -219,7 +219,7 @@ def _planned(plan: Document, kind: str, receipt_id: str) -> str | None:
     return versions.get((kind, receipt_id))
 
 
-def silent(what: str, error: str | None) -> Finding | None:
+def timed_out(what: str, error: str | None) -> Finding | None:
     """That something gave no answer in its time, if that is the error: nothing else is known."""
     if "no answer" not in (error or ""):
         return None
@@ -229,19 +229,20 @@ def silent(what: str, error: str | None) -> Finding | None:
         " ./gpufleet verify", error or "", Verdict.HUNG)
 
 
-def not_executable(seen: Sections, paths: Iterable[str]) -> Iterator[Finding]:
+def not_executable(observed: Sections, paths: Iterable[str]) -> Iterator[Finding]:
     """Places of these paths that are mounted noexec."""
-    for place in seen["disks"]["noexec"]:
-        below = [path for path in paths if path.startswith(f"{place.rstrip('/')}/")]
+    for mount_point in observed["disks"]["noexec"]:
+        below = [path for path in paths if path.startswith(f"{mount_point.rstrip('/')}/")]
         if below:
             yield Finding(
-                f"{place} is mounted noexec: no library of {shortened(below)} can be mapped, and no"
-                " program there started",
-                f"on the host: mount -o remount,exec {place}; and take noexec out of /etc/fstab",
+                f"{mount_point} is mounted noexec: nothing in {shortened(below)} can"
+                " be loaded or started",
+                f"on the host: mount -o remount,exec {mount_point}; then remove noexec from"
+                " /etc/fstab",
             )
 
 
-def unchanged(
+def files_unchanged(
     plan: Document, receipts: Document, kind: str, receipt_id: str, path: str
 ) -> Iterator[Finding]:
     """The one way to judge installed files: as their receipt says, file by file."""

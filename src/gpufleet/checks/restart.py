@@ -25,11 +25,12 @@ def _not_managed(plan: Document) -> str | None:
     return f"gpu_driver: {{source: {source}}}" if source else "gpu_driver: not set"
 
 
-@check("driver.pending", reads=("kernel", "gpus", "driver"), repair=REBOOT, excuse=_not_managed)
-def pending(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("driver.pending", reads=("kernel", "gpus", "driver"), repair=REBOOT,
+       skip_reason=_not_managed)
+def pending(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """No restart of the driver is pending: what is installed is what runs."""
-    decision = restart.decide(plan, Host(seen.snapshot))
-    marker = seen["driver"].get("reboot_pending")
+    decision = restart.decide(plan, Host(observed.snapshot))
+    marker = observed["driver"].get("reboot_pending")
     since = f", since {marker.get('since')}: {marker.get('because')}" if marker else ""
     # What no restart mends, and none was tried for, is for the checks of packages and modules.
     if decision["action"] in PENDING and (marker or decision["action"] != "stuck"):

@@ -9,62 +9,62 @@ from gpufleet.diff.cuda import other_patches
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
-    LOOK,
+    INSPECT,
     Document,
     Evidence,
     Finding,
     Sections,
     check,
-    closed,
-    found_here,
+    files_unchanged,
+    found_locally,
     no_toolkits,
     not_executable,
     numbers,
     provision,
-    silent,
-    unchanged,
+    timed_out,
+    unreadable_paths,
 )
 
 # Below 12.2.1 the third number of version.json may be a date (11.8.20220929).
 DATES_START = 10000
 
 
-@check("toolkit.present", reads=("toolkits",), excuse=no_toolkits)
-def present(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("toolkit.present", reads=("toolkits",), skip_reason=no_toolkits)
+def present(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each planned CUDA toolkit stands in its place, and all its parts say its release."""
-    trees = {tree["path"]: tree for tree in seen["toolkits"]["trees"]}
+    trees = {tree["path"]: tree for tree in observed["toolkits"]["trees"]}
     for toolkit in plan["toolkits"]:
         tree = trees.get(toolkit["path"])
         if tree is None:
             yield Finding(f"There is no {toolkit['path']}", provision(plan))
             continue
-        if slow := silent(f"{toolkit['path']}/bin/nvcc", tree["nvcc_error"]):
+        if slow := timed_out(f"{toolkit['path']}/bin/nvcc", tree["nvcc_error"]):
             yield slow
         yield from (
             Finding(f"{toolkit['path']} should be CUDA {toolkit['short']}, but {reason}",
                     provision(plan), str(tree))
-            for reason in _contradictions(toolkit, tree)
+            for reason in _mismatches(toolkit, tree)
         )
         yield Evidence(f"{toolkit['path']}: {tree['version_source']} {tree['version']},"
                    f" nvcc {tree['nvcc']}, cudart {', '.join(tree['cudart'])}")
 
 
-def _contradictions(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
+def _mismatches(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
     wanted = numbers(toolkit["version"])
-    told = numbers(tree["version"])
-    if tree["version_source"] and not told:
+    found = numbers(tree["version"])
+    if tree["version_source"] and not found:
         yield f"its {tree['version_source']} cannot be read"
-    elif told and told[:2] != wanted[:2]:
+    elif found and found[:2] != wanted[:2]:
         yield f"its {tree['version_source']} says {tree['version']}"
     elif (
         tree["version_source"] == "version.json"
-        and len(told) > 2
+        and len(found) > 2
         and len(wanted) > 2
-        and told[2] < DATES_START
-        and told[2] != wanted[2]
+        and found[2] < DATES_START
+        and found[2] != wanted[2]
     ):
         yield f"its version.json says {tree['version']} where {toolkit['version']} is planned"
-    if tree["nvcc_error"] and not silent("nvcc", tree["nvcc_error"]):
+    if tree["nvcc_error"] and not timed_out("nvcc", tree["nvcc_error"]):
         yield f"its nvcc does not run: {tree['nvcc_error']}"
     elif tree["nvcc"] and numbers(tree["nvcc"])[:2] != wanted[:2]:
         yield f"its nvcc says {tree['nvcc']}"
@@ -79,47 +79,47 @@ def _contradictions(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
 
 
 @check("toolkit.files", reads=("receipts",), deep=True,
-       excuse=lambda plan: no_toolkits(plan) or found_here(plan, "toolkits"))
-def files(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+       skip_reason=lambda plan: no_toolkits(plan) or found_locally(plan, "toolkits"))
+def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every file of each toolkit is as it was installed, with the planned patches."""
-    receipts = {r["id"]: r for r in seen["receipts"]["receipts"] if r["kind"] == "toolkit"}
+    receipts = {r["id"]: r for r in observed["receipts"]["receipts"] if r["kind"] == "toolkit"}
     for toolkit in plan["toolkits"]:
         short = toolkit["short"]
-        yield from unchanged(plan, seen["receipts"], "toolkit", short, toolkit["path"])
+        yield from files_unchanged(plan, observed["receipts"], "toolkit", short, toolkit["path"])
         other = other_patches(receipts.get(short, {}), short, toolkit["patches"])
         if short in receipts and other:
             yield Finding(f"{toolkit['path']}: {other['because']}", provision(plan))
 
 
-@check("toolkit.readable", reads=("toolkits", "disks"), repair=LOOK, severity="major",
-       excuse=no_toolkits)
-def readable(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+@check("toolkit.readable", reads=("toolkits", "disks"), repair=INSPECT, severity="major",
+       skip_reason=no_toolkits)
+def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every user of the host can enter each toolkit, read its libraries and map them."""
-    trees = {tree["path"]: tree for tree in seen["toolkits"]["trees"]}
+    trees = {tree["path"]: tree for tree in observed["toolkits"]["trees"]}
     for toolkit in plan["toolkits"]:
         if toolkit["path"] not in trees:
             yield Finding(f"There is no {toolkit['path']} to look at", provision(plan),
                           verdict=Verdict.INCONCLUSIVE)
     planned = [toolkit["path"] for toolkit in plan["toolkits"] if toolkit["path"] in trees]
-    yield from closed((path, trees[path]) for path in planned)
-    yield from not_executable(seen, planned)
+    yield from unreadable_paths((path, trees[path]) for path in planned)
+    yield from not_executable(observed, planned)
 
 
 @check(
     "toolkit.default-link",
     reads=("toolkits",),
     severity="major",
-    excuse=lambda plan: None if plan["default_link"] else "gpu_cuda_default: not set",
+    skip_reason=lambda plan: None if plan["default_link"] else "gpu_cuda_default: not set",
 )
-def default_link(plan: Document, seen: Sections) -> Iterator[Finding | Evidence]:
+def default_link(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """The default CUDA path is a link to the declared toolkit."""
-    link, wanted = seen["toolkits"]["default"], plan["default_link"]
+    link, wanted = observed["toolkits"]["default"], plan["default_link"]
     target = f"{wanted['path'].rpartition('/')[0]}/{wanted['target']}"
     if link["state"] != "link":
-        there = "is missing" if link["state"] == "missing" else f"is a {link['state']}, no link"
+        state = "is missing" if link["state"] == "missing" else f"is a {link['state']}, no link"
         # What we did not make is not taken away by us.
         yield Finding(
-            f"{wanted['path']} {there}; it should lead to {target}",
+            f"{wanted['path']} {state}; it should lead to {target}",
             provision(plan) if link["state"] == "missing" else
             f"on the host: mv {wanted['path']} {wanted['path']}.old; then {provision(plan)}")
     elif link["realpath"] is None:

@@ -1,0 +1,209 @@
+"""GPU speed: throughput, and with --deep sustained load, memory bandwidth and peer copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from gpufleet.catalog import performance
+from gpufleet.model.verdict import Verdict
+
+from .compute import gpu_results, no_gpus, run_error, runs
+from .holders import busy_finding
+from .registry import (
+    HARDWARE,
+    INVENTORY,
+    Document,
+    Evidence,
+    Finding,
+    Sections,
+    check,
+    visible_gpus,
+)
+
+# Throttle reasons by which the hardware itself slows a GPU down.
+FORCED = {"hw-slowdown", "hw-thermal", "hw-power-brake"}
+# A GPU that keeps less than this share of its best throughput cannot sustain load.
+LEAST_KEPT = 0.6
+
+
+@check("gpu.throughput", reads=("compute",), repair=HARDWARE, severity="major", skip_reason=no_gpus)
+def throughput(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Each GPU multiplies at least as fast as is declared, or as its model's floor."""
+    best: dict[int, float] = {}
+    names: dict[int, str] = {}
+    unknown = False
+    for _, run, problem in runs(plan, observed):
+        if problem:
+            yield problem
+            unknown = True
+            continue
+        names |= {device["index"]: device["name"] for device in run["devices"]}
+        for entry in run["cublas"]:
+            if finding := busy_finding(f"GPU {entry['gpu']}", entry, observed):
+                yield finding
+                unknown = True
+            else:
+                # Of several toolkits the fastest: an old one may not know the GPU well.
+                best[entry["gpu"]] = max(best.get(entry["gpu"], 0), entry["tflops"] or 0)
+    if not best and not unknown:
+        yield Finding("No GPU has a measured throughput", "see toolkit.cublas",
+                      verdict=Verdict.INCONCLUSIVE)
+    known = 0
+    for gpu, tflops in sorted(best.items()):
+        floor, because = _floor(plan, names.get(gpu))
+        known += floor is not None
+        figures = f"GPU {gpu} ({names.get(gpu, 'without a name')}): {tflops} TFLOP/s"
+        if tflops <= 0:
+            yield Finding(f"GPU {gpu} has no measured throughput: nothing was computed",
+                          "see toolkit.cublas", figures)
+        elif floor is not None and tflops < floor:
+            yield Finding(
+                f"GPU {gpu} multiplies float32 at {tflops} TFLOP/s, the least is {floor}"
+                f" ({because})",
+                "see gpu.throttle, gpu.settings and gpu.pcie; look who else computes on it;"
+                " ./gpufleet verify --deep shows temperatures and clocks under load", figures)
+        yield Evidence(f"{figures}, floor {floor if floor is not None else 'not known'}")
+    if best and not known:
+        yield Finding("gpu_expect.tflops: not set, and no floor of the model is known",
+                      "set gpu_expect: {tflops: ...} to have the speed judged",
+                      verdict=Verdict.NOT_DECLARED,
+                      evidence=", ".join(f"GPU {gpu}: {speed} TFLOP/s"
+                                         for gpu, speed in sorted(best.items())))
+
+
+def _floor(plan: Document, name: str | None) -> tuple[float | None, str]:
+    """The least TFLOP/s and why. What a host measured before would be asked for here as well."""
+    declared, because = plan["expect"].get("tflops"), plan["expect"].get("tflops_because")
+    is_declared = because in {None, "gpu_expect.tflops"}
+    # The floor of the declared model is for a GPU that does not say which one it is: the declared
+    # word does not tell a part of a card, or a laptop's, from the card.
+    if declared is not None and (is_declared or not name):
+        return declared, because or "gpu_expect.tflops"
+    found = performance.floors(name or "")
+    return (found.tflops, found.because) if found else (None, "")
+
+
+# -- --deep ----------------------------------------------------------------------------------------
+
+DEEP_NOT_REQUESTED = Finding(
+    "--deep: not requested", "./gpufleet verify --deep", verdict=Verdict.NOT_DECLARED)
+
+
+def deep(
+    plan: Document, observed: Sections, part: str
+) -> Iterator[tuple[Document, dict[int, str], Finding | None]]:
+    """The run that was deep (the newest toolkit's), and the devices' names."""
+    if not observed["compute"]["deep"]:
+        yield {}, {}, DEEP_NOT_REQUESTED
+        return
+    planned = [(run, problem) for _, run, problem in runs(plan, observed)]
+    found = [run for run, _ in planned if run and run[part] is not None]
+    if not found:
+        reasons = "; ".join(problem.cause if problem else str(run["error"])
+                            for run, problem in planned)
+        yield {}, {}, Finding(f"The deep run did not get that far: {reasons}",
+                              "see toolkit.cublas; ./gpufleet verify --deep --deadline 900",
+                              verdict=Verdict.INCONCLUSIVE)
+    for run in found:
+        yield run, {d["index"]: d["name"] for d in run["devices"]}, None
+
+
+@check("gpu.sustained", reads=("compute",), repair=HARDWARE, severity="major", deep=True,
+       skip_reason=no_gpus)
+def sustained(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Under minutes of load each GPU stays exact, as fast as it began, and cools down again."""
+    for run, names, problem in deep(plan, observed, "sustained"):
+        if problem:
+            yield problem
+            continue
+        yield from gpu_results(
+            plan, observed, "Sustained load", run["sustained"], run=run, unit="rows")
+        for entry in run["sustained"]:
+            if entry["error"] or entry["busy"]:
+                continue
+            yield from _under_load(plan, entry, names.get(entry["gpu"]))
+
+
+def _under_load(
+    plan: Document, entry: dict[str, Any], name: str | None
+) -> Iterator[Finding | Evidence]:
+    gpu, samples = f"GPU {entry['gpu']}", entry["samples"]
+    speeds = [sample["tflops"] for sample in samples]
+    hottest = max((s["temperature_c"] for s in samples if s["temperature_c"] is not None),
+                  default=None)
+    if not speeds or max(speeds) <= 0:
+        yield Finding(f"{gpu} has no measured throughput under load", "see toolkit.cublas")
+        return
+    last = sorted(speeds[-max(1, len(speeds) // 4):])
+    kept = last[len(last) // 2]
+    result = Counter(reason for s in samples for reason in set(s["throttle"] or []) & FORCED)
+    # One sample alone may be the moment in which the clocks rise.
+    forced = sorted(reason for reason, times in result.items() if times > 1)
+    if forced:
+        yield Finding(
+            f"{gpu} is slowed down by its own hardware under load ({', '.join(forced)}), at"
+            f" {hottest} degrees",
+            "look at fans, airflow, dust and the power cables; see gpu.throttle")
+    elif kept < LEAST_KEPT * max(speeds):
+        yield Finding(f"{gpu} fell from {max(speeds)} to {kept} TFLOP/s under load, at {hottest}"
+                      " degrees", "look at fans, airflow and the power limit; see gpu.settings")
+    floor, because = _floor(plan, name)
+    if floor is not None and kept < floor:
+        yield Finding(f"{gpu} keeps {kept} TFLOP/s under load, the least is {floor} ({because})",
+                      "see gpu.throttle and gpu.settings")
+    if entry["settled_s"] is None:
+        yield Finding(f"{gpu} was still hot when the run ended: what was measured after it is not"
+                      " to be trusted", "wait until it is cool; then ./gpufleet verify",
+                      verdict=Verdict.INCONCLUSIVE)
+    yield Evidence(f"{gpu}: {entry['seconds']} s, {max(speeds)} to {kept} TFLOP/s, up to {hottest}"
+               f" degrees, cool again after {entry['settled_s']} s")
+
+
+@check("gpu.bandwidth", reads=("compute",), repair=HARDWARE, severity="major", deep=True,
+       skip_reason=no_gpus)
+def bandwidth(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Each GPU copies its own memory without an error, at least as fast as its model's floor."""
+    for run, names, problem in deep(plan, observed, "bandwidth"):
+        if problem:
+            yield problem
+            continue
+        yield from gpu_results(
+            plan, observed, "Copying memory", run["bandwidth"], run=run, unit="blocks")
+        for entry in run["bandwidth"]:
+            if entry["error"] or entry["busy"]:
+                continue
+            rate, found = entry["gib_s"] or 0, performance.floors(names.get(entry["gpu"]) or "")
+            if rate <= 0 or (found and rate < found.gib_s):
+                least = f"the least is {found.gib_s} ({found.because})" if found else "none at all"
+                yield Finding(f"GPU {entry['gpu']} copies its memory at {rate} GiB/s, {least}",
+                              "see gpu.memory-errors and gpu.throttle")
+            yield Evidence(f"GPU {entry['gpu']}: {rate} GiB/s")
+
+
+@check("gpu.peer", reads=("compute",), repair=INVENTORY, severity="major", deep=True,
+       skip_reason=no_gpus)
+def peer(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+    """What one GPU copies to another arrives there as it was."""
+    for run, _, problem in deep(plan, observed, "peer"):
+        if problem:
+            yield problem
+            continue
+        entries = run["peer"]
+        if not entries and (visible_gpus(plan) or 0) < 2:
+            yield Evidence("one GPU has no peer")
+        elif not entries:
+            yield Finding("Nothing was copied between GPUs", "see toolkit.device-query",
+                          verdict=Verdict.INCONCLUSIVE)
+        for entry in entries:
+            pair = f"GPU {entry['from']} to GPU {entry['to']}"
+            if entry["error"]:
+                yield run_error(f"Copying from {pair}", entry["error"])
+            elif entry["wrong"] != 0:
+                yield Finding(
+                    f"{entry['wrong']} numbers were changed on the way from {pair}",
+                    "switch ACS and the IOMMU's translation off for the PCI bridges between them,"
+                    " or look at NVLink's errors (nvidia-smi nvlink -e)", str(entry))
+            yield Evidence(f"{pair}: {entry['gib_s']} GiB/s,"
+                       f" {'direct' if entry['access'] else 'through the host'}")

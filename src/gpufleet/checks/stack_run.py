@@ -1,0 +1,311 @@
+"""What each stack's framework did: its build, the libraries it mapped, its products on each GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from gpufleet.model.verdict import Verdict
+
+from .holders import busy_finding
+from .registry import (
+    INVENTORY,
+    Document,
+    Evidence,
+    Finding,
+    Sections,
+    check,
+    mig_evidence,
+    no_gpus_declared,
+    no_stacks,
+    provision,
+    shortened,
+    timed_out,
+    visible_gpus,
+)
+from .stack import installed
+
+DRIVER_LIBRARY = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so")
+
+
+def framework_runs(
+    plan: Document, observed: Sections, part: str
+) -> Iterator[tuple[Document, dict[str, Any], Finding | None]]:
+    """Each planned stack, its framework run, and why `part` of the run cannot be judged."""
+    present = {stack["name"] for stack, _ in installed(plan, observed)}
+    for stack in plan["stacks"]:
+        if stack["name"] not in present:
+            yield stack, {}, Finding(
+                f"{stack['name']} is not installed: nothing ran",
+                provision(plan),
+                verdict=Verdict.INCONCLUSIVE,
+            )
+    for stack, found in installed(plan, observed):
+        framework = found["framework"]
+        if framework is None:
+            yield stack, {}, Finding(
+                f"{stack['name']} was not started: the snapshot is of mode"
+                f" '{observed.snapshot['mode']}'",
+                "./gpufleet verify (it takes snapshots of mode 'full')",
+                verdict=Verdict.INCONCLUSIVE,
+            )
+        elif not framework[part]:
+            yield stack, framework, _not_run(plan, stack, framework)
+        else:
+            yield stack, framework, None
+
+
+def _not_run(plan: Document, stack: Document, framework: dict[str, Any]) -> Finding:
+    if framework["state"] == "hung":
+        return Finding(
+            f"TensorFlow of {stack['name']} hung: {framework['error']}",
+            "look at the host's driver and load; then ./gpufleet verify",
+            verdict=Verdict.HUNG,
+        )
+    return Finding(
+        f"TensorFlow of {stack['name']} did not get that far: {framework['error']}",
+        f"see stack.matmul; {provision(plan)}",
+        verdict=Verdict.INCONCLUSIVE,
+    )
+
+
+@check("stack.build", reads=("stacks",), skip_reason=no_stacks)
+def build(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+    """TensorFlow is the planned release, built for the planned CUDA and cuDNN."""
+    for stack, framework, problem in framework_runs(plan, observed, "build"):
+        if problem:
+            yield problem
+            continue
+        actual, wanted = framework["build"], stack["build"]
+        if framework["version"] != stack["version"]:
+            yield Finding(f"{stack['name']} imports TensorFlow {framework['version']}, planned is"
+                          f" {stack['version']}", provision(plan))
+        if not actual["cuda_build"]:
+            yield Finding(f"TensorFlow of {stack['name']} is a CPU-only build",
+                          provision(plan), str(actual))
+        # Before 2.3 a build does not say what it was made for; its loader does.
+        elif actual["cuda"] and actual["cuda"] != wanted["cuda"]:
+            yield Finding(f"TensorFlow of {stack['name']} was built for CUDA {actual['cuda']},"
+                          f" planned is {wanted['cuda']}", provision(plan))
+        elif actual["cudnn"] and (
+                int(str(actual["cudnn"]).partition(".")[0]) != wanted["cudnn_major"]):
+            yield Finding(f"TensorFlow of {stack['name']} was built for cuDNN {actual['cudnn']},"
+                          f" planned is {wanted['cudnn_major']}", provision(plan))
+        yield Evidence(f"{stack['name']}: {framework['version']}, CUDA {actual['cuda']}, cuDNN"
+                   f" {actual['cudnn']}")
+
+
+@check("stack.libraries", reads=("stacks",), skip_reason=no_stacks)
+def libraries(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+    """TensorFlow's own loader opens every CUDA and cuDNN library that the build needs."""
+    bindings = {found["venv"]: found["binding"] for found in observed["stacks"]["stacks"]}
+    for stack, framework, problem in framework_runs(plan, observed, "loader"):
+        if problem:
+            yield problem
+            continue
+        loader = framework["loader"]
+        binding = bindings.get(stack["venv"])
+        if binding is None:
+            yield Finding(f"Whether what {stack['name']} is bound to can be opened is not known",
+                          "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
+        elif binding["error"]:
+            yield timed_out(f"What {stack['name']} is bound to", binding["error"]) or Finding(
+                f"{stack['name']} is bound to a library that cannot be opened with all"
+                          f" its symbols: {binding['error'].splitlines()[0]}",
+                          provision(plan), binding["error"])
+        opened = set(loader["opened"])
+        failed = {entry["library"]: entry["error"] for entry in loader["failed"]}
+        optional = set(stack["sonames_optional"])
+        wanted = [soname for soname in stack["sonames"] if soname not in optional]
+        if not no_gpus_declared(plan):
+            wanted += sorted(name for name in failed if DRIVER_LIBRARY.match(name))
+        # A release linked against its libraries has mapped them by being imported at all.
+        mapped = {PurePosixPath(path).name for path in framework["mapped"]}
+        unknown = []
+        for soname in wanted:
+            if soname in failed:
+                yield Finding(
+                    f"TensorFlow of {stack['name']} cannot open {soname}, and would leave the GPU"
+                    f" unused: {failed[soname]}", provision(plan), failed[soname])
+            elif soname not in opened and not any(
+                name == soname or name.startswith(f"{soname}.") for name in mapped
+            ):
+                unknown.append(soname)
+        if unknown:
+            yield Finding(
+                f"Whether TensorFlow of {stack['name']} finds {shortened(unknown)} is not known:"
+                " its loader " + ("did not try" if loader["ran"] else "cannot be asked"),
+                "run it on a host with a GPU", verdict=Verdict.INCONCLUSIVE)
+        yield Evidence(f"{stack['name']}: opened {', '.join(loader['opened']) or 'nothing'}")
+
+
+@check("stack.mapped", reads=("stacks", "toolkits", "receipts"), skip_reason=no_stacks)
+def mapped(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Every CUDA and cuDNN file that the computing process maps is of the stack's own receipts."""
+    # Maps name real paths; a tree may be reached through a link.
+    real = {tree["path"]: tree["realpath"] for tree in observed["toolkits"]["trees"]}
+    real |= {found["venv"]: found["realpath"] for found in observed["stacks"]["stacks"]}
+    for stack, framework, problem in framework_runs(plan, observed, "mapped"):
+        if problem:
+            # Without a single file there is nothing to prove from, however well it ran.
+            yield problem if framework.get("state") != "ok" else Finding(
+                f"TensorFlow of {stack['name']} mapped no CUDA library at all",
+                "see stack.libraries", verdict=Verdict.INCONCLUSIVE)
+            continue
+        own = stack["toolkit_path"] if stack["cuda_source"] == "toolkit" else stack["venv"]
+        homes = (f"{own}/", f"{real.get(own, own)}/")
+        foreign = [path for path in framework["mapped"] if not path.startswith(homes)]
+        unknown = [path for path in framework["mapped"] if path not in foreign
+                   and path not in _expected_files(stack, observed["receipts"], path)]
+        # A link that was turned leads to what another stack needs: it is not to be moved away.
+        others = [path for path in unknown if any(
+            path in row["libraries"] for row in observed["receipts"]["receipts"])]
+        unknown = [path for path in unknown if path not in others]
+        if others:
+            yield Finding(
+                f"TensorFlow of {stack['name']} maps {shortened(others)}, which was installed for"
+                " something else", provision(plan), "\n".join(others))
+        if unknown:
+            yield Finding(
+                f"TensorFlow of {stack['name']} maps {shortened(unknown)}: no receipt of its own"
+                " toolkit, cuDNN or packages knows such a file",
+                f"on the host: move it away; then {provision(plan)}", "\n".join(unknown))
+        unmapped = _not_mapped(framework)
+        if unmapped:
+            yield Finding(
+                f"TensorFlow of {stack['name']} opened {shortened(unmapped)}, yet maps no file of"
+                " such a name: it came from a file of another name",
+                f"on the host: look where the links of these names lead; {provision(plan)}")
+        if foreign:
+            yield Finding(
+                f"TensorFlow of {stack['name']} maps libraries from outside {own}:"
+                f" {shortened(foreign)}",
+                f"{provision(plan)} (it binds the stack to its toolkit again)",
+                "\n".join(foreign))
+        yield Evidence(f"{stack['name']}: {len(framework['mapped'])} files, of {own}")
+
+
+def _expected_files(stack: Document, receipts: Document, path: str) -> list[str]:
+    """The files of the stack's own receipt for a library like this one.
+
+    Where there is no such receipt another check reports it, and nothing can be concluded here.
+    """
+    root, kind = stack["venv"], "stack"
+    if stack["cuda_source"] == "toolkit":
+        root, kind = stack["toolkit_path"], "cudnn" if "/libcudnn" in path else "toolkit"
+    own = [row for row in receipts["receipts"] if (row["kind"], row["path"]) == (kind, root)]
+    major = f"-{stack['build']['cudnn_major']}"
+    return [library for row in own if kind != "cudnn" or row["id"].endswith(major)
+            for library in row["libraries"]] if own else [path]
+
+
+def _not_mapped(framework: dict[str, Any]) -> list[str]:
+    """Libraries that the loader opened, and of which no file is mapped."""
+    stems = {PurePosixPath(path).name.partition(".so")[0] for path in framework["mapped"]}
+    opened = (framework["loader"] or {"opened": []})["opened"]
+    return [name for name in opened
+            if name.partition(".so")[0] not in stems and not DRIVER_LIBRARY.match(name)]
+
+
+def _parse_device(device: str | None) -> tuple[str, str] | None:
+    """`/job:localhost/.../device:GPU:0`, `/GPU:0` and 1.0's `.../gpu:0` as ("gpu", "0")."""
+    found = re.search(r"(?:^|[:/])(cpu|gpu):(\d+)$", (device or "").lower())
+    return (found.group(1), found.group(2)) if found else None
+
+
+def _is_on_requested_device(entry: Document) -> bool:
+    device = _parse_device(entry["device"])
+    return device is not None and device == _parse_device(entry["requested"])
+
+
+@check("stack.matmul", reads=("stacks",), skip_reason=no_stacks)
+def matmul(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Matrices are multiplied on the declared devices and nowhere else, with exact results."""
+    for stack, framework, problem in framework_runs(plan, observed, "matmul"):
+        if problem and framework.get("state") == "failed":
+            yield busy_finding(stack["name"], {"error": framework["error"]}, observed) or Finding(
+                f"TensorFlow of {stack['name']} does not run: {framework['error']}",
+                f"{provision(plan)}; where stack.files and toolkit.files pass, the host keeps it"
+                " from running: look at noexec in findmnt, at ulimit -a, free")
+            continue
+        if problem:
+            yield problem
+            continue
+        if framework["state"] != "ok":
+            yield _not_run(plan, stack, framework)
+        yield from products(plan, observed, stack, framework["matmul"])
+        total = framework["tower_sum"] or {"error": "it was not made", "wrong": None, "devices": []}
+        busy = busy_finding(f"{stack['name']} on all devices together", total, observed)
+        # What is held gives nothing to be added.
+        lacking = any(busy_finding("", entry, observed) for entry in framework["matmul"])
+        if total["error"] and not total["wrong"] and (busy or lacking):
+            yield from [busy] if busy else []
+        elif total["error"] or total["wrong"] != 0:
+            yield Finding(
+                f"{stack['name']}: the sum of all devices' results is wrong or missing"
+                f" ({total['error'] or total['wrong']})", "see the devices' own results above")
+
+
+def products(
+    plan: Document, observed: Sections, stack: Document, entries: list[Document]
+) -> Iterator[Finding | Evidence]:
+    """Each device's product, or that others hold the device."""
+    for entry in entries:
+        busy = busy_finding(f"{stack['name']} on {entry['requested']}", entry, observed)
+        yield from [busy] if busy else product(plan, stack, entry)
+
+
+def product(plan: Document, stack: Document, entry: Document) -> Iterator[Finding | Evidence]:
+    """One device's product."""
+    where = f"{stack['name']} on {entry['requested']}"
+    if entry["error"]:
+        yield Finding(f"{where} could not multiply: {entry['error']}",
+                      "see gpu.count, driver.loaded and stack.libraries", str(entry))
+    elif not _is_on_requested_device(entry):
+        yield Finding(f"{where} was computed on {entry['device'] or 'an unknown device'} instead",
+                      f"see stack.libraries; {provision(plan)}", str(entry))
+    elif entry["wrong"] != 0:
+        yield Finding(
+            f"{where} gave {entry['wrong'] if entry['wrong'] is not None else 'unchecked'} wrong"
+            f" rows of {entry['n']}",
+            "take the device out of service: wrong numbers from exact operands are a hardware"
+            " or library fault", str(entry))
+    elif not entry["tflops"]:
+        yield Finding(f"{where} has no measured throughput", "see gpu.throughput", str(entry))
+    else:
+        yield Evidence(f"{where}: {entry['n']}x{entry['n']} exact on {entry['device']},"
+                   f" {entry['tflops']} TFLOP/s, first {entry['first_s']} s")
+
+
+@check(
+    "stack.gpu",
+    reads=("stacks",),
+    repair=INVENTORY,
+    skip_reason=lambda plan: no_stacks(plan) or no_gpus_declared(plan),
+)
+def gpu(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Every declared GPU has multiplied matrices in every stack."""
+    wanted = {("gpu", str(index)) for index in range(visible_gpus(plan) or 0)}
+    yield from mig_evidence(plan)
+    for stack, framework, problem in framework_runs(plan, observed, "matmul"):
+        if problem:
+            yield problem
+            continue
+        proven = {_parse_device(entry["device"]) for entry in framework["matmul"]
+                  if entry["wrong"] == 0 and not entry["error"]}
+        busy = [(entry, finding) for entry in framework["matmul"]
+                if (finding := busy_finding(
+                    f"{stack['name']} on {entry['requested']}", entry, observed))]
+        yield from (finding for _, finding in busy)
+        held_up = {_parse_device(entry["requested"]) for entry, _ in busy}
+        missing = sorted(index for _, index in wanted - proven - held_up)
+        if missing:
+            yield Finding(
+                f"{stack['name']}: no proof of GPU {', '.join(missing)} of {len(wanted)} declared",
+                "see gpu.count, driver.loaded and stack.matmul; if the host has fewer GPUs:"
+                " correct gpu_expect in the inventory")
+        yield Evidence(
+            f"{stack['name']}: {len(wanted) - len(missing)} of {len(wanted)} GPUs computed"
+        )
