@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -13,3 +14,8 @@ IN_CHECKOUT = (_CHECKOUT / "ansible.cfg").exists()
 ROOT = _CHECKOUT if IN_CHECKOUT else _INSTALLED
 # A checkout keeps its reports; an installed gpufleet leaves them where the person stands.
 REPORTS = (ROOT if IN_CHECKOUT else Path.cwd()) / "reports"
+
+
+def host_file_name(host: str) -> str:
+    """A host's name as a file name, without an ending."""
+    return re.sub(r"[^\w.-]", "_", host).lstrip(".") or "_"

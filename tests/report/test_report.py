@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.checks import CHECKS, catalogue, judge
+from gpufleet.paths import host_file_name
 from gpufleet.report import directory as report
 from gpufleet.report import summary
 from gpufleet.verification.session import HostRun, Session
@@ -129,7 +130,7 @@ def test_latest_leads_to_the_newest_and_names_do_not_collide(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", ".hidden", "gpu01.example.org"])
 def test_a_hosts_name_cannot_leave_the_directory(name: str) -> None:
-    found = report.file_name(name)
+    found = host_file_name(name)
     assert "/" not in found and not found.startswith(".")
 
 

@@ -25,7 +25,7 @@ from gpufleet.nightly import drift
 from gpufleet.nightly.drift import NOT_THERE
 from gpufleet.nightly.history import NIGHTLY, SCHEMA, WINDOW, History, parts
 from gpufleet.nightly.speeds import LEAST_SPREAD
-from gpufleet.paths import REPORTS
+from gpufleet.paths import REPORTS, host_file_name
 
 from .parser import Parser
 
@@ -253,7 +253,6 @@ def _count(number: int, what: str) -> str:
 
 def _record(history: History, directory: Path, kind: str) -> None:
     """Take in what a report's directory holds: its verdicts, snapshots and plans."""
-    from gpufleet.report.directory import file_name  # noqa: PLC0415 (what reads needs none of it)
     from gpufleet.verification.session import HostRun, Session  # noqa: PLC0415
 
     def read(name: str) -> Any:
@@ -270,7 +269,7 @@ def _record(history: History, directory: Path, kind: str) -> None:
                                  str(directory))
     hosts = []
     for name, result in said["hosts"].items():
-        file = f"{file_name(name)}.json"
+        file = f"{host_file_name(name)}.json"
         there = (directory / "snapshots" / file).exists()
         hosts.append(HostRun(name, read(f"snapshots/{file}") if there else None,
                              read(f"plans/{file}"), result))

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import os
-import re
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from markupsafe import Markup
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.model.verdict import SYMBOLS, Verdict
+from gpufleet.paths import host_file_name
 from gpufleet.verification.session import Session
 
 from . import change_summary, fleet_versions, page, summary
@@ -88,15 +88,10 @@ def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def file_name(host: str) -> str:
-    """A host's name as a file name."""
-    return re.sub(r"[^\w.-]", "_", host).lstrip(".") or "_"
-
-
 def write_documents(directory: Path, session: Session) -> None:
     """Snapshots and plans, as files that `--snapshot` and `--plan` take."""
     for host in session.hosts:
-        name = f"{file_name(host.name)}.json"
+        name = f"{host_file_name(host.name)}.json"
         _write(directory / "plans" / name, _json(host.plan))
         if snapshot := host.snapshot:
             # Without line breaks, which take Python twenty times as long: the largest by far.
@@ -107,7 +102,7 @@ def write_bundles(directory: Path, session: Session) -> list[dict[str, Any]]:
     """What can be sent in a report of a fault: cleaned, and one file for each host as well."""
     made = bundles(session.hosts)
     for bundle in made:
-        name = f"{file_name(bundle['host'])}.json"
+        name = f"{host_file_name(bundle['host'])}.json"
         for kind, document in (("snapshots", bundle["snapshot"]), ("plans", bundle["plan"]),
                                ("bundles", bundle)):
             if document:

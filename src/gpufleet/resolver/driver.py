@@ -1,75 +1,18 @@
-"""The driver: how old it may be, whether the loaded one will do, and which is to be installed."""
+"""The driver: whether the loaded one is new enough, and which one to install."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from gpufleet.catalog import facts, gpus, versions
-from gpufleet.catalog.records import Need, Toolkit
+from gpufleet.catalog import gpus, versions
+from gpufleet.catalog.records import Need
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import DriverSpec
 
-from . import cudnn, driver_constraints, driver_selection, kernel_module
+from . import driver_constraints, driver_selection, kernel_module
 from .context import ResolveContext
-from .stacks import Stack
-from .toolkits import Chosen
 
 Row = dict[str, Any]
-
-
-def highest(needs: Iterable[Need]) -> Need | None:
-    """The need that covers them all."""
-    return max(needs, key=lambda need: versions.key(need.version), default=None)
-
-
-def of_toolkit(toolkit: Toolkit) -> list[Need]:
-    """A toolkit's need: by minor-version compatibility from CUDA 11 on, exact before."""
-    name = f"CUDA {toolkit.short}"
-    if toolkit.driver_minor:
-        return [Need(toolkit.driver_minor, f"{name}, minor-version compatibility")]
-    return [Need(toolkit.driver_exact, f"{name}, exact minimum")] if toolkit.driver_exact else []
-
-
-def of_cudnn(chosen: Chosen) -> list[Need]:
-    """What the cuDNN of a toolkit ask for."""
-    return [
-        Need(rule["driver"], f"cuDNN {picked.archive.version} with CUDA {chosen.short}")
-        for picked in chosen.majors.values()
-        for rule in cudnn.needs(picked.archive, chosen.short)
-        if "driver" in rule
-    ]
-
-
-def of_gpu(card: gpus.Gpu) -> list[Need]:
-    """A GPU's own need: the driver of the CUDA release that first knew its architecture."""
-    row = gpus.architecture(card)
-    first = facts.toolkits_of(row.first_cuda)[:1] if row and row.first_cuda else []
-    return [
-        Need(each.driver_exact, f"{card.text}, first known to CUDA {each.short},")
-        for each in first
-        if each.driver_exact
-    ]
-
-
-def of_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) -> Need:
-    """A stack's need: its build's, its toolkit's, its cuDNN's, and its GPUs'.
-
-    GPUs that the build reaches only through PTX need a driver as new as the build's CUDA.
-    """
-    row = stack.build.row["min_driver"]
-    name = f"CUDA {stack.cuda}"
-    if row["minor_compat"]:
-        needs = [Need(row["minor_compat"], f"{name}, minor-version compatibility")]
-    else:
-        needs = [Need(row["exact"], f"{name}, exact minimum")]
-    if chosen:
-        needs += of_toolkit(chosen.toolkit) + of_cudnn(chosen)
-    for card in context.gpus:
-        needs += of_gpu(card)
-        if not gpus.native_to_build(card, stack.build):
-            needs.append(Need(row["exact"], f"{name}, {card.text} reached through PTX"))
-    return max(needs, key=lambda need: versions.key(need.version))
 
 
 def plan(context: ResolveContext, need: Need | None) -> Row | None:

@@ -20,6 +20,7 @@ from . import (
     containers,
     cudnn,
     driver,
+    driver_needs,
     driver_sources,
     environment,
     gpus,
@@ -71,8 +72,8 @@ def resolve(
         cudnn.check_gpus(context, each)
     linked = linker.register(context, chosen)
 
-    needs = [n for each in chosen.values() for n in driver.of_toolkit(each.toolkit)]
-    needs += [n for each in chosen.values() for n in driver.of_cudnn(each)]
+    needs = [n for each in chosen.values() for n in driver_needs.of_toolkit(each.toolkit)]
+    needs += [n for each in chosen.values() for n in driver_needs.of_cudnn(each)]
     rows: list[Row] = []
     for stack in found:
         own = None if stack.pip_cuda else chosen.get(stack.cuda)
@@ -80,10 +81,10 @@ def resolve(
             continue
         if own:
             pins.toolkit_fits(context, stack.spec, stack.build, own)
-        need = driver.of_stack(context, stack, own)
+        need = driver_needs.of_stack(context, stack, own)
         needs.append(need)
         rows.append(stacks.describe(context, stack, own, need.version))
-    highest = driver.highest(needs)
+    highest = driver_needs.highest(needs)
     own_driver = driver.plan(context, highest)
     _check_eula(context, cuda=bool(cuda_wants))
 

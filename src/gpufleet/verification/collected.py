@@ -16,7 +16,7 @@ from typing import Any
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
-from gpufleet.report.directory import file_name
+from gpufleet.paths import host_file_name
 
 from .session import HostRun, Session, plan_of, utc_now
 
@@ -33,7 +33,7 @@ def judge_results(directory: Path, hosts: Iterable[InventoryHost], most: timedel
                                  "Name the one into which the hosts' results are collected.")
     made, begin = Session(), time.monotonic()
     for host in hosts:
-        found = _read(directory / f"{file_name(host.name)}.json", host.name, most)
+        found = _read(directory / f"{host_file_name(host.name)}.json", host.name, most)
         snapshot = found.get("snapshot")
         plan = plan_of(host, snapshot)
         result = judge.judge(plan, snapshot) if snapshot else found["result"]
