@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpufleet.host_state import driver_state
-from gpufleet.model.shape import DAMAGED
+from gpufleet.model.validator import DAMAGED
 from gpufleet.model.verdict import Verdict
 
 from .registry import (

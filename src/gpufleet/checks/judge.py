@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from gpufleet.model import verdict as statuses
-from gpufleet.model.shape import whole
+from gpufleet.model.validator import mark_damaged
 from gpufleet.model.verdict import Verdict, worst
 
 from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
@@ -25,7 +25,7 @@ REACHABLE_STATEMENT = "The host answers, lets us in, and runs the probe."
 def judge(plan: Document, snapshot: Document) -> dict[str, Any]:
     """The result of one host: its verdict and that of each check."""
     checks = [*CHECKS.values(), *(PAIR_CHECKS.values() if plan.get("pairs") else ())]
-    sound = whole(snapshot)
+    sound = mark_damaged(snapshot)
     return _host([_apply(check, plan, sound) for check in checks])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from .types import Path, Text, Time
+from .types import UNCHECKED, Path, Text, Time
 
 JournalState = Literal["installing", "removing"]
 
@@ -81,35 +81,41 @@ class ReceiptFields(TypedDict):
     source: NotRequired[
         Annotated[
             ReceiptSource | str,
-            "driver: `distro`, `nvidia_repo` or `runfile`; others: the artifact"]]
-    patches: NotRequired[Annotated[list[AppliedPatch], "toolkit: in the order applied"]]
+            "driver: `distro`, `nvidia_repo` or `runfile`; others: the artifact", UNCHECKED]]
+    patches: NotRequired[Annotated[list[AppliedPatch], "toolkit: in the order applied", UNCHECKED]]
     default: NotRequired[
-        Annotated[bool, "cudnn: headers and unversioned links belong to it"]]
+        Annotated[bool, "cudnn: headers and unversioned links belong to it", UNCHECKED]]
     packages: NotRequired[
         Annotated[
             dict[str, str],
-            "stack: the packages of the lock, by name; driver: its packages; with versions"]]
-    lock_sha256: NotRequired[Annotated[Text | None, "stack: the lock's digest"]]
-    python: NotRequired[Annotated[Text | None, "stack: the interpreter's version"]]
-    binding: NotRequired[Annotated[list[Text], "stack: the libraries that it is bound to"]]
+            "stack: the packages of the lock, by name; driver: its packages; with versions",
+            UNCHECKED]]
+    lock_sha256: NotRequired[Annotated[Text | None, "stack: the lock's digest", UNCHECKED]]
+    python: NotRequired[Annotated[Text | None, "stack: the interpreter's version", UNCHECKED]]
+    binding: NotRequired[
+        Annotated[list[Text], "stack: the libraries that it is bound to", UNCHECKED]]
     activation: NotRequired[
-        Annotated[Text | None, "stack: the file that its `bin/activate` reads if it exists"]]
-    texts: NotRequired[Annotated[dict[str, RecordedText], "environment: the files, by path"]]
+        Annotated[Text | None,
+            "stack: the file that its `bin/activate` reads if it exists", UNCHECKED]]
+    texts: NotRequired[
+        Annotated[dict[str, RecordedText], "environment: the files, by path", UNCHECKED]]
     folders: NotRequired[
-        Annotated[list[Text], "environment: the directories created for its files"]]
-    engine: NotRequired[Annotated[Text, "containers: docker or podman"]]
-    origin: NotRequired[Annotated[Text | None, "containers: distro or docker_repo"]]
+        Annotated[list[Text], "environment: the directories created for its files", UNCHECKED]]
+    engine: NotRequired[Annotated[Text, "containers: docker or podman", UNCHECKED]]
+    origin: NotRequired[Annotated[Text | None, "containers: distro or docker_repo", UNCHECKED]]
     engine_packages: NotRequired[
         Annotated[
             list[Text] | None,
-            "containers: the engine's packages that gpufleet installed"]]
-    branch: NotRequired[Annotated[Text | None, "driver: such as 535"]]
-    module: NotRequired[Annotated[Text | None, "driver: `open` or `proprietary`"]]
-    requested: NotRequired[Annotated[list[Text], "driver: the packages that were requested"]]
-    brought: NotRequired[Annotated[list[Text], "driver: other packages installed with it"]]
-    repository: NotRequired[Annotated[Text | None, "driver: the repository's address"]]
-    previous: NotRequired[Annotated[FormerDriver | None, "driver: the one before"]]
-    checksum: NotRequired[Annotated[Text | None, "driver: the runfile's"]]
+            "containers: the engine's packages that gpufleet installed", UNCHECKED]]
+    branch: NotRequired[Annotated[Text | None, "driver: such as 535", UNCHECKED]]
+    module: NotRequired[Annotated[Text | None, "driver: `open` or `proprietary`", UNCHECKED]]
+    requested: NotRequired[
+        Annotated[list[Text], "driver: the packages that were requested", UNCHECKED]]
+    brought: NotRequired[
+        Annotated[list[Text], "driver: other packages installed with it", UNCHECKED]]
+    repository: NotRequired[Annotated[Text | None, "driver: the repository's address", UNCHECKED]]
+    previous: NotRequired[Annotated[FormerDriver | None, "driver: the one before", UNCHECKED]]
+    checksum: NotRequired[Annotated[Text | None, "driver: the runfile's", UNCHECKED]]
 
 
 class Receipt(ReceiptFields):
@@ -149,10 +155,12 @@ class RestartMarker(TypedDict, total=False):
     It exists from before a change of the driver until what runs is what is installed.
     """
 
-    schema: Annotated[int, "1"]
+    schema: Annotated[int, "1", UNCHECKED]
     boot_id: Annotated[
-        Text | None, "the boot in which it became necessary, or in which a reboot was last tried"]
-    because: Annotated[str, "why a restart is needed"]
-    since: Time
-    tried: Annotated[bool, "a reboot was tried"]
-    failed: Annotated[FailedReload | None, "the last time that the modules could not be loaded"]
+        Text | None, "the boot in which it became necessary, or in which a reboot was last tried",
+        UNCHECKED]
+    because: Annotated[str, "why a restart is needed", UNCHECKED]
+    since: Annotated[Time, UNCHECKED]
+    tried: Annotated[bool, "a reboot was tried", UNCHECKED]
+    failed: Annotated[
+        FailedReload | None, "the last time that the modules could not be loaded", UNCHECKED]

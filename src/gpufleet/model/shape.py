@@ -1,79 +1,145 @@
-"""Whether a snapshot is of the shape that `shapes.yml` declares.
+"""Reads a document's types once into plain shapes: what validator, JSON Schema and docs work on.
 
-Checks read what they need and trust it to be there. A section that was damaged on its way, or made
-by another release, is told here, once, and then judged by none of them.
+`shape_of(Plan)` is an `Object` with its keys; each key has a shape of its own. Understood are
+`TypedDict` (also generic), `list[X]`, `dict[str, X]`, `Literal`, `str`, `int`, `float`, `bool`,
+`object`, unions of them, and `Annotated` with `NON_EMPTY` or the key's meaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from importlib.resources import files
-from typing import Any
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
-import yaml
-
-SHAPES: dict[str, Any] = yaml.safe_load(
-    files(__package__).joinpath("shapes.yml").read_text(encoding="utf-8"))["sections"]
-
-DAMAGED = "damaged"
-
-_PLAIN: dict[str, Callable[[Any], bool]] = {
-    "text": lambda value: isinstance(value, str) and value != "",
-    "words": lambda value: isinstance(value, str),
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "flag": lambda value: isinstance(value, bool),
-    "scalar": lambda value: isinstance(value, str | int | float),
-    "any": lambda value: True,
-}
-_MISSING = object()
+from .types import NonEmpty, Unchecked
 
 
-def whole(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """The snapshot, with each section that is not of its shape in the state `damaged`, and why."""
-    sections = snapshot.get("sections")
-    if not isinstance(sections, Mapping):
-        return {**snapshot, "sections": {}}
-    return {**snapshot, "sections": {
-        name: _section(name, section) for name, section in sections.items()}}
+@dataclass(frozen=True)
+class Plain:
+    """A value by its JSON type: `text`, `number`, `integer`, `flag`, `null` or `any`."""
+
+    name: str
+    non_empty: bool = False
 
 
-def _section(name: str, section: Any) -> Any:
-    around = {"state": "text", "seconds~": "number", "error~": "text", "data~": "any"}
-    faults = list(_faults(around, section, "it"))
-    if not faults and section["state"] == "ok":
-        faults = list(_faults(SHAPES.get(name, "any"), section.get("data"), "data"))
-    if not faults:
-        return section
-    more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-    return {"state": DAMAGED, "seconds": None, "error": f"{faults[0]}{more}", "data": None}
+@dataclass(frozen=True)
+class Choice:
+    """One of these texts."""
+
+    values: tuple[str, ...]
 
 
-def _faults(shape: Any, value: Any, place: str) -> Iterator[str]:
-    """What is not as declared, each with its place."""
-    if isinstance(shape, str):
-        fits = _PLAIN[shape](value) if shape in _PLAIN else value in shape.split("|")
-        if not fits:
-            yield f"{place} is {_told(value)}, and should be {shape}"
-    elif isinstance(shape, list):
-        if not isinstance(value, list):
-            yield f"{place} is {_told(value)}, and should be a list"
-            return
-        for number, item in enumerate(value):
-            yield from _faults(shape[0], item, f"{place}[{number}]")
-    elif not isinstance(value, Mapping):
-        yield f"{place} is {_told(value)}, and should be a mapping"
-    else:
-        for key, inner in shape.items():
-            name, nullable = key.rstrip("~+"), key.endswith("~")
-            if key.endswith("+") and not value.get(name, True):
-                yield f"{place}.{name} is empty"
-            for each in value if name == "*" else [name]:
-                found = value.get(each, _MISSING)
-                if found is not None or not nullable:
-                    yield from _faults(inner, found, f"{place}.{each}")
+@dataclass(frozen=True)
+class ListOf:
+    """A list of one shape."""
+
+    item: Shape
+    non_empty: bool = False
 
 
-def _told(value: Any) -> str:
-    if value is _MISSING:
-        return "missing"
-    return "null" if value is None else f"{value!r:.40}"
+@dataclass(frozen=True)
+class MappingOf:
+    """Any names, all of one shape."""
+
+    value: Shape
+    non_empty: bool = False
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """One of these shapes; where null is among them it is the last."""
+
+    options: tuple[Shape, ...]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of an object, and what its value means."""
+
+    name: str
+    shape: Shape
+    required: bool
+    checked: bool
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Object:
+    """A `TypedDict`: its name, its docstring, its keys."""
+
+    name: str
+    meaning: str
+    keys: tuple[Key, ...]
+
+
+Shape = Plain | Choice | ListOf | MappingOf | AnyOf | Object
+NULL, ANY = Plain("null"), Plain("any")
+_PLAIN = {str: "text", int: "integer", float: "number", bool: "flag"}
+
+
+@cache
+def shape_of(document: object) -> Shape:
+    """The shape of a document's type."""
+    return _shape(document, {})
+
+
+def optional(shape: Shape) -> tuple[Shape, bool]:
+    """(the shape without null, whether it may be null)."""
+    if not isinstance(shape, AnyOf) or shape.options[-1] != NULL:
+        return shape, False
+    rest = shape.options[:-1]
+    return (rest[0] if len(rest) == 1 else AnyOf(rest)), True
+
+
+def _shape(kind: Any, bound: Mapping[Any, Any], non_empty: bool = False) -> Shape:
+    kind = bound.get(kind, kind) if isinstance(kind, TypeVar) else kind
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        marked = any(isinstance(mark, NonEmpty) for mark in kind.__metadata__)
+        return _shape(args[0], bound, non_empty or marked)
+    if origin in {Union, types.UnionType}:
+        options = [_shape(option, bound) for option in args if option is not type(None)]
+        return AnyOf((*options, *([NULL] if len(options) < len(args) else [])))
+    if origin is Literal:
+        return Choice(tuple(args))
+    if origin is list:
+        return ListOf(_shape(args[0], bound), non_empty)
+    if origin is dict:
+        return MappingOf(_shape(args[1], bound), non_empty)
+    if is_typeddict(origin or kind):
+        return _object(origin or kind, args, bound)
+    if kind is object:
+        return ANY
+    return Plain(_PLAIN[kind], non_empty)
+
+
+def _object(kind: Any, args: tuple[Any, ...], bound: Mapping[Any, Any]) -> Object:
+    """Generic ones are named by what they hold: a Section[Os] is an OsSection."""
+    inner = dict(zip(getattr(kind, "__parameters__", ()), args, strict=False)) or bound
+    name = "".join(arg.__name__ for arg in args) + kind.__name__
+    keys = tuple(_key(key, hint, kind.__total__, inner)
+                 for key, hint in get_type_hints(kind, include_extras=True).items())
+    return Object(name, " ".join((kind.__doc__ or "").split()), keys)
+
+
+def _key(name: str, hint: Any, total: bool, bound: Mapping[Any, Any]) -> Key:
+    required = total and get_origin(hint) is not NotRequired
+    if get_origin(hint) is NotRequired:
+        hint = get_args(hint)[0]
+    marks = hint.__metadata__ if get_origin(hint) is Annotated else ()
+    meaning = " ".join(mark for mark in marks if isinstance(mark, str))
+    checked = not any(isinstance(mark, Unchecked) for mark in marks)
+    return Key(name, _shape(hint, bound), required, checked, meaning)

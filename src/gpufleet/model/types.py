@@ -17,7 +17,15 @@ class NonEmpty:
         return "NON_EMPTY"
 
 
+class Unchecked:
+    """Marks a key that any value may have: no check relies on it, so none is lost by it."""
+
+    def __repr__(self) -> str:
+        return "UNCHECKED"
+
+
 NON_EMPTY = NonEmpty()
+UNCHECKED = Unchecked()
 
 # `str` may be empty.
 Text = Annotated[str, NON_EMPTY]

@@ -20,7 +20,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpufleet.model.shape import whole
+from gpufleet.model.sections.compute import CublasResult
+from gpufleet.model.sections.gpu import SmiDevice
+from gpufleet.model.sections.stacks import Framework, Product
+from gpufleet.model.snapshot import SectionData
+from gpufleet.model.validator import section_data
 
 Document = Mapping[str, Any]
 Pair = tuple[str, Any]
@@ -39,8 +43,7 @@ def measures(snapshot: Document | None, plan: Document) -> dict[str, float | str
 
 
 def _measures(snapshot: Document, plan: Document) -> dict[str, float | str]:
-    sound = whole(snapshot)["sections"]
-    data = {name: section["data"] for name, section in sound.items() if section["state"] == "ok"}
+    data = section_data(snapshot)
     names = dict(_cards(data))
     found = [*_versions(data, plan), *_gpus(data, names), *_products(data, plan, names)]
     return {name: value if isinstance(value, str) else float(value)
@@ -51,22 +54,24 @@ def _tells(value: Any) -> bool:
     return bool(value) if isinstance(value, str) else value is not None and math.isfinite(value)
 
 
-def _cards(data: Document) -> Iterator[tuple[int | str, str]]:
+def _cards(data: SectionData) -> Iterator[tuple[int | str, str]]:
     """The number and the address of each card, and its name, which it keeps in another slot."""
     runs = data["compute"]["runs"] if "compute" in data else []
-    for source in [*(run["devices"] for run in runs), _devices(data)]:
-        for card in source:
-            name = f"gpu.{card['uuid'] or card['index']}"
-            yield from ((int(card["index"]), name), (card["address"] or "", name))
+    cards = [(card["index"], card["uuid"], card["address"])
+             for run in runs for card in run["devices"]]
+    cards += [(card["index"], card["uuid"], card["address"]) for card in _devices(data)]
+    for index, uuid, address in cards:
+        name = f"gpu.{uuid or index}"
+        yield from ((int(index), name), (address or "", name))
 
 
-def _devices(data: Document) -> list[dict[str, Any]]:
+def _devices(data: SectionData) -> list[SmiDevice]:
     """The cards that nvidia-smi lists; none where it failed, which says nothing about cards."""
     smi = data.get("smi")
     return smi["devices"] if smi and smi["status"] == 0 else []
 
 
-def _versions(data: Document, plan: Document) -> Iterator[Pair]:
+def _versions(data: SectionData, plan: Document) -> Iterator[Pair]:
     if system := data.get("os"):
         yield "os.version", f"{system['id']} {system['version_id']}"
     if kernel := data.get("kernel"):
@@ -78,22 +83,24 @@ def _versions(data: Document, plan: Document) -> Iterator[Pair]:
         yield "toolkits", ", ".join(sorted(trees, key=_order)) or "none"
         for short, tree in trees.items():
             yield f"toolkit.{short}.version", tree["version"]
-    for tree in data["cudnn"]["trees"] if "cudnn" in data else ():
-        for library in tree["loaded"]:
-            short = _short(tree["toolkit"], plan)
+    for found in data["cudnn"]["trees"] if "cudnn" in data else ():
+        for library in found["loaded"]:
+            short = _short(found["toolkit"], plan)
             yield f"cudnn.{short}.{library['soname']}.version", library["version"]
     if "stacks" in data:
         stacks = {stack["name"]: stack for stack in data["stacks"]["stacks"]}
         yield "stacks", ", ".join(sorted(stacks)) or "none"
         for name, stack in stacks.items():
-            yield f"stack.{name}.version", (stack["framework"] or {}).get("version")
+            framework = stack["framework"]
+            yield f"stack.{name}.version", framework and framework["version"]
             yield f"stack.{name}.python", stack["python"]
     if containers := data.get("containers"):
-        yield "containers.engine", (containers["engine"] or {}).get("version")
-        yield "containers.toolkit", (containers["toolkit"] or {}).get("version")
+        engine, toolkit = containers["engine"], containers["toolkit"]
+        yield "containers.engine", engine and engine["version"]
+        yield "containers.toolkit", toolkit and toolkit["version"]
 
 
-def _gpus(data: Document, names: Mapping[int | str, str]) -> Iterator[Pair]:
+def _gpus(data: SectionData, names: Mapping[int | str, str]) -> Iterator[Pair]:
     if "smi" in data and data["smi"]["status"] == 0:
         yield "gpus", "; ".join(sorted(
             f"{card['address']} {card['uuid'] or '-'} {card['name'] or '-'}"
@@ -105,27 +112,29 @@ def _gpus(data: Document, names: Mapping[int | str, str]) -> Iterator[Pair]:
         yield f"{name}.ecc_uncorrected", card["ecc_uncorrected_aggregate"]
 
 
-def _products(data: Document, plan: Document, names: Mapping[int | str, str]
+def _products(data: SectionData, plan: Document, names: Mapping[int | str, str]
               ) -> Iterator[Pair]:
     for run in data["compute"]["runs"] if "compute" in data else ():
         where = f"toolkit.{_short(run['toolkit'], plan)}"
         for entry in run["cublas"]:
             yield from _product(f"{_gpu(names, entry['gpu'])}.{where}", entry)
-        for entry in run["bandwidth"] or ():
-            yield f"{_gpu(names, entry['gpu'])}.bandwidth_gib_s", entry["gib_s"]
+        for copy in run["bandwidth"] or ():
+            yield f"{_gpu(names, copy['gpu'])}.bandwidth_gib_s", copy["gib_s"]
     for stack in data["stacks"]["stacks"] if "stacks" in data else ():
-        where, framework = f"stack.{stack['name']}", stack["framework"] or {}
+        where, framework = f"stack.{stack['name']}", stack["framework"]
+        if not framework:
+            continue
         places = dict(_places(framework))
-        for entry in framework.get("matmul", ()):
-            kind, number = entry["requested"][:5], entry["requested"][5:]
+        for product in framework["matmul"]:
+            kind, number = product["requested"][:5], product["requested"][5:]
             if kind == GPU and number.isdigit():
                 name = names.get(places.get(int(number), ""), _gpu(names, int(number)))
-                yield from _product(f"{name}.{where}", entry)
+                yield from _product(f"{name}.{where}", product)
             elif kind == CPU and (plan.get("expect") or {}).get("count") == 0:
-                yield from _product(f"cpu.{where}", entry)
+                yield from _product(f"cpu.{where}", product)
 
 
-def _product(name: str, entry: Document) -> Iterator[Pair]:
+def _product(name: str, entry: Product | CublasResult) -> Iterator[Pair]:
     """Of a product that was computed and is right; a wrong one has no speed worth comparing."""
     yield f"{name}.wrong", entry["wrong"]
     if not entry["error"] and not entry.get("busy") and entry["wrong"] == 0:
@@ -133,9 +142,10 @@ def _product(name: str, entry: Document) -> Iterator[Pair]:
         yield f"{name}.first_op_s", entry["first_s"]
 
 
-def _places(framework: Document) -> Iterator[tuple[int, str]]:
+def _places(framework: Framework) -> Iterator[tuple[int, str]]:
     """Where TensorFlow's GPUs sit: it may count the fastest first, not by address."""
-    for device in (framework.get("small") or {}).get("local_devices") or ():
+    small = framework["small"]
+    for device in (small and small["local_devices"]) or ():
         found = re.search(r"GPU:(\d+)$", device["name"])
         place = re.search(r"pci bus id: ([^,\s]+)", device["description"] or "")
         if found and place:

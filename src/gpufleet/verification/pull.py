@@ -34,9 +34,9 @@ FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
 # What the judge needs besides Python: pure Python of this very environment.
 LIBRARIES = ("yaml", "packaging")
 PACKED = ("__init__.py", "errors.py", "paths.py", "catalog/*.py", "catalog/data/**/*.yml",
-          "model/**/*.py", "model/*.yml",
-          "spec/*.py", "host_state/*.py", "resolver/*.py", "diff/*.py", "probe/*.py",
-          "workload/*.py", "checks/*.py", "verification/__init__.py", "verification/pull.py")
+          "model/**/*.py", "spec/*.py", "host_state/*.py", "resolver/*.py", "diff/*.py",
+          "probe/*.py", "workload/*.py", "checks/*.py", "verification/__init__.py",
+          "verification/pull.py")
 # Beyond the probe's own deadline, by which it has ended all it began.
 MORE_S = 30
 

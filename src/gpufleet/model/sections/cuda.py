@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from gpufleet.model.receipt import JournalState, ReceiptFields
-from gpufleet.model.types import Path, Text, Time
+from gpufleet.model.types import UNCHECKED, Path, Text, Time
 
 
 class ClosedPath(TypedDict):
@@ -170,10 +170,10 @@ class JournalStatus(TypedDict):
     id: Text
     path: Path
     state: JournalState
-    schema: NotRequired[int]
-    version: NotRequired[str | None]
-    fresh: NotRequired[bool]
-    started: NotRequired[Time]
+    schema: NotRequired[Annotated[int, UNCHECKED]]
+    version: NotRequired[Annotated[str | None, UNCHECKED]]
+    fresh: NotRequired[Annotated[bool, "nothing existed at the path before", UNCHECKED]]
+    started: NotRequired[Annotated[Time, UNCHECKED]]
 
 
 class UnreadableRecord(TypedDict):
@@ -192,4 +192,4 @@ class Receipts(TypedDict):
     texts: Annotated[
         dict[str, str], "by path: the sha256 of whatever is at the path of an environment file"]
     caches: NotRequired[
-        Annotated[list[Text], "what installations left in /var/cache/gpufleet"]]
+        Annotated[list[Text], "what installations left in /var/cache/gpufleet", UNCHECKED]]

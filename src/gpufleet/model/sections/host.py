@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from gpufleet.model.types import Path, Text
+from gpufleet.model.types import NON_EMPTY, UNCHECKED, Path, Text
 
 
 class Interpreter(TypedDict):
     """A Python interpreter."""
 
     path: Path
-    version: Annotated[str, "such as 3.11.2"]
+    version: Annotated[str | None, "such as 3.11.2"]
 
 
 class Os(TypedDict):
@@ -91,7 +91,7 @@ class Package(TypedDict):
     """A package of the driver."""
 
     name: Text
-    version: Text
+    version: Text | None
     status: Annotated[Text, "`installed`, or dpkg's state such as `half-configured`"]
     held: Annotated[bool, "the package manager does not upgrade it"]
 
@@ -184,8 +184,9 @@ class Variables(TypedDict):
     """Variables that steer CUDA, as one place sets them."""
 
     where: Annotated[Text, "a login, systemd, or the file that sets them"]
-    variables: dict[str, str | None]
-    job: NotRequired[Annotated[bool, "they hold for one service or cron job alone"]]
+    variables: Annotated[dict[str, str | None], NON_EMPTY]
+    job: NotRequired[
+        Annotated[bool, "they hold for one service or cron job alone", UNCHECKED]]
 
 
 class Environment(TypedDict):
@@ -195,9 +196,11 @@ class Environment(TypedDict):
     others: Annotated[
         list[Variables],
         "of the connecting user's login, of systemd, of /etc/ld.so.preload, and of each file of"
-        " PAM, systemd units and cron that sets any"]
+        " PAM, systemd units and cron that sets any",
+        NON_EMPTY]
     mentions: NotRequired[
-        Annotated[dict[str, list[Text]], "by variable: the profiles that name it"]]
-    unread: NotRequired[Annotated[list[Text], "files that the probe's user may not read"]]
+        Annotated[dict[str, list[Text]], "by variable: the profiles that name it", UNCHECKED]]
+    unread: NotRequired[
+        Annotated[list[Text], "files that the probe's user may not read", UNCHECKED]]
     offers: Annotated[
         dict[str, list[Text]], "by directory that they name: its CUDA and cuDNN libraries"]

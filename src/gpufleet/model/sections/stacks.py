@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from gpufleet.model.types import Path, Text
+from gpufleet.model.types import UNCHECKED, Path, Text
 
 from .cuda import ClosedPath
 
@@ -18,7 +18,7 @@ class FrameworkBuild(TypedDict):
     cuda: str | int | float | None
     cudnn: str | int | float | None
     cuda_build: Annotated[bool, "it was built with CUDA"]
-    compute_capabilities: NotRequired[list[Text] | None]
+    compute_capabilities: NotRequired[Annotated[list[Text] | None, UNCHECKED]]
 
 
 class FailedLibrary(TypedDict):
@@ -108,7 +108,8 @@ class Framework(TypedDict):
         list[Text], "the compute capability of each GPU as the framework names it"]
     said: Annotated[
         list[Text], "log lines that tell why a GPU is left out or its code compiled again"]
-    seconds: NotRequired[Annotated[dict[str, float | None], "`import` and `total`"]]
+    seconds: NotRequired[
+        Annotated[dict[str, float | None], "`import` and `total`", UNCHECKED]]
 
 
 class StackStart(TypedDict):

@@ -1,39 +1,41 @@
-"""What is not of the declared shape is told with its place; what nobody declared passes."""
+"""Every fault of a document is reported with its place; keys that no type describes pass."""
 
 from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from gpufleet.checks import judge
 from gpufleet.checks.host import SECTIONS
-from gpufleet.model import shape
+from gpufleet.model import validator
+from gpufleet.model.snapshot import SectionData
 from gpufleet.probe import probe
 from tests.support.healthy_host import Document, data, verdicts
 
 
 def error(snapshot: Document, section: str) -> str:
-    found = shape.whole(snapshot)["sections"][section]
-    assert found["state"] == shape.DAMAGED
+    found = validator.mark_damaged(snapshot)["sections"][section]
+    assert found["state"] == validator.DAMAGED
     return str(found["error"])
 
 
 def test_a_healthy_snapshot_and_a_real_one_are_of_their_shape(
     snapshot: Document, tmp_path: Path
 ) -> None:
-    assert shape.whole(snapshot) == snapshot
+    assert validator.mark_damaged(snapshot) == snapshot
     (tmp_path / "tmp").mkdir()
     real = probe.probe({"root": str(tmp_path), "deadline_s": 20})
     real["sections"]["os"]["data"]["pythons"] = [{"path": "/usr/bin/python3.11", "version": ""}]
-    assert {name: section["error"] for name, section in shape.whole(real)["sections"].items()
+    sections = validator.mark_damaged(real)["sections"]
+    assert {name: section["error"] for name, section in sections.items()
             if section["state"] != "ok"} == {}
 
 
 def test_every_section_of_the_checks_has_a_shape() -> None:
-    assert set(SECTIONS) >= set(shape.SHAPES)
+    assert set(SECTIONS) >= set(get_type_hints(SectionData))
 
 
 @pytest.mark.parametrize(
@@ -41,12 +43,12 @@ def test_every_section_of_the_checks_has_a_shape() -> None:
     [
         (("trees",), None, "data.trees is null, and should be a list"),
         (("trees", 0), "x", "data.trees[0] is 'x', and should be a mapping"),
-        (("trees", 0, "path"), "", "data.trees[0].path is '', and should be text"),
-        (("trees", 0, "receipt"), 1, "data.trees[0].receipt is 1, and should be flag"),
+        (("trees", 0, "path"), "", "data.trees[0].path is '', and should be non-empty text"),
+        (("trees", 0, "receipt"), 1, "data.trees[0].receipt is 1, and should be true or false"),
         (("trees", 0, "closed"), [{"path": "/a"}],
-         "data.trees[0].closed[0].mode is missing, and should be text"),
+         "data.trees[0].closed[0].mode is missing, and should be non-empty text"),
         (("default", "state"), "gone",
-         "data.default.state is 'gone', and should be link|missing|directory|file"),
+         "data.default.state is 'gone', and should be one of link, missing, directory, file"),
     ],
 )
 def test_the_place_is_named(

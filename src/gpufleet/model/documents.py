@@ -1,0 +1,29 @@
+"""Every document by its file name in docs/reference/schemas."""
+
+from __future__ import annotations
+
+from .mirror import Mirror, MirrorContents
+from .nightly import Changes, Heartbeat, Past
+from .plan import Plan, PlanChange, Restart
+from .receipt import JournalEntry, Receipt, RestartMarker
+from .snapshot import Snapshot
+from .verdict import Bundle, CollectedResult, Refusal, Verdicts
+
+DOCUMENTS: dict[str, type] = {
+    "plan": Plan,
+    "plan-change": PlanChange,
+    "restart": Restart,
+    "snapshot": Snapshot,
+    "receipt": Receipt,
+    "journal-entry": JournalEntry,
+    "restart-marker": RestartMarker,
+    "verdicts": Verdicts,
+    "refusal": Refusal,
+    "bundle": Bundle,
+    "collected-result": CollectedResult,
+    "changes": Changes,
+    "past": Past,
+    "heartbeat": Heartbeat,
+    "mirror": Mirror,
+    "mirror-contents": MirrorContents,
+}

@@ -1,0 +1,232 @@
+"""The one validator of documents: every fault with its place, checked against the types.
+
+`faults(Plan, document, "plan")` is empty for a document of its type. Keys that the type does not
+know pass, so a document of a later release can be read. Types are compiled once into functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, cast
+
+from . import shape as shapes
+from .shape import AnyOf, Choice, Key, ListOf, MappingOf, Object, Plain, Shape
+from .snapshot import Section, SectionData, Snapshot
+
+DAMAGED = "damaged"
+# A place as (the place around it, key or index); its text is made only where there is a fault.
+Place = tuple[Any, str | int]
+# Appends to a list what is wrong with a value at a place.
+Check = Callable[[Any, Place, list[str]], None]
+
+# An integer may be any number: no check is wrong with 0.5 where a count should be.
+_NAMES = {"text": "text", "integer": "a number", "number": "a number",
+          "flag": "true or false", "null": "null", "any": "anything"}
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_TESTS: dict[str, Callable[[Any], bool]] = {
+    "text": lambda value: isinstance(value, str),
+    "integer": _number,
+    "number": _number,
+    "flag": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+    "any": lambda value: True,
+}
+
+
+def faults(document: object, value: object, name: str) -> list[str]:
+    """What is not as the type says, each as a sentence that begins with `name` and the place."""
+    return faults_of(shapes.shape_of(document), value, name)
+
+
+def faults_of(shape: Shape, value: object, name: str) -> list[str]:
+    """The same for a shape."""
+    found: list[str] = []
+    _compiled(shape)(value, (None, name), found)
+    return found
+
+
+def mark_damaged(snapshot: Mapping[str, Any]) -> Snapshot:
+    """The snapshot, with each section that is not of its type in the state `damaged`, and why."""
+    sections = snapshot.get("sections")
+    if not isinstance(sections, Mapping):
+        return cast(Snapshot, {**snapshot, "sections": {}})
+    return cast(Snapshot, {**snapshot, "sections": {
+        name: _section(name, section) for name, section in sections.items()}})
+
+
+def section_data(snapshot: Mapping[str, Any]) -> SectionData:
+    """The data of each section that was read and is of its type."""
+    sections: Mapping[str, Any] = mark_damaged(snapshot)["sections"]
+    return cast(SectionData, {name: section["data"] for name, section in sections.items()
+                              if section["state"] == "ok"})
+
+
+def _section(name: str, section: Any) -> Any:
+    found: list[str] = []
+    _head()(section, (None, "section"), found)
+    if not found and section["state"] == "ok":
+        check = _sections().get(name)
+        if check:
+            check(section.get("data"), (None, "data"), found)
+    if not found:
+        return section
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return {"state": DAMAGED, "seconds": None, "error": f"{found[0]}{more}", "data": None}
+
+
+# -- types compiled into functions -----------------------------------------------------------------
+
+
+@cache
+def _head() -> Check:
+    """What every section has, whatever its data."""
+    return _compiled(shapes.shape_of(Section[object]))
+
+
+@cache
+def _sections() -> dict[str, Check]:
+    """By name of a section: the check of its data."""
+    known = shapes.shape_of(SectionData)
+    assert isinstance(known, Object)
+    return {key.name: _compiled(key.shape) for key in known.keys}
+
+
+@cache
+def _compiled(shape: Shape) -> Check:
+    if isinstance(shape, Object):
+        return _object(shape)
+    if isinstance(shape, ListOf):
+        return _list(shape)
+    if isinstance(shape, MappingOf):
+        return _mapping(shape)
+    if isinstance(shape, AnyOf):
+        return _any_of(shape)
+    return _leaf(shape)
+
+
+def _leaf(shape: Plain | Choice) -> Check:
+    wanted, fits = describe(shape), _test(shape)
+
+    def check(value: Any, place: Place, found: list[str]) -> None:
+        if not fits(value):
+            found.append(_fault(value, place, wanted))
+
+    return check
+
+
+def _test(shape: Plain | Choice) -> Callable[[Any], bool]:
+    if isinstance(shape, Choice):
+        return lambda value: isinstance(value, str) and value in shape.values
+    if shape.non_empty:
+        return lambda value: isinstance(value, str) and value != ""
+    return _TESTS[shape.name]
+
+
+def _list(shape: ListOf) -> Check:
+    each, non_empty = _compiled(shape.item), shape.non_empty
+
+    def check(value: Any, place: Place, found: list[str]) -> None:
+        if not isinstance(value, list):
+            found.append(_fault(value, place, "a list"))
+            return
+        if non_empty and not value:
+            found.append(f"{_text(place)} is empty")
+        for index, item in enumerate(value):
+            each(item, (place, index), found)
+
+    return check
+
+
+def _mapping(shape: MappingOf) -> Check:
+    each, non_empty = _compiled(shape.value), shape.non_empty
+
+    def check(value: Any, place: Place, found: list[str]) -> None:
+        if not isinstance(value, Mapping):
+            found.append(_fault(value, place, "a mapping"))
+            return
+        if non_empty and not value:
+            found.append(f"{_text(place)} is empty")
+        for name, item in value.items():
+            each(item, (place, name), found)
+
+    return check
+
+
+def _object(shape: Object) -> Check:
+    keys = [(key.name, key.required, _compiled(key.shape), key)
+            for key in shape.keys if key.checked]
+
+    def check(value: Any, place: Place, found: list[str]) -> None:
+        if not isinstance(value, Mapping):
+            found.append(_fault(value, place, "a mapping"))
+            return
+        for name, required, each, key in keys:
+            if name in value:
+                each(value[name], (place, name), found)
+            elif required:
+                found.append(_missing(key, place))
+
+    return check
+
+
+def _any_of(shape: AnyOf) -> Check:
+    only, nullable = shapes.optional(shape)
+    if nullable and not isinstance(only, AnyOf):
+        inner = _compiled(only)
+
+        def check_present(value: Any, place: Place, found: list[str]) -> None:
+            if value is not None:
+                inner(value, place, found)
+
+        return check_present
+    options, wanted = [_compiled(option) for option in shape.options], describe(only)
+
+    def check(value: Any, place: Place, found: list[str]) -> None:
+        for option in options:
+            wrong: list[str] = []
+            option(value, place, wrong)
+            if not wrong:
+                return
+        found.append(_fault(value, place, wanted))
+
+    return check
+
+
+# -- what is said of a fault -----------------------------------------------------------------------
+
+
+def describe(shape: Shape) -> str:
+    """What a value should be."""
+    if isinstance(shape, Choice):
+        return f"one of {', '.join(shape.values)}"
+    if isinstance(shape, AnyOf):
+        only, _ = shapes.optional(shape)
+        options = only.options if isinstance(only, AnyOf) else (only,)
+        return " or ".join(describe(option) for option in options)
+    if isinstance(shape, ListOf):
+        return "a list"
+    if isinstance(shape, Plain):
+        return f"{'non-empty ' if shape.non_empty else ''}{_NAMES[shape.name]}"
+    return "a mapping"
+
+
+def _fault(value: Any, place: Place, wanted: str) -> str:
+    shown = "null" if value is None else f"{value!r:.40}"
+    return f"{_text(place)} is {shown}, and should be {wanted}"
+
+
+def _missing(key: Key, place: Place) -> str:
+    return f"{_text((place, key.name))} is missing, and should be {describe(key.shape)}"
+
+
+def _text(place: Place) -> str:
+    around, step = place
+    if around is None:
+        return str(step)
+    return f"{_text(around)}[{step}]" if isinstance(step, int) else f"{_text(around)}.{step}"
