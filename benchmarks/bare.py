@@ -14,9 +14,10 @@ from pathlib import Path
 from ClusterShell.Task import task_self
 from ClusterShell.Worker.Popen import WorkerPopen
 
+from gpufleet.probe import payload
+
 told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-probe = (Path(__file__).parents[1] / "verify" / "probe.py").read_text(encoding="utf-8")
-program = f"CONFIG = {json.dumps(told['config'])!r}\n{probe}".encode()
+program = f"CONFIG = {json.dumps(told['config'])!r}\n{payload.probe()}".encode()
 task = task_self()
 task.set_info("fanout", told["at_once"])
 workers = []

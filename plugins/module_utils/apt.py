@@ -16,9 +16,9 @@ import re
 import shutil
 import time
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
     DRIVER_PACKAGE,
-    Host,
     dpkg_packages,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import glob
 import os
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import elf_dynamic
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 

@@ -15,11 +15,13 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
     KERNEL_META,
     other_branch,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
-    DRIVER_PACKAGE,
-    Host,
-    compare_manifest,
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import compare_manifest
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.kernel import (
     installed_kernels,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
+    DRIVER_PACKAGE,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import Installation
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import upstream
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import DRIVER_PACKAGE
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
+    DRIVER_PACKAGE,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 # Packages that no installation of a driver may touch, and those that only exist for one.

@@ -22,7 +22,10 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_files import (
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import refuse_harm
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_selection import DriverSelection
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import DRIVER_PACKAGE, manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
+    DRIVER_PACKAGE,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     make_folder,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import compare_manifest
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import compare_manifest
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     digest_of,

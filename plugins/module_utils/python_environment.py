@@ -11,7 +11,7 @@ import glob
 import os
 from urllib.parse import urlsplit
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import natural
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.text import natural
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages import pins_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,

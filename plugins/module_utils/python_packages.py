@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
-    Host,
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
     compare_records,
-    packages_of,
     recorded_files,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.venvs import packages_of
 
 
 def locked_packages(lock):

@@ -101,7 +101,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     check_artifact,
     look,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,

@@ -103,7 +103,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     check_artifact,
     look,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import elf_dynamic, manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,

@@ -72,13 +72,13 @@ import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import end_of_log, free_mib
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
-    Host,
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.driver import dkms_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.gpus import section_gpus
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.kernel import (
     container_of,
-    dkms_of,
     installed_kernels,
     running_kernel,
-    section_gpus,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError, host_lock
 

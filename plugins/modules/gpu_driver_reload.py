@@ -51,11 +51,9 @@ import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
-    Host,
-    first_match,
-    holders_of,
-)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.holders import holders_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.text import first_match
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError, host_lock
 
 HOST = Host({})

@@ -71,9 +71,9 @@ import glob
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import check_artifact
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
     DRIVER_PACKAGE,
-    Host,
     dpkg_packages,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (

@@ -74,7 +74,7 @@ receipt:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,

@@ -49,8 +49,8 @@ because:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
-    elf_dynamic,
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.linker_cache import (
     parse_linker_cache,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (

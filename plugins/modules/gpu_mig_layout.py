@@ -39,7 +39,7 @@ gpus:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import parse_mig
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.mig import parse_mig
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 

@@ -66,11 +66,9 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import of_cudnn
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
-    Host,
-    bound_to,
-    recorded_files,
-)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import recorded_files
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.venvs import bound_to
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,

@@ -142,7 +142,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     look,
     told_changes,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
     compare_manifest,
     manifest_of,
 )

@@ -75,7 +75,7 @@ import hashlib
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
     compare_manifest,
     manifest_of,
 )

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from gpufleet.model import validator
+from gpufleet.probe import payload
 from tests.acceptance.conftest import Fleet
-from tests.probe.test_probe import PROBE, as_started, form
+from tests.probe.test_probe import as_started, form
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 UP = ("--hosts", "lab1", "--suite", "forky")
@@ -34,7 +35,7 @@ def test_the_document_is_the_same(
 ) -> None:
     config = {"host": "lab1", "deadline_s": 20}
     script = tmp_path / "probe.py"
-    script.write_text(f"CONFIG = {json.dumps(config)!r}\n{PROBE.read_text(encoding='utf-8')}")
+    script.write_text(f"CONFIG = {json.dumps(config)!r}\n{payload.probe()}")
     fleet.run("podman", "cp", script, f"gpufleet-{fleet.instance}-lab1:/tmp/probe.py")
     fleet.on("lab1", "chmod 644 /tmp/probe.py")
     said = fleet.on("lab1", f"su -s /bin/sh {user} -c '{python} -I -S - </tmp/probe.py'")

@@ -13,7 +13,7 @@ import pytest
 
 from gpufleet.catalog import facts
 from gpufleet.checks import judge
-from gpufleet.probe import probe
+from gpufleet.probe.smi_document import parse_smi
 from tests.support.healthy_host import Document, data, document, verdicts, with_cards
 from tests.support.smi_text import CONSUMER, OLD, smi_text
 
@@ -46,7 +46,7 @@ def card(snapshot: Document, at: int = 0) -> Document:
 def printed(snapshot: Document, *cards: dict[str, str | None]) -> None:
     """Let nvidia-smi have said this of the cards."""
     places = [{"pci/pci_bus_id": f"00000000:0{at}:00.0", **texts} for at, texts in enumerate(cards)]
-    data(snapshot, "smi").update(probe.parse_smi(smi_text(places)))
+    data(snapshot, "smi").update(parse_smi(smi_text(places)))
 
 
 def event(snapshot: Document, kind: str, **fields: Any) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.checks import judge
-from gpufleet.probe import probe
+from gpufleet.probe.constants import FRAMEWORK_MARK
+from gpufleet.probe.host import Host
+from gpufleet.probe.workload_run import framework_of
 from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import data, document
 from tests.workload.test_compute import run
@@ -54,7 +56,7 @@ class Computing:
         # What TensorFlow says beside it is read by the probe.
         printed = {key: value for key, value in self.framework.items() if key != "said"}
         (self.home / "document").write_text(
-            f"noise\n{probe.FRAMEWORK_MARK}{json.dumps(printed)}\n")
-        host = probe.Host({"root": str(self.home), "matmul": "", "tmpdir": "/"}, 20)
-        found: dict[str, Any] = probe.framework_of(host, {"venv": venv}, 10)
+            f"noise\n{FRAMEWORK_MARK}{json.dumps(printed)}\n")
+        host = Host({"root": str(self.home), "matmul": "", "tmpdir": "/"}, 20)
+        found: dict[str, Any] = framework_of(host, {"venv": venv}, 10)
         return found

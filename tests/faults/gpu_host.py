@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.checks import judge
-from gpufleet.probe import probe
+from gpufleet.probe.runner import probe
 from lab.stubs import library
 from lab.stubs.library import Function
 from tests.support.elf_file import kernel_module
@@ -188,7 +188,7 @@ class GpuHost:
 
     def snapshot(self) -> Document:
         """The saved host's, with what the probe reads here in its place."""
-        found = probe.probe({
+        found = probe({
             "root": str(self.root), "mode": "full", "host": self.plan["host"], "mig": True,
             "deadline_s": self.deadline_s, "service_user": self.service_user,
             "expect_gpus": len(CARDS)})

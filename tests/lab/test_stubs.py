@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpufleet.probe import payload
 from lab import elf, stubs
 from lab.stubs import derive, library
 from lab.stubs.library import Function
@@ -64,7 +65,8 @@ def test_a_text_may_be_copied(tmp_path: Path, to: int) -> None:
 def test_the_compiler_compiles_as_matmul_asks_it_to(tmp_path: Path) -> None:
     numbers = {"cuda": 8000, "cuda_major": 8}
     stubs.place(tmp_path / "lib64", "libnvrtc.so.8.0", "8.0.61", OLD, numbers)
-    script = Path(__file__).parents[2] / "src/gpufleet/workload/matmul.py"
+    script = tmp_path / "matmul.py"
+    script.write_text(payload.workload(), encoding="utf-8")
     ended = subprocess.run(
         [sys.executable, "-I", "-S", str(script), "--toolkit", str(tmp_path), "--expect-gpus",
          "0"], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from gpufleet.checks import judge
 from gpufleet.checks.host import SECTIONS
 from gpufleet.model import validator
 from gpufleet.model.snapshot import SectionData
-from gpufleet.probe import probe
+from gpufleet.probe.runner import probe
 from tests.support.healthy_host import Document, data, verdicts
 
 
@@ -27,7 +27,7 @@ def test_a_healthy_snapshot_and_a_real_one_are_of_their_shape(
 ) -> None:
     assert validator.mark_damaged(snapshot) == snapshot
     (tmp_path / "tmp").mkdir()
-    real = probe.probe({"root": str(tmp_path), "deadline_s": 20})
+    real = probe({"root": str(tmp_path), "deadline_s": 20})
     real["sections"]["os"]["data"]["pythons"] = [{"path": "/usr/bin/python3.11", "version": ""}]
     sections = validator.mark_damaged(real)["sections"]
     assert {name: section["error"] for name, section in sections.items()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe.probe import Host
+from gpufleet.probe.host import Host
 from tests.plugins.conftest import Run, load, tree
 
 OLD, NEW = "535.261.03", "550.163.01"

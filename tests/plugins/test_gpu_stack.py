@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe.probe import Host, bound_to
+from gpufleet.probe.host import Host
+from gpufleet.probe.venvs import bound_to
 from gpufleet.resolver import resolve
 from tests.plugins.conftest import Run, load, sha256
 from tests.support.elf_file import shared_library

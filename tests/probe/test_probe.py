@@ -19,12 +19,23 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe import probe
+from gpufleet.probe import constants, payload, runner
+from gpufleet.probe.constants import FRAMEWORK_MARK
+from gpufleet.probe.elf import elf_dynamic
+from gpufleet.probe.host import DEFAULTS, Host
+from gpufleet.probe.linker_cache import linker_cache, parse_linker_cache
+from gpufleet.probe.manifest import compare_manifest, compare_records, manifest_of, recorded_files
+from gpufleet.probe.processes import in_child
+from gpufleet.probe.runner import COMPUTING, SECTIONS, probe
+from gpufleet.probe.sections.receipts import unrecorded
+from gpufleet.probe.sections.stacks import started
+from gpufleet.probe.text import last_lines
+from gpufleet.probe.venvs import hooks_of
+from gpufleet.probe.workload_run import FRAMEWORK_SILENT, scratch_script
 from gpufleet.resolver import environment, resolve
-from gpufleet.workload import matmul
+from gpufleet.workload import loaded, output
 from tests.support.elf_file import shared_library
 
-PROBE = Path(probe.__file__)
 LIB = "usr/local/cuda-11.8/targets/x86_64-linux/lib"
 
 
@@ -59,7 +70,7 @@ def root(tmp_path: Path) -> Path:
 
 def look(root: Path, **config: Any) -> dict[str, Any]:
     """The snapshot of a planted tree, its data by section."""
-    found: dict[str, Any] = probe.probe({"root": str(root), "deadline_s": 10, **config})
+    found: dict[str, Any] = probe({"root": str(root), "deadline_s": 10, **config})
     assert {name: s["error"] for name, s in found["sections"].items() if s["state"] != "ok"} == {}
     return {name: section["data"] for name, section in found["sections"].items()}
 
@@ -69,14 +80,14 @@ def look(root: Path, **config: Any) -> dict[str, Any]:
 
 def test_of_many_words_the_last_lines_are_kept_whole() -> None:
     said = "first line\nsecond line\nthird line\n"
-    assert probe.last_lines(said, 100) == said.strip()
-    assert probe.last_lines(said, 15) == "third line"
-    assert probe.last_lines("one endless line", 4) == "line"
+    assert last_lines(said, 100) == said.strip()
+    assert last_lines(said, 15) == "third line"
+    assert last_lines("one endless line", 4) == "line"
 
 
 def test_elf_names_itself_and_what_it_needs(tmp_path: Path) -> None:
     path = shared_library(tmp_path / "libx.so.1", "libx.so.1", ("libc.so.6", "libm.so.6"))
-    assert probe.elf_dynamic(path) == {
+    assert elf_dynamic(path) == {
         "soname": "libx.so.1", "needed": ["libc.so.6", "libm.so.6"]}
 
 
@@ -84,7 +95,7 @@ def test_elf_reads_a_real_library() -> None:
     import _ctypes  # noqa: PLC0415
 
     place = getattr(_ctypes, "__file__", None) or sys.executable
-    assert any(name.startswith("libc.so") for name in probe.elf_dynamic(place)["needed"])
+    assert any(name.startswith("libc.so") for name in elf_dynamic(place)["needed"])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +112,7 @@ def test_what_is_no_library_says_why(tmp_path: Path, content: bytes, reason: str
     path = tmp_path / "libcudnn.so.8"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=reason):
-        probe.elf_dynamic(path)
+        elf_dynamic(path)
 
 
 def test_a_library_cut_off_anywhere_says_so(tmp_path: Path) -> None:
@@ -110,7 +121,7 @@ def test_a_library_cut_off_anywhere_says_so(tmp_path: Path) -> None:
     for length in range(4, len(whole)):
         cut.write_bytes(whole[:length])
         with pytest.raises(ValueError, match="truncated"):
-            probe.elf_dynamic(cut)
+            elf_dynamic(cut)
 
 
 # -- manifests and receipts -----------------------------------------------------------------------
@@ -118,7 +129,7 @@ def test_a_library_cut_off_anywhere_says_so(tmp_path: Path) -> None:
 
 def test_a_manifest_is_of_real_paths_and_knows_libraries_by_content(root: Path) -> None:
     toolkit = root / "usr/local/cuda-11.8"
-    manifest = probe.manifest_of(str(toolkit), ["lib64/libcudnn.so.8", "lib64/libcudnn.so.8.6.0",
+    manifest = manifest_of(str(toolkit), ["lib64/libcudnn.so.8", "lib64/libcudnn.so.8.6.0",
                                                 "include"])
     by_path = {entry["path"]: entry for entry in manifest}
     library = "targets/x86_64-linux/lib/libcudnn.so.8.6.0"
@@ -134,7 +145,7 @@ def test_a_manifest_is_of_real_paths_and_knows_libraries_by_content(root: Path) 
 
 def test_a_manifest_does_not_leave_its_root(root: Path) -> None:
     with pytest.raises(ValueError, match="leads out"):
-        probe.manifest_of(str(root / "usr/local/cuda-11.8"), ["../cuda"])
+        manifest_of(str(root / "usr/local/cuda-11.8"), ["../cuda"])
 
 
 def test_each_kind_of_change_is_named(root: Path) -> None:
@@ -142,10 +153,10 @@ def test_each_kind_of_change_is_named(root: Path) -> None:
     library = toolkit / "lib64/libcudnn.so.8.6.0"
 
     def changed(deep: bool = False) -> dict[str, str]:
-        found = probe.compare_manifest(str(toolkit), manifest, deep)
+        found = compare_manifest(str(toolkit), manifest, deep)
         return {Path(entry["path"]).name: entry["what"] for entry in found}
 
-    manifest = probe.manifest_of(str(toolkit), ["lib64/libcudnn.so.8.6.0", "lib64/libcudnn.so.8",
+    manifest = manifest_of(str(toolkit), ["lib64/libcudnn.so.8.6.0", "lib64/libcudnn.so.8",
                                                 "lib64/libcudnn.so", "version.json", "bin/nvcc"])
     assert changed(deep=True) == {}
     before = library.stat()
@@ -183,7 +194,7 @@ def test_what_stands_in_the_places_of_small_files_is_told_by_its_checksum(root: 
 
 def test_receipts_are_summed_up_and_what_is_unreadable_is_said(root: Path) -> None:
     toolkit = root / "usr/local/cuda-11.8"
-    manifest = probe.manifest_of(str(toolkit), ["version.json", "bin/nvcc"])
+    manifest = manifest_of(str(toolkit), ["version.json", "bin/nvcc"])
     state = "var/lib/gpufleet/"
     put(root, state + "receipts/toolkit-11.8.json", json.dumps(
         {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
@@ -236,7 +247,7 @@ def test_what_others_could_exchange_is_told(root: Path) -> None:
 
     put(root, "var/lib/gpufleet/receipts/toolkit-11.8.json", json.dumps(
         {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
-         "version": "11.8.0", "manifest": probe.manifest_of(
+         "version": "11.8.0", "manifest": manifest_of(
              str(toolkit), ["version.json", "bin/nvcc", "lib64/libcudart.so.11.8.89"])}))
     healthy = receipt()
     assert (healthy["exposed"], healthy["unlisted"]) == ([], [])
@@ -264,7 +275,7 @@ def test_code_that_no_record_lists_is_told(tmp_path: Path) -> None:
     for name in ("x/a.py", "x/b/c.so", "x/theirs.py", "x/data.txt", "theirs/more.py", "x/new.py",
                  "x/__pycache__/a.pyc"):
         put(tmp_path, site + name)
-    found = probe.unrecorded(probe.Host({}), str(tmp_path), {"x": "1"})
+    found = unrecorded(Host({}), str(tmp_path), {"x": "1"})
     assert found == [str(tmp_path / site / "x/new.py")]
 
 
@@ -284,18 +295,18 @@ def test_a_stack_is_started_as_people_start_it(tmp_path: Path) -> None:
     venv = tmp_path / "stack"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     site = next(venv.glob("lib/python3*/site-packages"))
-    host = probe.Host({})
-    assert probe.started(host, str(venv)) == {
+    host = Host({})
+    assert started(host, str(venv)) == {
         "python": "{}.{}.{}".format(*sys.version_info[:3]), "prefix": str(venv), "strange": [],
         "error": None}
     other = tmp_path / "other/site-packages"
     other.mkdir(parents=True)
     # At the end of the way it shadows nothing, as after `pip install --editable`.
     (site / "end.pth").write_text(f"{other}\n")
-    assert (probe.started(host, str(venv))["strange"], probe.hooks_of(host, str(venv))) == ([], [])
+    assert (started(host, str(venv))["strange"], hooks_of(host, str(venv))) == ([], [])
     (site / "first.pth").write_text(f"import sys; sys.path.insert(0, {str(other)!r})\n")
-    assert probe.started(host, str(venv))["strange"] == [str(other)]
-    assert probe.hooks_of(host, str(venv)) == [str(site / "first.pth")]
+    assert started(host, str(venv))["strange"] == [str(other)]
+    assert hooks_of(host, str(venv)) == [str(site / "first.pth")]
 
 
 def test_packages_vouch_for_their_own_files(tmp_path: Path) -> None:
@@ -307,12 +318,12 @@ def test_packages_vouch_for_their_own_files(tmp_path: Path) -> None:
             f"{name}/core.py,sha256=AAAA,6\n{name}/gone.py,,6\n{name}-1.0.dist-info/RECORD,,\n")
         (site / name / "gone.py").unlink()
     gone = {"path": "lib/python3.11/site-packages/keras/gone.py", "what": "missing"}
-    files = probe.recorded_files(str(tmp_path), {"keras": "1.0"})
-    assert probe.compare_records(str(tmp_path), files) == [gone]
-    deep = probe.compare_records(str(tmp_path), files, deep=True)
+    files = recorded_files(str(tmp_path), {"keras": "1.0"})
+    assert compare_records(str(tmp_path), files) == [gone]
+    deep = compare_records(str(tmp_path), files, deep=True)
     assert deep == [{"path": "lib/python3.11/site-packages/keras/core.py", "what": "sha256"}, gone]
     put(site, "keras/core.py", "x = 11\n")
-    assert probe.compare_records(str(tmp_path), files)[0]["what"] == "size"
+    assert compare_records(str(tmp_path), files)[0]["what"] == "size"
 
 
 def test_what_users_cannot_pass_is_named_once(root: Path) -> None:
@@ -331,14 +342,14 @@ def test_what_users_cannot_pass_is_named_once(root: Path) -> None:
 
 def test_a_login_that_ends_early_is_not_an_empty_one(root: Path) -> None:
     put(root, "etc/profile.d/zz.sh", "exit 0\n")
-    section = probe.probe({"root": str(root), "deadline_s": 10})["sections"]["environment"]
+    section = probe({"root": str(root), "deadline_s": 10})["sections"]["environment"]
     assert section["state"] == "error"
     assert "ended (status 0) before" in section["error"]
 
 
 def test_a_login_that_hangs_is_hung(root: Path) -> None:
     put(root, "etc/profile.d/zz.sh", "sleep 99\n")
-    section = probe.probe({"root": str(root), "deadline_s": 2})["sections"]["environment"]
+    section = probe({"root": str(root), "deadline_s": 2})["sections"]["environment"]
     assert section["state"] == "hung"
 
 
@@ -371,8 +382,8 @@ def test_a_name_that_is_no_utf8_stays_legible(root: Path) -> None:
 
 
 def test_a_full_tmp_does_not_keep_a_framework_from_running(root: Path) -> None:
-    host = probe.Host({"tmpdir": "/proc/no", "matmul": "x"})
-    home, script = probe.scratch_script(host)
+    host = Host({"tmpdir": "/proc/no", "matmul": "x"})
+    home, script = scratch_script(host)
     assert Path(script).read_text(encoding="utf-8") == "x"
     shutil.rmtree(home)
 
@@ -446,7 +457,7 @@ def test_a_missing_soname_link_does_not_hide_the_version(root: Path) -> None:
 
 
 def test_a_library_that_crashes_is_an_error_of_its_own() -> None:
-    state, value, error = probe.in_child(signal.raise_signal, (signal.SIGKILL,), 5)
+    state, value, error = in_child(signal.raise_signal, (signal.SIGKILL,), 5)
     assert (state, value, error) == ("error", None, "killed by SIGKILL")
 
 
@@ -471,7 +482,7 @@ def test_the_linkers_cache_keeps_its_order_and_shows_stale_entries(root: Path) -
         (0x0303, "libcudnn.so.8", "/opt/gone/libcudnn.so.8"),
         (0x0303, "libz.so.1", "/lib/libz.so.1"),
     ]))
-    assert probe.linker_cache(str(root)) == [
+    assert linker_cache(str(root)) == [
         {"soname": "libcudnn.so.8", "path": "/usr/local/cuda-11.8/lib64/libcudnn.so.8",
          "exists": True, "realpath": f"/{LIB}/libcudnn.so.8.6.0"},
         {"soname": "libcudnn.so.8", "path": "/opt/gone/libcudnn.so.8", "exists": False,
@@ -480,7 +491,7 @@ def test_the_linkers_cache_keeps_its_order_and_shows_stale_entries(root: Path) -
 
 def test_an_unknown_cache_format_is_an_error_not_an_empty_list() -> None:
     with pytest.raises(ValueError, match="unknown format"):
-        probe.parse_linker_cache(b"something else")
+        parse_linker_cache(b"something else")
 
 
 @pytest.mark.skipif(not Path("/etc/ld.so.cache").exists(), reason="no linker cache here")
@@ -491,7 +502,7 @@ def test_the_real_cache_is_read_as_ldconfig_prints_it() -> None:
     printed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=True).stdout
     theirs = [line.split(" => ")[1] for line in printed.splitlines()
               if " => " in line and "x86-64" in line]
-    ours = [path for _, path in probe.parse_linker_cache(Path("/etc/ld.so.cache").read_bytes())]
+    ours = [path for _, path in parse_linker_cache(Path("/etc/ld.so.cache").read_bytes())]
     assert theirs and [path for path in ours if path in set(theirs)] == theirs
 
 
@@ -612,12 +623,12 @@ def test_packages_are_read_without_importing_anything(root: Path) -> None:
 def test_on_a_gpu_one_section_computes_after_the_other(
     root: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | None, node: bool, apart: bool
 ) -> None:
-    def computing(host: probe.Host) -> list[float]:
+    def computing(host: Host) -> list[float]:
         begin = time.monotonic()
         time.sleep(0.3)
         return [begin, time.monotonic()]
 
-    monkeypatch.setattr(probe, "SECTIONS", dict.fromkeys(probe.COMPUTING, computing))
+    monkeypatch.setattr(runner, "SECTIONS", dict.fromkeys(COMPUTING, computing))
     if node:
         put(root, "dev/nvidiactl")
     found = look(root, mode="full", expect_gpus=gpus)
@@ -629,12 +640,12 @@ def test_on_a_gpu_one_section_computes_after_the_other(
 def test_one_that_hangs_on_a_gpu_leaves_time_to_the_others(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "SECTIONS", {
+    monkeypatch.setattr(runner, "SECTIONS", {
         "stacks": lambda host: time.sleep(60), "containers": lambda host: "c",
         "compute": lambda host: time.sleep(60)})
     put(root, "dev/nvidiactl")
     begin = time.monotonic()
-    found = probe.probe({"root": str(root), "mode": "full", "expect_gpus": 1, "deadline_s": 1.5})
+    found = probe({"root": str(root), "mode": "full", "expect_gpus": 1, "deadline_s": 1.5})
     assert {name: section["state"] for name, section in found["sections"].items()} == {
         "compute": "hung", "stacks": "hung", "containers": "ok"}
     assert time.monotonic() - begin < 3
@@ -643,11 +654,11 @@ def test_one_that_hangs_on_a_gpu_leaves_time_to_the_others(
 def test_the_minutes_of_load_are_beside_the_toolkits_share(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "SECTIONS", dict.fromkeys(
-        probe.COMPUTING, lambda host: host.inner_s))
+    monkeypatch.setattr(runner, "SECTIONS", dict.fromkeys(
+        COMPUTING, lambda host: host.inner_s))
     put(root, "dev/nvidiactl")
     found = look(root, mode="full", expect_gpus=1, deadline_s=660, deep=True)
-    assert found["compute"] - 2 * probe.DEFAULTS["sustained_s"] > 90
+    assert found["compute"] - 2 * DEFAULTS["sustained_s"] > 90
     assert found["containers"] < 660
 
 
@@ -666,13 +677,13 @@ def framework(root: Path, script: str, deadline_s: float = 10) -> Any:
 
 
 def said(**document: Any) -> str:
-    return f"echo '{probe.FRAMEWORK_MARK}{json.dumps(document)}'\n"
+    return f"echo '{FRAMEWORK_MARK}{json.dumps(document)}'\n"
 
 
 def test_a_framework_run_is_found_among_chatter(root: Path) -> None:
     script = "echo noise; echo more >&2\n" + said(state="ok", error=None, version="2") + "echo x\n"
     assert framework(root, script) == dict(
-        probe.FRAMEWORK_SILENT, state="ok", error=None, version="2", said=[])
+        FRAMEWORK_SILENT, state="ok", error=None, version="2", said=[])
 
 
 def test_what_tensorflow_says_of_a_gpu_that_it_leaves_out_is_kept(root: Path) -> None:
@@ -714,8 +725,8 @@ def test_an_interpreter_that_is_gone(root: Path) -> None:
 
 
 def test_probe_and_matmul_know_the_same_files() -> None:
-    assert probe.CUDA_FILE.pattern == matmul.CUDA_FILE.pattern
-    assert probe.FRAMEWORK_MARK == matmul.MARK
+    assert constants.CUDA_FILE.pattern == loaded.CUDA_FILE.pattern
+    assert constants.FRAMEWORK_MARK == output.FRAMEWORK_MARK
 
 
 # -- hangs ----------------------------------------------------------------------------------------
@@ -725,7 +736,7 @@ def test_a_section_that_hangs_is_abandoned_and_the_others_are_read(root: Path) -
     (root / "proc/driver/nvidia").mkdir(parents=True)
     os.mkfifo(root / "proc/driver/nvidia/version")
     begin = time.monotonic()
-    found = probe.probe({"root": str(root), "deadline_s": 1.5})
+    found = probe({"root": str(root), "deadline_s": 1.5})
     assert time.monotonic() - begin < 4
     states = {name: section["state"] for name, section in found["sections"].items()}
     assert states.pop("driver") == "hung"
@@ -736,7 +747,7 @@ def test_a_section_that_hangs_is_abandoned_and_the_others_are_read(root: Path) -
 
 def test_an_interpreter_that_gives_no_answer_is_not_one_that_is_not_there(root: Path) -> None:
     put(root, "usr/bin/python3.11", "#!/bin/sh\nexec sleep 60\n", 0o755)
-    found = probe.probe({"root": str(root), "deadline_s": 1.5})["sections"]["os"]
+    found = probe({"root": str(root), "deadline_s": 1.5})["sections"]["os"]
     assert (found["state"], found["data"]) == ("hung", None)
     assert "/usr/bin/python3.11 gave no answer within" in found["error"]
 
@@ -746,23 +757,23 @@ def test_an_abandoned_child_does_not_hold_the_callers_pipe(root: Path) -> None:
     (root / "proc/driver/nvidia").mkdir(parents=True)
     os.mkfifo(root / "proc/driver/nvidia/version")
     ended = subprocess.run(
-        [sys.executable, str(PROBE), f"root={root}", "deadline_s=1", "matmul="],
-        capture_output=True, timeout=20, check=True)
+        [sys.executable, "-", f"root={root}", "deadline_s=1", "matmul="],
+        input=payload.probe().encode(), capture_output=True, timeout=20, check=True)
     assert json.loads(ended.stdout)["sections"]["driver"]["state"] == "hung"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_what_may_not_be_read_is_denied_as_user(root: Path) -> None:
     put(root, "proc/uptime", "1 1", 0o000)
-    assert probe.probe({"root": str(root)})["sections"]["kernel"]["state"] == "denied"
+    assert probe({"root": str(root)})["sections"]["kernel"]["state"] == "denied"
 
 
 def test_what_may_not_be_read_is_denied(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     def refuse(host: object) -> None:
         raise PermissionError("no")
 
-    monkeypatch.setitem(probe.SECTIONS, "kernel", refuse)
-    section = probe.probe({"root": str(root)})["sections"]["kernel"]
+    monkeypatch.setitem(SECTIONS, "kernel", refuse)
+    section = probe({"root": str(root)})["sections"]["kernel"]
     assert (section["state"], section["error"], section["data"]) == ("denied", "no", None)
 
 
@@ -786,13 +797,14 @@ BECOME_NOBODY = f"import os, {{}}; os.setgroups([]); os.setgid({NOBODY}); os.set
 
 def as_started(python: str, config: dict[str, Any], user: str = "as-it-is") -> dict[str, Any]:
     """The snapshot of the probe on standard input of an interpreter."""
-    probe_text = PROBE.read_text(encoding="utf-8")
-    script = f"CONFIG = {json.dumps(config)!r}\n" + probe_text
+    script = f"CONFIG = {json.dumps(config)!r}\n" + payload.probe()
     if user == "nobody":
         if os.geteuid():
             pytest.skip("only root can become another user")
-        wanted = {alias.name for node in ast.walk(ast.parse(probe_text))
-                  if isinstance(node, ast.Import) for alias in node.names} | {"encodings.ascii"}
+        texts = [payload.probe(), *payload.sources("probe").values()]
+        wanted = {alias.name for text in texts for node in ast.walk(ast.parse(text))
+                  if isinstance(node, ast.Import) for alias in node.names}
+        wanted |= {"encodings.ascii", "importlib.machinery"}
         script = BECOME_NOBODY.format(", ".join(sorted(wanted))) + script
     ended = subprocess.run([python, "-I", "-S", "-"], input=script.encode(), capture_output=True,
                            timeout=60, check=False)
@@ -855,10 +867,10 @@ def test_a_place_that_may_not_be_listed_is_no_empty_one(open_root: Path) -> None
 
 
 def test_every_section_and_field_of_the_snapshot_is_there(root: Path) -> None:
-    found = probe.probe({"root": str(root)})
+    found = probe({"root": str(root)})
     assert list(found) == ["schema", "host", "mode", "euid", "started", "finished", "unseen",
                            "sections"]
-    assert list(found["sections"]) == list(probe.SECTIONS)
+    assert list(found["sections"]) == list(SECTIONS)
     for section in found["sections"].values():
         assert list(section) == ["state", "seconds", "error", "data"]
     assert set(found["sections"]["disks"]["data"]["free_mib"]) == {

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpufleet.probe import probe
+from gpufleet.probe.host import Host
+from gpufleet.probe.sections import containers
+from gpufleet.probe.sections.containers import section_containers
 from tests.probe.test_probe import put
 
 SPEC = """---
@@ -68,8 +71,8 @@ def root(tmp_path: Path) -> Path:
 def look(root: Path, **config: Any) -> dict[str, Any]:
     """The section's data."""
     wanted = {"engine": "docker", "image": None}
-    host = probe.Host({"root": str(root), "containers": wanted, **config}, 10)
-    found: dict[str, Any] = probe.section_containers(host)
+    host = Host({"root": str(root), "containers": wanted, **config}, 10)
+    found: dict[str, Any] = section_containers(host)
     return found
 
 
@@ -143,7 +146,7 @@ def test_specifications_of_others_are_none_of_ours(root: Path) -> None:
 
 
 def test_missing_links_are_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "device_numbers", lambda host: [(195, 0), (195, 255)])
+    monkeypatch.setattr(containers, "device_numbers", lambda host: [(195, 0), (195, 255)])
     (root / "dev/char").mkdir(parents=True)
     (root / "dev/char/195:0").symlink_to("../nvidia0")
     assert look(root)["dev_char"]["missing"] == ["/dev/char/195:255"]
@@ -186,7 +189,7 @@ def test_the_newest_stack_computes_in_it(root: Path) -> None:
 def test_cards_are_looked_at_through_the_command_that_people_use(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     put(root, "dev/nvidiactl")
     put(root, "usr/bin/look", '[{"node": "/dev/nvidia0", "error": null}]')
     put(root, "usr/local/bin/nvidia-docker",
@@ -219,8 +222,8 @@ def test_a_container_that_does_not_start_is_said_so_and_cleared_away(root: Path)
 
 def test_an_engine_that_hangs_is_not_waited_for(root: Path) -> None:
     put(root, "usr/bin/docker", ENGINE.replace("images)", "run) sleep 60 ;;\nimages)"), 0o755)
-    host = probe.Host({"root": str(root), "mode": "full", "matmul": "", "expect_gpus": 0,
+    host = Host({"root": str(root), "mode": "full", "matmul": "", "expect_gpus": 0,
                        "containers": {"engine": "docker", "image": None}}, 2)  # fmt: skip
-    run = probe.section_containers(host)["run"]
+    run = section_containers(host)["run"]
     assert run["state"] == "hung"
     assert run["error"].startswith("docker run: no answer within")

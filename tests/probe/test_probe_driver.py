@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe import probe
+from gpufleet.probe import mig
+from gpufleet.probe.accounts import account_name
+from gpufleet.probe.elf import elf_modinfo
+from gpufleet.probe.host import Host
+from gpufleet.probe.mig import mig_of
+from gpufleet.probe.sections import kernel as kernel_section
+from gpufleet.probe.sections.kernel import nouveau_in_initramfs, nouveau_listed
+from gpufleet.probe.sections.packages import DRIVER_PACKAGE, parse_rpm
 from tests.probe.test_probe import look, put
 from tests.support.elf_file import kernel_module
 
@@ -106,7 +113,7 @@ def test_a_module_cut_anywhere_is_damaged(tmp_path: Path) -> None:
     for length in range(len(whole)):
         (tmp_path / "cut.ko").write_bytes(whole[:length])
         with pytest.raises(ValueError, match=r"not a kernel module|truncated"):
-            probe.elf_modinfo(tmp_path / "cut.ko")
+            elf_modinfo(tmp_path / "cut.ko")
 
 
 def test_a_packed_module_is_not_unpacked_in_a_planted_tree(root: Path) -> None:
@@ -189,7 +196,7 @@ def test_without_a_boot_loader_the_link_tells_else_the_newest(root: Path) -> Non
 def test_a_boot_loader_that_only_root_may_read_hides_no_kernel(
     monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
-    read = probe.Host.text
+    read = Host.text
 
     def refuse(host: Any, name: str) -> Any:
         if name.endswith("grub.cfg"):
@@ -197,7 +204,7 @@ def test_a_boot_loader_that_only_root_may_read_hides_no_kernel(
         return read(host, name)
 
     put(root, "boot/grub/grub.cfg", GRUB.replace("DEFAULT", "1>1"))
-    monkeypatch.setattr(probe.Host, "text", refuse)
+    monkeypatch.setattr(Host, "text", refuse)
     found = look(root)["kernel"]
     assert (found["next_boot"], found["next_boot_source"]) == (NEW, "the newest in /boot")
 
@@ -254,7 +261,7 @@ def test_a_file_of_etc_hides_the_one_of_usr(root: Path) -> None:
     ("etc/modprobe.d/other.conf\n", False),
 ])
 def test_an_initramfs_that_would_load_nouveau(listing: str, inside: bool) -> None:
-    assert probe.nouveau_listed(listing, ["/etc/modprobe.d/ours.conf"]) is inside
+    assert nouveau_listed(listing, ["/etc/modprobe.d/ours.conf"]) is inside
 
 
 @pytest.mark.parametrize(("mode", "older", "looked"), [
@@ -267,10 +274,12 @@ def test_an_initramfs_is_looked_into_where_it_matters(
     initramfs = put(tmp_path, "initrd.img")
     forbids = put(tmp_path, "nouveau.conf")
     os.utime(initramfs, (0, forbids.stat().st_mtime - (9 if older else -9)))
-    monkeypatch.setattr(probe, "modprobe_files", lambda _: [(str(forbids), "blacklist nouveau\n")])
-    monkeypatch.setattr(probe, "run_command", lambda *_: (0, "drm/nouveau/nouveau.ko\n", ""))
+    monkeypatch.setattr(kernel_section, "modprobe_files",
+                        lambda _: [(str(forbids), "blacklist nouveau\n")])
+    monkeypatch.setattr(kernel_section, "run_command",
+                        lambda *_: (0, "drm/nouveau/nouveau.ko\n", ""))
     kernel = {"initramfs": str(initramfs), "image": True}
-    found = probe.nouveau_in_initramfs(probe.Host({"mode": mode}), kernel)
+    found = nouveau_in_initramfs(Host({"mode": mode}), kernel)
     assert found is (True if looked else None)
 
 
@@ -290,7 +299,7 @@ def test_who_holds_a_gpu_is_named(root: Path) -> None:
         place.symlink_to(target)
     put(root, "proc/41/comm", "python3\n")
     holder, = look(root)["driver"]["holders"]
-    assert holder.pop("user") == probe.account_name(os.geteuid())
+    assert holder.pop("user") == account_name(os.geteuid())
     assert holder == {"pid": 41, "command": "python3", "nodes": ["/dev/nvidia0", "/dev/nvidiactl"]}
 
 
@@ -335,10 +344,10 @@ def test_mig_is_told_by_nvidia_smi_where_somebody_asks(
     monkeypatch: pytest.MonkeyPatch, root: Path, answers: list[Any], told: object
 ) -> None:
     asked = iter(answers)
-    monkeypatch.setattr(probe, "run_command", lambda *_: next(asked))
+    monkeypatch.setattr(mig, "run_command", lambda *_: next(asked))
     put(root, "proc/driver/nvidia/version")
-    assert probe.mig_of(probe.Host({"root": str(root)})) is None
-    assert probe.mig_of(probe.Host({"root": str(root), "mig": True})) == told
+    assert mig_of(Host({"root": str(root)})) is None
+    assert mig_of(Host({"root": str(root), "mig": True})) == told
     assert list(asked) == []
 
 
@@ -383,7 +392,7 @@ def test_packages_are_read_from_dpkgs_own_database(root: Path) -> None:
     ("nvidia-docker2", False), ("cuda-toolkit-12-4", False), ("libnvidia-egl-wayland1", False),
 ])
 def test_which_packages_are_the_drivers(name: str, driver: bool) -> None:
-    assert bool(probe.DRIVER_PACKAGE.match(name)) is driver
+    assert bool(DRIVER_PACKAGE.match(name)) is driver
 
 
 @pytest.mark.parametrize(("text", "excluded"), [
@@ -439,7 +448,7 @@ def test_repositories_of_nvidia_and_docker_are_shown(root: Path) -> None:
 def test_what_rpm_says_is_held_by_dnfs_versionlock() -> None:
     out = "nvidia-driver-cuda\t535.261.03-1.el9\nkernel\t5.14.0-1\nkernel\t5.14.0-2\n"
     locks = ["# a comment", "nvidia-driver-cuda-3:535.261.03-1.el9.*", "!kernel-0:5.14.0-1.*"]
-    rows = {row["name"]: row["held"] for row in probe.parse_rpm(out, locks)}
+    rows = {row["name"]: row["held"] for row in parse_rpm(out, locks)}
     assert rows == {"nvidia-driver-cuda": True, "kernel": False}
 
 

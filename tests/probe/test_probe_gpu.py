@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe import probe
+from gpufleet.probe import payload
+from gpufleet.probe.sections.kernel_log import kernel_events, syslog_time
+from gpufleet.probe.smi_document import parse_smi
 from tests.faults.gpu_host import GpuHost
-from tests.probe.test_probe import PROBE, interpreter, look, put
+from tests.probe.test_probe import interpreter, look, put
 from tests.support.smi_text import CONSUMER, OLD, Texts, smi_text
 
 
 def first(texts: Texts, **more: Any) -> dict[str, Any]:
     """What is made of one card."""
-    found: dict[str, Any] = probe.parse_smi(smi_text([texts], **more))["devices"][0]
+    found: dict[str, Any] = parse_smi(smi_text([texts], **more))["devices"][0]
     return found
 
 
@@ -102,7 +104,7 @@ def test_commas_in_a_name_and_a_large_domain() -> None:
 def test_mig_instances_are_no_cards_and_their_memory_is_not_the_card_s() -> None:
     inside = ("<mig_device><index>0</index><fb_memory_usage><total>40192 MiB</total>"
               "</fb_memory_usage></mig_device>" * 2)
-    found = probe.parse_smi(smi_text([{"mig_mode/current_mig": "Enabled", "mig_devices": inside,
+    found = parse_smi(smi_text([{"mig_mode/current_mig": "Enabled", "mig_devices": inside,
                                        "utilization/gpu_util": "N/A"}]))["devices"]
     assert [card["memory_total_mib"] for card in found] == [81559]
     assert found[0]["utilization_percent"] is None
@@ -111,10 +113,10 @@ def test_mig_instances_are_no_cards_and_their_memory_is_not_the_card_s() -> None
 def test_a_document_that_breaks_off_still_tells_the_cards_before() -> None:
     whole = smi_text()
     cut = whole[:whole.index("<gpu id", whole.index("</gpu>")) + 200]
-    found = probe.parse_smi(cut + "Unable to determine the device handle for GPU 0000:02:00.0")
+    found = parse_smi(cut + "Unable to determine the device handle for GPU 0000:02:00.0")
     assert ([card["index"] for card in found["devices"]], found["driver_version"]) == (
         [0], "535.261.03")
-    assert probe.parse_smi("no XML at all <gpu id='1'> <a> </gpu>")["devices"] == []
+    assert parse_smi("no XML at all <gpu id='1'> <a> </gpu>")["devices"] == []
 
 
 @pytest.fixture
@@ -161,8 +163,9 @@ def test_old_and_new_pythons_read_the_same(host: GpuHost, minor: int) -> None:
     host.log(XID)
     words = [f"{key}={json.dumps(value)}" for key, value in {
         "root": str(host.root), "mode": "full", "matmul": None, "deadline_s": 20}.items()]
-    ended = subprocess.run([interpreter(minor), "-I", "-S", PROBE, *words], capture_output=True,
-                           timeout=60, check=False)
+    ended = subprocess.run([interpreter(minor), "-I", "-S", "-", *words],
+                           input=payload.probe().encode(), capture_output=True, timeout=60,
+                           check=False)
     assert ended.returncode == 0, ended.stderr.decode()
     found, here = json.loads(ended.stdout.splitlines()[-1])["sections"], host.snapshot()["sections"]
     for name in ("smi", "kernel_log"):
@@ -208,7 +211,7 @@ def test_a_container_has_the_cards_that_it_was_given(host: GpuHost) -> None:
 
 
 def events(*lines: str) -> list[tuple[Any, ...]]:
-    found = probe.kernel_events([(float(at), line) for at, line in enumerate(lines)])
+    found = kernel_events([(float(at), line) for at, line in enumerate(lines)])
     return [(row["kind"], row["code"], row["address"], row["pid"], row["process"], row["count"])
             for row in found]
 
@@ -309,14 +312,14 @@ def test_the_year_is_the_last_that_is_past(text: str, now: str, said: str) -> No
     def local(moment: str) -> float:
         return time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S"))
 
-    assert probe.syslog_time(text, local(now)) == local(said)
+    assert syslog_time(text, local(now)) == local(said)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [
     ("2026-11-20T12:00:00.123456+01:00", 1795172400.0), ("2026-11-20T11:00:00Z", 1795172400.0),
     ("2026-11-20T06:30:00-0430", 1795172400.0), ("2026-nonsense", None)])
 def test_a_full_date_is_read_with_its_zone(text: str, seconds: float | None) -> None:
-    assert probe.syslog_time(text, 0) == seconds
+    assert syslog_time(text, 0) == seconds
 
 
 def test_of_a_rotated_journal_and_a_whole_dmesg_the_whole_one_is_read(host: GpuHost) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpufleet.checks import judge
-from gpufleet.probe import probe
+from gpufleet.probe.smi_document import parse_smi
 from tests.support.smi_text import MEMORY_MIB, MODEL, smi_text
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -137,7 +137,7 @@ def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
     data(snapshot, "smi").update(
         program="/usr/bin/nvidia-smi", status=0, nvml={"status": 0, "version": DRIVER,
                                                        "count": count},
-        **probe.parse_smi(smi_text([{"pci/pci_bus_id": f"00000000:0{n}:00.0"}
+        **parse_smi(smi_text([{"pci/pci_bus_id": f"00000000:0{n}:00.0"}
                                     for n in range(count)])))
     nodes = ["/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{n}" for n in range(count))]
     data(snapshot, "gpus")["node_access"] = [

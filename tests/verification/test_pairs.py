@@ -17,6 +17,7 @@ import pytest
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Become, Connection, InventoryHost
+from gpufleet.probe import payload
 from gpufleet.verification import pairs
 from gpufleet.verification.pairs import (
     Pair,
@@ -314,7 +315,9 @@ def test_no_replicas_product_is_folded_away(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.14"])
-def test_it_is_understood_by_the_oldest_and_the_newest_python(version: str) -> None:
+def test_it_is_understood_by_the_oldest_and_the_newest_python(
+    tmp_path: Path, version: str
+) -> None:
     from lab import pythons  # noqa: PLC0415
     from lab.errors import LabError  # noqa: PLC0415
 
@@ -322,6 +325,7 @@ def test_it_is_understood_by_the_oldest_and_the_newest_python(version: str) -> N
         python = pythons.find(version, os.environ) / f"bin/python{version}"
     except LabError as error:
         pytest.skip(error.message)
-    path = Path(distributed.__file__)
+    path = tmp_path / "distributed.py"
+    path.write_text(payload.distributed(), encoding="utf-8")
     told = [python, "-c", f"compile(open({str(path)!r}).read(), 'x', 'exec'); print('good')"]
     assert subprocess.check_output(told) == b"good\n"

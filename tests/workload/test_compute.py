@@ -17,13 +17,22 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe import probe
-from gpufleet.workload import matmul
+from gpufleet.probe import payload
+from gpufleet.probe.constants import COMPUTE_MARK
+from gpufleet.probe.holders import OWN_RUN
+from gpufleet.probe.host import Host
+from gpufleet.probe.sections.compute import section_compute
+from gpufleet.workload import sustained, timing, toolkit_run
+from gpufleet.workload.exactness import Exact
+from gpufleet.workload.sensors import sensors
+from gpufleet.workload.sustained import sustain
+from gpufleet.workload.timing import best_rate
+from gpufleet.workload.toolkit_run import through_toolkit
 from tests.probe.test_probe import interpreter
 from tests.support import stand_ins
 
 Document = dict[str, Any]
-SCRIPT = Path(matmul.__file__)
+SCRIPT = payload.workload()
 
 
 @pytest.fixture(scope="session")
@@ -39,16 +48,19 @@ def run(
     toolkit, driver = libraries
     environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(driver)}
     environment |= {f"STAND_IN_{name.upper()}": str(value) for name, value in told.items()}
+    script = toolkit.parent / "matmul.py"
+    script.write_text(SCRIPT, encoding="utf-8")
     ended = subprocess.run(
-        [python, "-I", "-S", str(SCRIPT), "--toolkit", str(toolkit), "--size", "48", *more],
+        [python, "-I", "-S", str(script), "--toolkit", str(toolkit), "--size", "48", *more],
         env=environment, capture_output=True, text=True, timeout=120, check=True)
     last = ended.stdout.splitlines()[-1]
-    found: Document = json.loads(last.removeprefix(matmul.COMPUTE_MARK))
+    found: Document = json.loads(last.removeprefix(COMPUTE_MARK))
     return found
 
 
 def test_it_is_written_for_python_3_6() -> None:
-    ast.parse(SCRIPT.read_text(encoding="utf-8"), feature_version=(3, 6))
+    for text in (SCRIPT, *payload.sources("workload").values()):
+        ast.parse(text, feature_version=(3, 6))
 
 
 @pytest.mark.parametrize("minor", [6, 8, 13])
@@ -66,7 +78,7 @@ class TestNumbers:
 
     @pytest.fixture
     def exact(self) -> Any:
-        return matmul.Exact(self.N)
+        return Exact(self.N)
 
     def product(self, a: Any, b: Any) -> Any:
         n = range(self.N)
@@ -303,7 +315,7 @@ class TestDeep:
         row = run(libraries, *self.WORDS, reasons=3, gpus=1)["sustained"][0]
         assert row["samples"]
         assert all(sample["throttle"] is None for sample in row["samples"])
-        assert matmul.sensors("no NVML here")()["throttle"] is None
+        assert sensors("no NVML here")()["throttle"] is None
 
     def test_a_slow_gpu_does_not_make_the_next_look_slow(
         self, libraries: tuple[Path, Path]
@@ -345,11 +357,11 @@ class TestDeep:
             told.append("sense")
             return {"temperature_c": 40}
 
-        monkeypatch.setattr(matmul, "Runtime", Told)
-        monkeypatch.setattr(matmul, "Blas", Told)
-        monkeypatch.setattr(matmul, "sensors", lambda _: sense)
+        monkeypatch.setattr(sustained, "Runtime", Told)
+        monkeypatch.setattr(sustained, "Blas", Told)
+        monkeypatch.setattr(sustained, "sensors", lambda _: sense)
         found: Document = {}
-        matmul.sustain(SimpleNamespace(
+        sustain(SimpleNamespace(
             toolkit="", size=8, gpus=1, gpu=None, budget=1, places="0", sustained=1.1, settle=5),
             found.update)
         assert found["sustained"][0]["samples"][0]["temperature_c"] == 40
@@ -368,13 +380,13 @@ class TestDeep:
 
 def test_a_rate_is_that_of_risen_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(matmul, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(time=lambda: now[0]))
 
     def move() -> None:
         now[0] += 0.01 if now[0] < 0.3 else 0.001
 
     still = SimpleNamespace(wait=lambda: None)
-    assert matmul.best_rate(still, move, 2 ** 30, 0.5) == pytest.approx(1000, rel=0.01)
+    assert best_rate(still, move, 2 ** 30, 0.5) == pytest.approx(1000, rel=0.01)
 
 
 def test_gpus_are_held_ready_from_the_driver_on(
@@ -394,11 +406,11 @@ def test_gpus_are_held_ready_from_the_driver_on(
         silent = {"cuinit": 0, "version": "12.2", "error": None}
         return ({"driver": silent, "devices": [device]} if name == "driver" else {}), None
 
-    monkeypatch.setattr(matmul, "NODES", str(tmp_path / "nvidia[0-9]*"))
-    monkeypatch.setattr(matmul, "in_process", stage)
+    monkeypatch.setattr(toolkit_run, "NODES", str(tmp_path / "nvidia[0-9]*"))
+    monkeypatch.setattr(toolkit_run, "in_process", stage)
     options = SimpleNamespace(toolkit=str(tmp_path), expect_gpus="any", size=None, deep=False,
                               deadline=100)
-    matmul.through_toolkit(options)
+    through_toolkit(options)
     assert held == {"driver": [], "nvrtc": ["nvidia0"], "cublas": ["nvidia0"]}
     # The first stage alone may have to wait for each GPU to be initialised.
     assert deadlines["driver"] == pytest.approx(80, abs=2)
@@ -410,12 +422,12 @@ class TestSection:
     def section(self, home: Path, script: str, **config: Any) -> Document:
         settings = {"mode": "full", "matmul": script, "prefix": str(home), "expect_gpus": 0,
                     "state_dir": "/nonexistent", "tmpdir": str(home), **config}
-        found: Document = probe.section_compute(probe.Host(settings, 10))
+        found: Document = section_compute(Host(settings, 10))
         return found
 
     def test_each_toolkit_is_tried(self, libraries: tuple[Path, Path]) -> None:
         toolkit = libraries[0]
-        found = self.section(toolkit.parent, SCRIPT.read_text())
+        found = self.section(toolkit.parent, SCRIPT)
         run, = found["runs"]
         assert found["deep"] is False
         assert (run["toolkit"], run["state"], run["nvrtc"]["ptx"]) == (str(toolkit), "ok", True)
@@ -426,19 +438,19 @@ class TestSection:
     def test_a_declared_gpu_without_a_driver_is_not_forgotten(
         self, libraries: tuple[Path, Path]
     ) -> None:
-        run, = self.section(libraries[0].parent, SCRIPT.read_text(), expect_gpus=2)["runs"]
+        run, = self.section(libraries[0].parent, SCRIPT, expect_gpus=2)["runs"]
         assert "libcuda.so.1" in run["driver"]["error"]
         assert [row["error"] for row in run["cublas"]] == ["the driver shows 0 GPUs"] * 2
 
     def test_in_mode_facts_nothing_is_tried(self, libraries: tuple[Path, Path]) -> None:
-        found = self.section(libraries[0].parent, SCRIPT.read_text(), mode="facts")
+        found = self.section(libraries[0].parent, SCRIPT, mode="facts")
         assert found == {"deep": False, "runs": []}
 
     def test_a_run_that_hangs_or_crashes_is_its_own_finding(
         self, libraries: tuple[Path, Path]
     ) -> None:
         home = libraries[0].parent
-        told = matmul.COMPUTE_MARK + json.dumps({"state": "failed", "error": "stopped"})
+        told = COMPUTE_MARK + json.dumps({"state": "failed", "error": "stopped"})
         said = f"print({told!r}, flush=True)"
         hung, = self.section(home, f"{said}\nimport time\ntime.sleep(60)")["runs"]
         assert (hung["state"], hung["nvrtc"]) == ("hung", None)
@@ -447,6 +459,6 @@ class TestSection:
         assert (died["state"], died["error"]) == ("failed", "stopped, killed by SIGABRT")
 
     def test_what_the_probe_runs_itself_holds_no_gpu(self) -> None:
-        assert probe.OWN_RUN.search("python3\0-I\0/tmp/gpufleet-a1b2/matmul.py\0--toolkit\0")
-        assert probe.OWN_RUN.search("python3\0/gpufleet/matmul.py\0--expect-gpus\0")
-        assert not probe.OWN_RUN.search("python3\0/home/ann/matmul.py\0")
+        assert OWN_RUN.search("python3\0-I\0/tmp/gpufleet-a1b2/matmul.py\0--toolkit\0")
+        assert OWN_RUN.search("python3\0/gpufleet/matmul.py\0--expect-gpus\0")
+        assert not OWN_RUN.search("python3\0/home/ann/matmul.py\0")

@@ -11,10 +11,18 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from gpufleet.workload import matmul
+from gpufleet.probe import payload
+from gpufleet.probe.constants import FRAMEWORK_MARK
+from gpufleet.workload.exactness import operand, wrong_rows
+from gpufleet.workload.loaded import foreign_libraries
+from gpufleet.workload.tensorflow_1 import Graph
+from gpufleet.workload.tensorflow_2 import Eager
+from gpufleet.workload.tensorflow_loader import NOT_OPENED, OPENED
+from gpufleet.workload.tensorflow_run import unseen, wanted_devices
+from gpufleet.workload.timing import entry
 from tests.support.stand_ins.tensorflow import TensorFlow
 
-OPENED = """\
+OUTPUT = """\
 2026-11-20 12:05:08.783822: I tensorflow/tsl/platform/default/dso_loader.cc:58] Successfully \
 opened dynamic library libcudart.so.11.0
 2026-11-20 12:05:08.783822: I tensorflow/tsl/platform/default/dso_loader.cc:67] Could not load \
@@ -26,8 +34,8 @@ library 'libcudart.so.10.0'; dlerror: libcudart.so.10.0: cannot open shared obje
 
 
 def test_the_loaders_words_of_old_and_new_releases() -> None:
-    assert matmul.OPENED.findall(OPENED) == ["libcudart.so.11.0"]
-    assert matmul.NOT_OPENED.findall(OPENED) == [
+    assert OPENED.findall(OUTPUT) == ["libcudart.so.11.0"]
+    assert NOT_OPENED.findall(OUTPUT) == [
         ("libcudnn.so.8",
          "libcudnn.so.8: cannot open shared object file: No such file or directory"),
         ("libcudart.so.10.0", "libcudart.so.10.0: cannot open shared object file")]
@@ -47,25 +55,26 @@ def test_the_loaders_words_of_old_and_new_releases() -> None:
 def test_declared_gpus_are_asked_for_even_where_none_is_seen(
     visible: int, expect: str, devices: list[str]
 ) -> None:
-    assert matmul.wanted_devices(visible, expect) == devices
+    assert wanted_devices(visible, expect) == devices
 
 
 def test_a_gpu_that_is_not_seen_is_a_failing_entry() -> None:
-    found = matmul.entry("/GPU:1", 8)
-    assert matmul.unseen(found, 1) == "TensorFlow sees 1 GPU"
-    assert matmul.unseen(matmul.entry("/GPU:0", 8), 1) is None
-    assert matmul.unseen(matmul.entry("/CPU:0", 8), 0) is None
+    found = entry("/GPU:1", 8)
+    assert unseen(found, 1) == "TensorFlow sees 1 GPU"
+    assert unseen(entry("/GPU:0", 8), 1) is None
+    assert unseen(entry("/CPU:0", 8), 0) is None
 
 
 def test_without_tensorflow_it_says_so_in_one_document(tmp_path: Path) -> None:
     import json  # noqa: PLC0415
 
-    script = Path(matmul.__file__)
+    script = tmp_path / "matmul.py"
+    script.write_text(payload.workload(), encoding="utf-8")
     ended = subprocess.run([sys.executable, "-I", "-S", str(script), "--expect-gpus", "0"],
                            capture_output=True, text=True, timeout=60, check=True)
     last = ended.stdout.splitlines()[-1]
-    assert last.startswith(matmul.MARK)
-    found = json.loads(last.removeprefix(matmul.MARK))
+    assert last.startswith(FRAMEWORK_MARK)
+    found = json.loads(last.removeprefix(FRAMEWORK_MARK))
     assert found["state"] == "failed"
     assert found["error"] == "ModuleNotFoundError: No module named 'tensorflow'"
     assert list(found) == ["state", "error", "version", "build", "loader", "devices", "small",
@@ -81,11 +90,11 @@ class TestNumbers:
 
     @pytest.fixture
     def product(self, numpy: Any) -> tuple[Any, Any, Any]:
-        a, b = matmul.operand(numpy, 64, 1), matmul.operand(numpy, 64, 0)
+        a, b = operand(numpy, 64, 1), operand(numpy, 64, 0)
         return a, b, a @ b
 
     def test_a_right_product_is_accepted(self, numpy: Any, product: tuple[Any, Any, Any]) -> None:
-        assert matmul.wrong_rows(numpy, *product) == 0
+        assert wrong_rows(numpy, *product) == 0
 
     def test_tf32_and_float32_are_both_exact(
         self, numpy: Any, product: tuple[Any, Any, Any]
@@ -97,10 +106,10 @@ class TestNumbers:
 
         a, b, c = product
         assert (rounded(a) == a).all()
-        assert matmul.wrong_rows(numpy, a, b, rounded(a) @ rounded(b)) == 0
-        assert matmul.wrong_rows(numpy, a, b, (a.astype(numpy.float64) @ b).astype("f")) == 0
-        assert matmul.wrong_rows(numpy, a, b, c[:, ::-1]) > 60
-        assert matmul.wrong_rows(numpy, a, b, a.T @ b) > 60
+        assert wrong_rows(numpy, a, b, rounded(a) @ rounded(b)) == 0
+        assert wrong_rows(numpy, a, b, (a.astype(numpy.float64) @ b).astype("f")) == 0
+        assert wrong_rows(numpy, a, b, c[:, ::-1]) > 60
+        assert wrong_rows(numpy, a, b, a.T @ b) > 60
 
     @pytest.mark.parametrize("value", [1, -1, 0.5, float("nan"), float("inf")])
     def test_one_wrong_element_is_seen(
@@ -108,7 +117,7 @@ class TestNumbers:
     ) -> None:
         a, b, c = product
         c[17, 3] += value
-        assert matmul.wrong_rows(numpy, a, b, c) == 1
+        assert wrong_rows(numpy, a, b, c) == 1
 
     @pytest.mark.parametrize("value", [2.0 ** 41, 2.0 ** 63, -2.0 ** 64, 3e38])
     def test_a_huge_wrong_element_is_seen_each_time(
@@ -119,25 +128,25 @@ class TestNumbers:
         a[17] = 0
         c = a @ b
         c[17, 3] = value
-        assert [matmul.wrong_rows(numpy, a, b, c) for _ in range(30)] == [1] * 30
+        assert [wrong_rows(numpy, a, b, c) for _ in range(30)] == [1] * 30
 
     def test_zeros_transposed_and_misshapen_results_are_rejected(
         self, numpy: Any, product: tuple[Any, Any, Any]
     ) -> None:
         a, b, c = product
-        assert matmul.wrong_rows(numpy, a, b, c * 0) > 60
-        assert matmul.wrong_rows(numpy, a, b, (b @ a)) > 60
-        assert matmul.wrong_rows(numpy, a, b, c.T) > 60
-        assert matmul.wrong_rows(numpy, a, b, c[:10]) == 64
+        assert wrong_rows(numpy, a, b, c * 0) > 60
+        assert wrong_rows(numpy, a, b, (b @ a)) > 60
+        assert wrong_rows(numpy, a, b, c.T) > 60
+        assert wrong_rows(numpy, a, b, c[:10]) == 64
 
 
 def test_no_tower_of_the_sum_is_folded_away() -> None:
     numpy = pytest.importorskip("numpy", reason="numpy belongs to stacks; none is here")
-    engine = matmul.Eager.__new__(matmul.Eager)
+    engine = Eager.__new__(Eager)
     engine.tf = TensorFlow()
-    a, b = [matmul.operand(numpy, 8, seed) for seed in (1, 2)], matmul.operand(numpy, 8, 0)
+    a, b = [operand(numpy, 8, seed) for seed in (1, 2)], operand(numpy, 8, 0)
     result = engine.tower_sum(["/GPU:0", "/GPU:1"], a, b)
-    assert matmul.wrong_rows(numpy, sum(a), b, result) == 0
+    assert wrong_rows(numpy, sum(a), b, result) == 0
     assert engine.tf.ran == ["/GPU:0", "/GPU:1"]
 
 
@@ -148,11 +157,11 @@ def test_tensorflow_1_places_the_product_alone() -> None:
     for name, found in places.items():
         getattr(tf, name).side_effect = lambda *_, found=found, **__: found.append(
             known.where[-1]) or object()
-    engine = matmul.Graph.__new__(matmul.Graph)
+    engine = Graph.__new__(Graph)
     engine.tf, engine.config = tf, None
     a = SimpleNamespace(shape=(8, 8))
     engine.place("/GPU:0")
-    engine.multiply(matmul.entry("/GPU:1", 8), a, a)
+    engine.multiply(entry("/GPU:1", 8), a, a)
     engine.tower_sum(["/GPU:2", "/GPU:3"], [a, a], a)
     assert places["matmul"] == ["/gpu:0", "/gpu:1", "/gpu:2", "/gpu:3"]
     assert places["placeholder"] == [""] * 8
@@ -163,7 +172,7 @@ def test_code_of_nobody_s_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     place.mkdir()
     (place / "shadow.py").write_text("")
     monkeypatch.setitem(sys.modules, "shadow", SimpleNamespace(__file__=str(place / "shadow.py")))
-    found = matmul.strangers()
+    found = foreign_libraries()
     assert str(place / "shadow.py") in found
     assert not [path for path in found if path.startswith((sys.prefix, "/usr/lib/", "/lib/"))]
     assert subprocess.__file__ not in found

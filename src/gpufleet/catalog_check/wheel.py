@@ -23,7 +23,7 @@ from typing import BinaryIO
 
 from packaging.requirements import Requirement
 
-from gpufleet.probe.probe import elf_dynamic
+from gpufleet.probe.elf import elf_dynamic
 
 # What `import tensorflow` loads. The others are linked to these, or belong to contrib (1.x), where
 # one asks for TensorRT as well.

@@ -6,7 +6,6 @@ of both machines can read.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shlex
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.inventory import Connection
-from gpufleet.paths import PACKAGE
+from gpufleet.probe import payload
 
 # The line after which standard input is the probe. What comes before it is for sudo.
 BEGIN = "#gpufleet-probe"
@@ -94,13 +93,7 @@ def standard_input(connection: Connection, config: Mapping[str, Any]) -> bytes:
     # As an ASCII literal that both Python 3.6 and the probe's JSON reader understand.
     head = f"CONFIG = {json.dumps(config)!r}\n"
     mark = f"{BEGIN}\n" if password(connection) else ""
-    return (mark + head + program("probe/probe.py")).encode()
-
-
-@functools.cache
-def program(name: str) -> str:
-    """The text of a file that runs on hosts; read once for all hosts."""
-    return (PACKAGE / name).read_text(encoding="utf-8")
+    return f"{mark}{head}{payload.probe()}".encode()
 
 
 def with_password(connection: Connection, program: bytes) -> bytes:

@@ -27,8 +27,9 @@ from ClusterShell.Worker.Tree import TreeWorker
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection
+from gpufleet.probe import payload
 
-from .connection import password, program, remote_script
+from .connection import password, remote_script
 
 # Allowance for a gateway to start, and to return the last answers.
 GATEWAY_S = 30
@@ -111,5 +112,5 @@ def node(connection: Connection) -> NodeSet:
 
 @cache
 def _programs() -> str:
-    programs = f"{program('probe/probe.py')}\0{program('workload/matmul.py')}"
+    programs = f"{payload.probe()}\0{payload.workload()}"
     return base64.b64encode(zlib.compress(programs.encode(), 9)).decode()

@@ -22,7 +22,7 @@ from ClusterShell.Task import task_self
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection, InventoryHost
-from gpufleet.paths import PACKAGE
+from gpufleet.probe import payload
 from gpufleet.transport.connection import (
     NO_PYTHON,
     SUDO_REFUSED,
@@ -318,8 +318,7 @@ class _Meeting:
 
 def program(config: Mapping[str, Any]) -> bytes:
     """What a side is fed: the length, its configuration, the program."""
-    text = (f"CONFIG = {json.dumps(config)!r}\n"
-            + (PACKAGE / "workload/distributed.py").read_text(encoding="utf-8")).encode()
+    text = f"CONFIG = {json.dumps(config)!r}\n{payload.distributed()}".encode()
     return b"%d\n%s" % (len(text), text)
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from gpufleet.checks import judge
 from gpufleet.model.verdict import USAGE, Verdict
 from gpufleet.paths import PACKAGE
+from gpufleet.probe import payload
 
 SCHEMA = 1
 FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
@@ -35,7 +36,7 @@ FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
 LIBRARIES = ("yaml", "packaging")
 PACKED = ("__init__.py", "errors.py", "paths.py", "catalog/*.py", "catalog/data/**/*.yml",
           "model/**/*.py", "spec/*.py", "host_state/*.py", "resolver/*.py", "diff/*.py",
-          "probe/*.py", "workload/*.py", "checks/*.py", "verification/__init__.py",
+          "probe/**/*.py", "workload/*.py", "checks/*.py", "verification/__init__.py",
           "verification/pull.py")
 # Beyond the probe's own deadline, by which it has ended all it began.
 MORE_S = 30
@@ -66,10 +67,9 @@ def probe_and_judge(
     plan: dict[str, Any], config: Mapping[str, Any]
 ) -> tuple[dict[str, Any], float]:
     """(what was seen and judged: a document that `--snapshot` takes, seconds)."""
-    here, begin = files("gpufleet"), time.monotonic()
-    told = {**config, "matmul": here.joinpath("workload", "matmul.py").read_text(encoding="utf-8")}
-    program = (f"CONFIG = {json.dumps(told)!r}\n"
-               + here.joinpath("probe", "probe.py").read_text(encoding="utf-8"))
+    begin = time.monotonic()
+    settings = {**config, "matmul": payload.workload()}
+    program = f"CONFIG = {json.dumps(settings)!r}\n{payload.probe()}"
     # A hung probe is left behind, and no pipe of it waited for.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as fed:
         fed.write(program.encode())

@@ -18,8 +18,8 @@ from typing import Any
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
+from gpufleet.probe import payload
 from gpufleet.transport.compression import compressed_field
-from gpufleet.transport.connection import program
 from gpufleet.transport.fanout import Outcome, Report, Target, probe_targets
 
 from . import pairs
@@ -134,7 +134,7 @@ def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
         **probe_settings(host.variables),
     }
     if options.mode == "full":
-        config["matmul"] = program("workload/matmul.py")
+        config["matmul"] = payload.workload()
     return config
 
 

@@ -24,6 +24,9 @@ import threading
 import time
 from queue import Queue
 
+from .exactness import operand as square
+from .output import plain
+
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
 MARK = "gpufleet-pair: "
@@ -148,7 +151,7 @@ def meet(side, count, device):
 # -- the numbers ---------------------------------------------------------------------------------
 
 def operand(numpy, seed):
-    return numpy.random.RandomState(seed).randint(-8, 9, size=(ROWS, ROWS)).astype(numpy.float32)
+    return square(numpy, ROWS, seed)
 
 
 def wrong_rows(numpy, expected, found):
@@ -301,13 +304,9 @@ def multi_worker(distribute, kind):
 
 # -- the run -------------------------------------------------------------------------------------
 
-def plain(error):
-    text = str(error).strip().splitlines()
-    return "%s: %s" % (type(error).__name__, text[0][:500] if text else "")
-
-
-def main():
-    side = Side(json.loads(CONFIG))  # noqa: F821 (stands before this text)
+def main(config):
+    """Run this side; `config` is a JSON document."""
+    side = Side(json.loads(config))
     side.watch()
     # Keras would write its settings into a home.
     os.environ.update(HOME=os.devnull, TF_FORCE_GPU_ALLOW_GROWTH="true", NCCL_DEBUG="INFO",
@@ -324,7 +323,3 @@ def main():
     except BaseException as error:
         side.end("lost" if type(error).__name__ in LOST else "failed", plain(error))
     side.end("ok", None)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,1 +1,0 @@
-../../src/gpufleet/probe/probe.py

@@ -1,0 +1,177 @@
+"""Start a container of our own, and see which GPUs it has and whether it computes."""
+import json
+import os
+import shutil
+import sys
+import time
+
+from .processes import NoAnswerError, run_command
+from .receipts import receipts_of
+from .text import last_lines, natural
+from .venvs import packages_of, venvs
+from .workload_run import framework_told, scratch_script
+
+# On everything that a verification makes in an engine, so that nothing of it is left behind.
+OWN_LABEL = "gpufleet=verify"
+# Inside a container: which of the cards' nodes can be opened. Those that a container lost are
+# still there, and forbidden. Numbers only: nvidiactl and nvidia-uvm are no cards.
+LOOK = """
+import glob, json, os, re
+found = []
+for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
+    if re.match(r"/dev/nvidia[0-9]+$", path):
+        try:
+            os.close(os.open(path, os.O_RDWR))
+            found.append({"node": path, "error": None})
+        except OSError as error:
+            found.append({"node": path, "error": error.strerror})
+print(json.dumps(found))
+"""
+
+
+class Trial:
+    """One container of our own, without a network and with this host's programs read-only in it.
+
+    It ends by itself, should nobody be left to end it, and is gone then.
+    """
+
+    def __init__(self, host, wanted, found, home):
+        self.host, self.home = host, home
+        self.engine = host.path(found["engine"]["path"])
+        self.wrapper = found["wrapper"] and host.path(found["wrapper"])
+        self.engine_name = wanted["engine"]
+        self.ends = time.monotonic() + host.inner_s
+        self.name = "gpufleet-verify-%d" % os.getpid()
+        self.with_gpus = host["expect_gpus"] != 0 and host.exists("/dev/nvidiactl")
+
+    def call(self, *words, **more):
+        """What the engine said, a RuntimeError if it failed."""
+        share_s = max(1, min(more.get("most_s", 60), self.ends - time.monotonic()))
+        status, out, err = run_command([self.engine, *words], share_s, partial=True)
+        if more.get("checked", True) and status != 0:
+            if status is None and err.startswith("no answer"):
+                raise NoAnswerError("%s %s: %s" % (self.engine_name, words[0], err))
+            raise RuntimeError("%s %s: %s" % (self.engine_name, words[0],
+                                              last_lines(err or out, 500) or "status %s" % status))
+        return status, out, err
+
+    def image(self):
+        """An image of a few small files: everything else is this host's own."""
+        import tarfile
+        path = os.path.join(self.home, "image.tar")
+        with tarfile.open(path, "w") as archive:
+            # Not mounted, since the toolkit's hooks write a cache of their own there.
+            for name in ("etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d"):
+                if os.path.exists("/" + name):
+                    archive.add("/" + name, name)
+        return self.call("import", "--change", "LABEL " + OWN_LABEL, path)[1].split()[-1]
+
+    def mounts(self):
+        """Directories of programs, libraries and stacks, none inside another."""
+        places = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt",
+                  self.host["stack_root"], self.host["prefix"],
+                  os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))]
+        kept = []
+        for place in places:
+            if os.path.isdir(place) and not any(place.startswith(k + "/") or place == k
+                                                for k in kept):
+                kept.append(place)
+        return kept
+
+    def run(self, image, *words, **more):
+        """Start a container; through the nvidia-docker command, as people do, if it is to see."""
+        options = ["--rm", "--network", "none", "--security-opt", "label=disable",
+                   "--label", OWN_LABEL, "-v", self.home + ":/gpufleet:ro"]
+        options += more.get("options", ())
+        engine, gpus = self.engine, []
+        if self.with_gpus and self.wrapper:
+            engine = self.wrapper
+        elif self.with_gpus:
+            gpus = (["--gpus", "all"] if self.engine_name == "docker"
+                    else ["--device", "nvidia.com/gpu=all"])
+        usual, self.engine = self.engine, engine
+        try:
+            return self.call("run", *gpus, *options, image, *words,
+                             **{k: v for k, v in more.items() if k != "options"})
+        finally:
+            self.engine = usual
+
+    def start(self):
+        options = ["-d", "--name", self.name, "--tmpfs", "/tmp"]
+        for place in self.mounts():
+            options += ["-v", "%s:%s:ro" % (place, place)]
+        seconds = int(self.host.inner_s) + 60
+        self.run(self.image(), sys.executable, "-I", "-S", "-c",
+                 "import time; time.sleep(%d)" % seconds, options=options)
+
+    def look(self):
+        """The nodes of the cards, from inside."""
+        out = self.call("exec", self.name, sys.executable, "-I", "-S", "-c", LOOK)[1]
+        return json.loads(out)
+
+    def framework(self, venv):
+        expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
+        return framework_told(*self.call(
+            "exec", self.name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp",
+            venv + "/bin/python", "/gpufleet/matmul.py", "--expect-gpus", expect,
+            checked=False, most_s=self.host.inner_s * 0.5))
+
+    def in_image(self, name):
+        """The same of an image of theirs, by its own python3; none is ever pulled."""
+        if self.call("image", "inspect", name, checked=False)[0] != 0:
+            return {"name": name, "present": False, "framework": None}
+        expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
+        told = self.run(name, "/gpufleet/matmul.py", "--expect-gpus", expect, checked=False,
+                        options=["--entrypoint", "python3"], most_s=self.host.inner_s * 0.5)
+        return {"name": name, "present": True, "framework": framework_told(*told)}
+
+    def clean(self):
+        self.ends = time.monotonic() + self.host.inner_s * 0.2
+        self.call("rm", "-f", self.name, checked=False)
+        # Also what an earlier verification left that was killed; what is in use stays.
+        images = self.call("images", "-q", "--no-trunc", "--filter", "label=" + OWN_LABEL,
+                           checked=False)[1].split()
+        if images:
+            self.call("rmi", *dict.fromkeys(images), checked=False)
+
+
+def in_container(host, wanted, found):
+    """What a container of our own sees of the cards, before and after systemd reloads its units."""
+    run = {"state": "ok", "error": None, "gpus": [], "reload": None, "stack": None,
+           "framework": None, "image": None}
+    try:
+        home, _script = scratch_script(host)
+    except (OSError, TypeError) as error:
+        return dict(run, state="failed", error="no script to run in a container: %s" % error)
+    trial = Trial(host, wanted, found, home)
+    try:
+        trial.start()
+        run["gpus"] = trial.look()
+        # With a link missing, other people's containers would lose their cards by it: told so.
+        if trial.with_gpus and not found["dev_char"]["missing"] and shutil.which("systemctl"):
+            status, _, err = run_command(["systemctl", "daemon-reload"], 20)
+            run["reload"] = {"error": None if status == 0 else err.strip(), "gpus": trial.look()}
+        run["stack"] = newest_stack(host)
+        if run["stack"]:
+            run["framework"] = trial.framework(run["stack"])
+        if wanted["image"]:
+            run["image"] = trial.in_image(wanted["image"])
+    except NoAnswerError as error:
+        run.update(state="hung", error=str(error))
+    except (RuntimeError, ValueError, OSError) as error:
+        run.update(state="failed", error=str(error))
+    finally:
+        trial.clean()
+        shutil.rmtree(home, ignore_errors=True)
+    return run
+
+
+def newest_stack(host):
+    """The environment with the newest TensorFlow: one proves that a container computes."""
+    found = []
+    for venv in venvs(host, {r["path"]: r["id"] for r in receipts_of(host, "stack")}):
+        packages = packages_of(host, venv)
+        version = packages.get("tensorflow") or packages.get("tensorflow-gpu")
+        if version:
+            found.append((natural(version), venv))
+    return max(found)[1] if found else None

@@ -1,0 +1,106 @@
+"""Read ELF files: a library's SONAME and dependencies, a kernel module's information."""
+import os
+import struct
+
+
+def elf_dynamic(path):
+    """{"soname", "needed"} of a shared library; ValueError with the plain reason if it is none."""
+    with open(path, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        head = stream.read(64)
+        if head[:4] != b"\x7fELF":
+            raise ValueError(_not_elf(head, size))
+        if len(head) < (64 if head[4:5] == b"\x02" else 52):
+            raise ValueError("truncated: %d bytes, the ELF header is longer" % size)
+        wide, order = head[4] == 2, "<" if head[5] == 1 else ">"
+        offsets = struct.unpack_from(order + ("QQ" if wide else "II"), head, 32 if wide else 28)
+        counts = struct.unpack_from(order + "HHHH", head, 54 if wide else 42)
+        if offsets[0] + counts[0] * counts[1] > size:
+            raise ValueError("truncated: %d bytes, its program headers end later" % size)
+        stream.seek(offsets[0])
+        segments = [_segment(stream.read(counts[0]), order, wide) for _ in range(counts[1])]
+        # A copy that was cut off usually ends inside a segment, or before the section table,
+        # which stands at the end of the file. Holes count as content.
+        end = offsets[1] + counts[2] * counts[3]
+        for kind, offset, _address, length in segments:
+            end = max(end, offset + length if kind != 6 else 0)
+        if end > size:
+            raise ValueError("truncated: %d bytes, its headers speak of %d" % (size, end))
+        dynamic = [s for s in segments if s[0] == 2]
+        if not dynamic:
+            raise ValueError("not a shared library: no dynamic section")
+        stream.seek(dynamic[0][1])
+        raw = stream.read(dynamic[0][3])
+        pair = struct.Struct(order + ("qQ" if wide else "iI"))
+        entries = list(pair.iter_unpack(raw[:len(raw) // pair.size * pair.size]))
+        values = dict(reversed(entries))
+        if 5 not in values or 10 not in values:
+            return {"soname": None, "needed": []}
+        stream.seek(_file_offset(segments, values[5]))
+        strings = stream.read(values[10])
+
+    def string(offset):
+        return strings[offset:strings.index(b"\0", offset)].decode("utf-8", "replace")
+    try:
+        needed = [string(value) for tag, value in entries if tag == 1]
+        return {"soname": string(values[14]) if 14 in values else None, "needed": needed}
+    except ValueError:
+        raise ValueError("damaged: its string table does not end") from None
+
+
+def _not_elf(head, size):
+    if not size:
+        return "empty file"
+    if head.lstrip()[:1] == b"<":
+        return "not a library: text that looks like a web page"
+    if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
+        return "not a library: a text file"
+    return "not a library: invalid ELF header"
+
+
+def _segment(raw, order, wide):
+    """(type, offset in the file, address, length in the file) of one program header."""
+    fields = struct.unpack_from(order + ("IIQQQQ" if wide else "IIIII"), raw)
+    return (fields[0], fields[2], fields[3], fields[5]) if wide else \
+        (fields[0], fields[1], fields[2], fields[4])
+
+
+def _file_offset(segments, address):
+    for kind, offset, start, length in segments:
+        if kind == 1 and start <= address < start + length:
+            return offset + address - start
+    raise ValueError("damaged: its string table is in no segment")
+
+
+def elf_modinfo(path):
+    """{key: value} of what a kernel module says of itself; ValueError where it says nothing."""
+    with open(path, "rb") as stream:
+        head = stream.read(64)
+        if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
+            raise ValueError("not a kernel module of this machine")
+        start, = struct.unpack_from("<Q", head, 40)
+        size, count, names = struct.unpack_from("<HHH", head, 58)
+        stream.seek(start)
+        table = stream.read(size * count)
+        if not count or len(table) < size * count:
+            raise ValueError("truncated: its section table is not there")
+        # Of each: name, type, flags, address, offset, length.
+        rows = [struct.unpack_from("<IIQQQQ", table, at * size) for at in range(count)]
+        stream.seek(rows[names][4])
+        strings = stream.read(rows[names][5])
+        for row in rows:
+            if strings[row[0]:].startswith(b".modinfo\0"):
+                stream.seek(row[4])
+                pairs = [item.partition(b"=") for item in stream.read(row[5]).split(b"\0")]
+                return {key.decode(): value.decode("utf-8", "replace")
+                        for key, mark, value in reversed(pairs) if mark}
+    raise ValueError("it has no .modinfo")
+
+
+def soname_of(host, name):
+    """A library's SONAME; None for what is no library."""
+    path = host.path(host.realpath(name))
+    try:
+        return elf_dynamic(path)["soname"] if os.path.isfile(path) else None
+    except (ValueError, OSError, struct.error):
+        return None

@@ -1,0 +1,97 @@
+"""The host that is probed: the configuration, and its files below a root."""
+import glob
+import os
+import re
+
+SCHEMA = 1
+DEFAULTS = {
+    "host": None, "mode": "facts", "prefix": "/usr/local", "stack_root": "/opt/gpufleet/stacks",
+    "state_dir": "/var/lib/gpufleet", "tmpdir": "/tmp", "root": "/", "expect_gpus": None,
+    "matmul": None, "deadline_s": 120, "deep": False, "pythons": [],
+    "mig": False,
+    # Of a GPU's memory, for a product beside other people's jobs; how long --deep loads it.
+    "budget_mib": 1024, "sustained_s": 120,
+    # {"engine": "docker" | "podman", "image": NAME | None}, where containers are declared.
+    "containers": None,
+    # The account that must be able to open the cards; an ordinary one where none is named.
+    "service_user": None,
+}
+# What a section may take when no framework runs in it. A healthy one needs milliseconds.
+SECTION_DEADLINE_S = 20
+
+
+class Host:
+    """Where to look: the configuration, and paths below `root` (tests plant a tree there)."""
+
+    def __init__(self, config, deadline_s=SECTION_DEADLINE_S):
+        self.config = dict(DEFAULTS, **{k: v for k, v in config.items() if v is not None})
+        self.root = self.config["root"]
+        self.real = os.path.realpath(self.root) == "/"
+        # What this account may not see, and root may: [{"what", "because"}].
+        self.unseen = []
+        # Inner processes end before the section does, so that none is left behind.
+        self.inner_s = deadline_s * 0.8
+
+    def __getitem__(self, key):
+        return self.config[key]
+
+    def miss(self, what, because="this account may not see it"):
+        if {"what": what, "because": because} not in self.unseen:
+            self.unseen.append({"what": what, "because": because})
+
+    def path(self, name):
+        return name if self.real else self.root.rstrip("/") + name
+
+    def name(self, path):
+        """The reverse: a path as the host itself calls it."""
+        if self.real or not path.startswith(self.root.rstrip("/") + "/"):
+            return path
+        return path[len(self.root.rstrip("/")):]
+
+    def realpath(self, name):
+        """Follow links as the host would, absolute ones included, below `root`."""
+        path, budget = self.path(os.path.normpath(name)), 40
+        if self.real:
+            return os.path.realpath(path)
+        parts, done = [p for p in os.path.normpath(name).split("/") if p], ""
+        while parts:
+            part = parts.pop(0)
+            if part == "..":
+                done = os.path.dirname(done)
+                continue
+            here = self.path(done + "/" + part)
+            if os.path.islink(here) and budget:
+                budget -= 1
+                target = os.readlink(here)
+                parts = [p for p in target.split("/") if p and p != "."] + parts
+                done = "" if target.startswith("/") else done
+            else:
+                done += "/" + part
+        return done or "/"
+
+    def exists(self, name):
+        try:
+            os.stat(self.path(self.realpath(name)))
+        except PermissionError:
+            self.miss(name)
+            return False
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def glob(self, pattern):
+        # A directory that may not be listed looks like an empty one.
+        place = os.path.dirname(re.split(r"[*?[]", pattern)[0])
+        if os.path.isdir(self.path(place)) and not os.access(self.path(place), os.R_OK | os.X_OK):
+            self.miss(place, "this account may not list it")
+        return sorted(self.name(p) for p in glob.glob(self.path(pattern)))
+
+    def text(self, name):
+        with open(self.path(name), encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+
+    def text_or_none(self, name):
+        try:
+            return self.text(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None

@@ -1,0 +1,84 @@
+"""NVIDIA's kernel modules on disk, and modprobe's configuration."""
+import glob
+import os
+import re
+import struct
+
+from .elf import elf_modinfo
+from .processes import run_command
+from .programs import tool
+from .text import first_match
+
+# Kernel modules of the driver, by the names that distributions give them (nvidia-current-uvm.ko).
+DRIVER_MODULE = re.compile(r"^(nvidia(?![-_](?:wmi|fs)\b)(?:[-_][\w-]+)?)\.ko(?:\.(?:xz|zst|gz))?$")
+BESIDE_MODULE = re.compile(r"[-_](uvm|drm|modeset|peermem)$")
+# Where in /lib/modules/VERSION they are put; to walk through all of it takes ten times as long.
+MODULE_PLACES = ("updates", "extra", "weak-updates", "misc", "kernel/nvidia*", "kernel/extra",
+                 "kernel/drivers/video", "kernel/drivers/char")
+MODPROBE_PLACES = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+
+
+def driver_modules(host, kernel):
+    """NVIDIA's modules for a kernel; of several drivers the one first that would be loaded."""
+    found = []
+    for place in MODULE_PLACES:
+        for top in host.glob("/lib/modules/%s/%s" % (glob.escape(kernel), place)):
+            for directory, _, files in os.walk(host.path(top)):
+                found += [host.name(os.path.join(directory, f)) for f in files
+                          if DRIVER_MODULE.match(f)]
+    chosen, modules = loaded_by_name(host), []
+    for path in found:
+        stem = DRIVER_MODULE.match(os.path.basename(path)).group(1)
+        beside = BESIDE_MODULE.search(stem)
+        told = module_told(host, path, "" if beside else stem)
+        driver = stem[:beside.start()] if beside else stem
+        name = "nvidia-" + beside.group(1) if beside else "nvidia"
+        modules.append((driver != chosen, name, path, {
+            "name": name, "path": path, "version": told.get("version"),
+            "license": told.get("license")}))
+    return [entry[-1] for entry in sorted(modules, key=lambda entry: entry[:3])]
+
+
+def loaded_by_name(host):
+    """The file's name of what `modprobe nvidia` loads: nvidia-current, where Debian says so."""
+    for _, text in modprobe_files(host):
+        named = first_match(r"^\s*(?:install\s+nvidia\s.*?|alias\s+nvidia\s+)(nvidia-[\w-]+)", text)
+        if named:
+            return named
+    return "nvidia"
+
+
+def modprobe_files(host):
+    """[(path, text)] of modprobe's configuration, links followed as the host would."""
+    found = {}
+    for place in MODPROBE_PLACES:
+        for name in host.glob(place + "/*.conf"):
+            # The first directory that has a file of that name wins.
+            if os.path.basename(name) not in found:
+                found[os.path.basename(name)] = (name, host.text_or_none(host.realpath(name)) or "")
+    return list(found.values())
+
+
+def module_told(host, path, stem):
+    """`version` and `license` of a module file; nothing where they cannot be read.
+
+    To unpack the driver itself, `stem`, takes a second. Of packed ones it alone is told, and from
+    the small module beside it, which the same build made.
+    """
+    try:
+        if path.endswith(".ko"):
+            return elf_modinfo(host.path(host.realpath(path)))
+    except (OSError, ValueError, struct.error):
+        return {}
+    if not stem or not host.real:
+        return {}
+    small = path.replace(stem + ".ko", stem + "-modeset.ko")
+    status, out, _ = run_command([tool("modinfo"), small if host.exists(small) else path],
+                                 host.inner_s / 4)
+    told = [line.partition(":") for line in out.splitlines()] if status == 0 else []
+    return {key.strip(): value.strip() for key, mark, value in told if mark}
+
+
+def forbids_nouveau(text):
+    return bool(re.search(r"^\s*(blacklist\s+nouveau\s*$|install\s+nouveau\s+\S*/(true|false)\b)",
+                          text, re.MULTILINE))

@@ -1,0 +1,56 @@
+"""Read the dynamic linker's cache and configuration."""
+import os
+import struct
+
+from .constants import CUDA_FILE
+from .host import Host
+
+
+def linker_cache(root="/"):
+    """CUDA's and cuDNN's entries of /etc/ld.so.cache in the order in which they are searched."""
+    host = Host({"root": root})
+    try:
+        with open(host.path("/etc/ld.so.cache"), "rb") as stream:
+            raw = stream.read()
+    except FileNotFoundError:
+        return []
+    return [{"soname": soname, "path": path, "exists": host.exists(path),
+             "realpath": host.realpath(path)}
+            for soname, path in parse_linker_cache(raw) if CUDA_FILE.match(soname)]
+
+
+def parse_linker_cache(raw):
+    """[(soname, path)] for this machine's word size, from the cache's own format."""
+    start = raw.find(b"glibc-ld.so.cache1.1")
+    if start < 0:
+        raise ValueError("/etc/ld.so.cache is of an unknown format")
+    cache = raw[start:]
+    count, = struct.unpack_from("=I", cache, 20)
+    entries = []
+    for index in range(count):
+        flags, key, value = struct.unpack_from("=iII", cache, 48 + 24 * index)
+        # 0x0000 is i386 and 0x0800 is x32: libraries that no 64-bit process can open.
+        if struct.calcsize("P") == 8 and flags & 0xff00 in (0x0000, 0x0800):
+            continue
+        entries.append(tuple(cache[at:cache.index(b"\0", at)].decode("utf-8", "surrogateescape")
+                             for at in (key, value)))
+    return entries
+
+
+def linker_files(host, name="/etc/ld.so.conf", seen=None):
+    """Each file of the linker's configuration with the directories it names."""
+    seen = set() if seen is None else seen
+    text = None if name in seen else host.text_or_none(name)
+    if text is None:
+        return []
+    seen.add(name)
+    here, files = {"path": name, "directories": []}, []
+    for line in text.splitlines():
+        words = line.split("#")[0].replace(",", " ").replace(":", " ").split()
+        if words and words[0] == "include":
+            for pattern in words[1:]:
+                for found in host.glob(os.path.join(os.path.dirname(name), pattern)):
+                    files += linker_files(host, found, seen)
+        elif words and words[0] != "hwcap":
+            here["directories"] += [word.split("=")[0] for word in words]
+    return [here, *files]

@@ -1,0 +1,145 @@
+"""Manifests of installed files, and packages' own records, compared with what is on disk."""
+import base64
+import csv
+import glob
+import hashlib
+import os
+import re
+import stat
+
+
+def sha256_of(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def mode_of(info):
+    return "%04o" % stat.S_IMODE(info.st_mode)
+
+
+def is_library(path):
+    return ".so." in os.path.basename(path) or path.endswith(".so")
+
+
+def manifest_of(root, paths):
+    """Entries for files and links below `root`; directories are walked, linked parents resolved."""
+    top = os.path.realpath(root)
+    entries = {}
+    for path in paths:
+        full = os.path.join(top, path)
+        if os.path.isdir(full) and not os.path.islink(full):
+            found = [os.path.join(d, f) for d, subs, files in os.walk(full)
+                     for f in files + [s for s in subs if os.path.islink(os.path.join(d, s))]]
+        else:
+            found = [full]
+        for name in found:
+            place = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
+            relative = os.path.relpath(place, top)
+            if relative.startswith(".."):
+                raise ValueError("%s leads out of %s" % (path, root))
+            entries[relative] = _entry(relative, place)
+    return [entries[key] for key in sorted(entries)]
+
+
+def _entry(relative, place):
+    info = os.lstat(place)
+    if stat.S_ISLNK(info.st_mode):
+        return {"path": relative, "type": "link", "target": os.readlink(place)}
+    return {"path": relative, "type": "file", "size": info.st_size, "mtime": int(info.st_mtime),
+            "mode": mode_of(info),
+            "sha256": sha256_of(place) if is_library(place) else None}
+
+
+def compare_manifest(root, manifest, deep=False):
+    """What no longer is as the manifest says: [{"path", "what"}]; contents only when `deep`."""
+    changed = []
+    for entry in manifest:
+        path = os.path.join(root, entry["path"])
+        what = _difference(path, entry, deep)
+        if what:
+            changed.append({"path": entry["path"], "what": what})
+    return changed
+
+
+def _difference(path, entry, deep):
+    try:
+        info = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing"
+    if stat.S_ISLNK(info.st_mode) != (entry["type"] == "link"):
+        return "type"
+    if entry["type"] == "link":
+        return None if os.readlink(path) == entry["target"] else "target"
+    if not stat.S_ISREG(info.st_mode):
+        return "type"
+    for what, there in (("size", info.st_size), ("mode", mode_of(info)),
+                        ("mtime", int(info.st_mtime))):
+        if entry.get(what) is not None and entry[what] != there:
+            return what
+    if deep and entry.get("sha256") and sha256_of(path) != entry["sha256"]:
+        return "sha256"
+    return None
+
+
+def recorded_files(venv, packages):
+    """[(path, digest, size)] of what the installed packages' own records list, below `venv`.
+
+    Only of `packages` ({name: version}): what people put beside them is theirs.
+    """
+    files = []
+    pattern = os.path.join(glob.escape(venv), "lib", "python3*", "site-packages", "*.dist-info")
+    for directory in sorted(glob.glob(pattern)):
+        name = os.path.basename(directory)[:-len(".dist-info")].rpartition("-")[0]
+        if normal_name(name) not in packages:
+            continue
+        site = os.path.dirname(directory)
+        site = os.path.relpath(site, venv)
+        files += [(os.path.normpath(os.path.join(site, path)), digest, int(size))
+                  for path, digest, size in read_record(os.path.join(directory, "RECORD"))]
+    return files
+
+
+def compare_records(venv, files, deep=False, infos=None):
+    """What is not as `recorded_files` says: [{"path", "what"}]; contents only when `deep`.
+
+    `infos` takes each file's state by its path: with 15,000 files nobody looks twice.
+    """
+    changed = []
+    for path, digest, size in files:
+        what = _record_difference(venv + "/" + path, digest if deep else "", size, infos)
+        if what:
+            changed.append({"path": path, "what": what})
+    return changed
+
+
+def normal_name(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_record(path, sized=True):
+    try:
+        with open(path, encoding="utf-8", errors="replace", newline="") as stream:
+            return [row for row in csv.reader(stream)
+                    if len(row) == 3 and (row[2].isdigit() or not sized)]
+    except OSError:
+        # A package without a record says nothing about itself; that it is gone, others see.
+        return []
+
+
+def _record_difference(path, digest, size, infos):
+    try:
+        info = os.stat(path)
+    except OSError:
+        return "missing"
+    if infos is not None:
+        infos[path] = info
+    if info.st_size != size:
+        return "size"
+    algorithm, mark, expected = digest.partition("=")
+    if mark and algorithm == "sha256":
+        found = base64.urlsafe_b64encode(bytes.fromhex(sha256_of(path))).decode().rstrip("=")
+        return None if found == expected else "sha256"
+    return None

@@ -1,0 +1,42 @@
+"""How GPUs are split into MIG instances."""
+
+from .processes import run_command
+from .programs import nvidia_smi
+from .text import first_match
+
+
+def mig_of(host):
+    """[{"gpu", "mode", "instances"}] by index; None where no loaded driver could be asked.
+
+    Not asked unless somebody wants to know: without the persistence daemon it takes seconds.
+    """
+    if not host["mig"] or not host.exists("/proc/driver/nvidia/version"):
+        return None
+    place = nvidia_smi(host)
+    smi = host.path(place) if place else "nvidia-smi"
+    status, modes, _ = run_command(
+        [smi, "--query-gpu=index,mig.mode.current", "--format=csv,noheader"], host.inner_s / 2)
+    if status != 0:
+        return None
+    listing = ""
+    if "Enabled" in modes:
+        status, listing, _ = run_command([smi, "-L"], host.inner_s / 3)
+        if status != 0:
+            return None
+    return parse_mig(modes, listing)
+
+
+def parse_mig(modes, listing):
+    """From `0, Enabled` and the lines `MIG 3g.40gb Device 0:` under each `GPU 0:`."""
+    cards = {}
+    for line in modes.splitlines():
+        index, _, mode = [part.strip() for part in line.partition(",")]
+        cards[index] = {"gpu": int(index), "mode": {"Enabled": "on", "Disabled": "off"}.get(mode),
+                        "instances": []}
+    index = None
+    for line in listing.splitlines():
+        index = first_match(r"^GPU (\d+):", line) or index
+        name = first_match(r"^\s+MIG (\S+)\s+Device", line)
+        if name and index in cards:
+            cards[index]["instances"].append(name)
+    return list(cards.values())

@@ -1,0 +1,113 @@
+"""Pack the probe, or the workload, as one text that runs on a host and leaves no file there.
+
+The text is a short program (Python 3.6 and later, also with ``-I -S``) that carries the sources of
+the modules compressed, imports them from memory and calls one function. It is fed to an interpreter
+on standard input, or written to one script. `CONFIG = '<json>'` may stand before it. By hand, to
+take the probe to a host: ``python3 -m gpufleet.probe.payload >probe.py``, started in `src/`.
+"""
+import base64
+import functools
+import json
+import os
+import pkgutil
+import sys
+import textwrap
+import zlib
+
+PROGRAM = '''\
+# {entry} in one text. SOURCES has the modules, compressed; they are
+# imported from memory.
+import base64
+import json
+import sys
+import zlib
+from importlib.machinery import ModuleSpec
+
+SOURCES = """
+{packed}
+"""
+
+
+class Sources:
+    """Imports the modules of SOURCES, and tells tracebacks the text of their lines."""
+
+    def __init__(self, packed):
+        self.texts = json.loads(zlib.decompress(base64.b64decode(packed)).decode("utf-8"))
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.texts:
+            return None
+        package = any(other.startswith(name + ".") for other in self.texts)
+        return ModuleSpec(name, self, is_package=package)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        path = module.__name__.replace(".", "/") + ".py"
+        exec(compile(self.texts[module.__name__], path, "exec"), module.__dict__)
+
+    def get_source(self, name):
+        return self.texts[name]
+
+
+sys.meta_path.insert(0, Sources(SOURCES))
+from {entry} import main
+
+main(globals().get("CONFIG"))
+'''
+# What does not travel: this file, and what starts a package by hand.
+LEFT_OUT = ("payload", "__main__")
+
+
+@functools.lru_cache(maxsize=None)
+def probe():
+    """The probe's text. Its configuration is one JSON document."""
+    return program("gpufleet.probe.runner", sources("probe"))
+
+
+@functools.lru_cache(maxsize=None)
+def workload():
+    """The script that the probe starts in a framework's interpreter, and for each toolkit."""
+    return program("gpufleet.workload.command", _workload())
+
+
+@functools.lru_cache(maxsize=None)
+def distributed():
+    """The text of one side of a distributed run."""
+    return program("gpufleet.workload.distributed", _workload())
+
+
+def _workload():
+    constants = "gpufleet.probe.constants"
+    return dict(sources("workload"), **{"gpufleet.probe": "",
+                                        constants: sources("probe")[constants]})
+
+
+def program(entry, texts):
+    """One text that calls `main` of the module `entry` with CONFIG, or None where there is none."""
+    raw = json.dumps(texts, sort_keys=True).encode()
+    packed = base64.b64encode(zlib.compress(raw, 9)).decode()
+    return PROGRAM.format(entry=entry, packed="\n".join(textwrap.wrap(packed, 100)))
+
+
+def sources(package):
+    """{module: text} of a package of gpufleet, subpackages included; also out of a zip file."""
+    found = {"gpufleet": "", "gpufleet." + package: ""}
+    _collect(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), package),
+             "gpufleet." + package + ".", found)
+    return found
+
+
+def _collect(directory, prefix, found):
+    for finder, name, is_package in pkgutil.iter_modules([directory], prefix):
+        tail = name.rpartition(".")[2]
+        if tail in LEFT_OUT:
+            continue
+        found[name] = finder.find_spec(name).loader.get_source(name)
+        if is_package:
+            _collect(os.path.join(directory, tail), name + ".", found)
+
+
+if __name__ == "__main__":
+    sys.stdout.write("CONFIG = %r\n%s" % (json.dumps({"matmul": workload()}), probe()))

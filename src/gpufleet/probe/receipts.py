@@ -1,0 +1,62 @@
+"""Read the receipts and journal entries that gpufleet keeps on the host."""
+import json
+import os
+
+from .host import SCHEMA
+
+# What a record must hold for anything to be concluded from it: {kind: {key: type}}.
+RECORD_SHAPES = {
+    "receipts": {"kind": str, "id": str, "path": str, "version": str, "manifest": list},
+    "journal": {"kind": str, "id": str, "path": str, "state": str},
+}
+
+
+def _misshapen(kind, document):
+    """Why a receipt or journal entry cannot be used, if it cannot."""
+    if not isinstance(document, dict):
+        return "it is no JSON object"
+    if document.get("schema") != SCHEMA:
+        return "its schema is %s, known is %d" % (document.get("schema"), SCHEMA)
+    for key, shape in sorted(RECORD_SHAPES[kind].items()):
+        if not isinstance(document.get(key), shape):
+            return "it has no %s" % key
+    for entry in document.get("manifest", []):
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str) \
+                or entry.get("type") not in ("file", "link"):
+            return "its manifest is damaged"
+    return None
+
+
+def read_receipts(state_dir):
+    """{"receipts": [...], "journal": [...], "unreadable": [{"path", "error"}]}, as they stand."""
+    found = {"receipts": [], "journal": [], "unreadable": []}
+    for kind in ("receipts", "journal"):
+        directory = os.path.join(state_dir, kind)
+        try:
+            names = sorted(os.listdir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for name in names:
+            path = os.path.join(directory, name)
+            # Others are partial files on their way to be renamed.
+            if not name.endswith(".json") or name.startswith("."):
+                continue
+            try:
+                # A pipe of that name would be waited for.
+                if not os.path.isfile(path):
+                    raise ValueError("it is no file")
+                with open(path, encoding="utf-8") as stream:
+                    document = json.load(stream)
+                reason = _misshapen(kind, document)
+                if not reason and name != "{kind}-{id}.json".format(**document):
+                    reason = "it is of {kind} {id}".format(**document)
+                if reason:
+                    raise ValueError(reason)
+                found[kind].append(document)
+            except (OSError, ValueError) as error:
+                found["unreadable"].append({"path": path, "error": str(error)})
+    return found
+
+
+def receipts_of(host, kind):
+    return [r for r in read_receipts(host.path(host["state_dir"]))["receipts"] if r["kind"] == kind]

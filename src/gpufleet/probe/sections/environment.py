@@ -1,0 +1,97 @@
+"""Section `environment`: variables that steer which libraries programs load."""
+import glob
+import os
+import re
+import shutil
+
+from ..constants import CUDA_FILE, DRIVER_FILE
+from ..elf import soname_of
+from ..login import connected_account, login_as, login_identity
+from ..processes import Child, NoAnswerError, await_all, run_command
+from ..settings_files import STEERING_VARIABLES, files_of, settings_of_files
+
+# ruff: noqa: B905 (zip has no `strict` before Python 3.10)
+
+# Where variables are set: for sessions, for all services, for one, for cron's jobs.
+PROFILE_PLACES = ("/etc/environment", "/etc/profile", "/etc/profile.d/*.sh", "/etc/bash.bashrc",
+                  "/etc/bashrc", "~/.profile", "~/.bash_profile", "~/.bash_login", "~/.bashrc")
+
+
+def section_environment(host):
+    found = dict.fromkeys(STEERING_VARIABLES)
+    # pam_env reads this one before any shell starts.
+    for line in (host.text_or_none("/etc/environment") or "").splitlines():
+        key, mark, value = line.strip().partition("=")
+        key = key.replace("export ", "").strip()
+        if mark and key in found:
+            found[key] = value.strip().strip("\"'")
+    accounts = [None]
+    if host.real and connected_account():
+        accounts.append(connected_account())
+    # Beside each other: a slow home directory is slow for each.
+    outcomes = await_all([Child(login_as, (host, found, account), host.inner_s * 0.85)
+                          for account in accounts])
+    for state, _, error, _ in outcomes:
+        if state == "hung":
+            raise NoAnswerError(error)
+        if state != "ok":
+            raise RuntimeError(error)
+    login = outcomes[0][1]
+    others = [{"where": "A login of %s" % account.pw_name, "variables": outcome[1], "job": False}
+              for account, outcome in zip(accounts, outcomes) if account]
+    others.append({"where": "systemd, for its services,", "variables": service_variables(host),
+                   "job": False})
+    # Not a variable, but the same in its effect, and for every program.
+    preload = " ".join((host.text_or_none("/etc/ld.so.preload") or "").split()) or None
+    others.append({"where": "/etc/ld.so.preload", "variables": {"LD_PRELOAD": preload},
+                   "job": False})
+    unread = []
+    others += settings_of_files(host, unread)
+    return {"login": login, "others": others, "mentions": mentions(host, unread), "unread": unread,
+            "offers": offers(host, [login, *(other["variables"] for other in others)])}
+
+
+def mentions(host, unread):
+    """{variable: [files]}: where to look for what a session was found to set."""
+    found = {}
+    home = login_identity()["HOME"]
+    places = [place.replace("~", home.rstrip("/"), 1) for place in PROFILE_PLACES]
+    for name in files_of(host, places):
+        try:
+            text = re.sub(r"^\s*#.*$", "", host.text_or_none(name) or "", flags=re.MULTILINE)
+        except PermissionError:
+            unread.append(name)
+            continue
+        for key in STEERING_VARIABLES:
+            if re.search(r"\b%s\b" % key, text):
+                found.setdefault(key, []).append(name)
+    return found
+
+
+def service_variables(host):
+    """What systemd gives to each service that it starts."""
+    found = dict.fromkeys(STEERING_VARIABLES)
+    if host.real and shutil.which("systemctl"):
+        _status, out, _err = run_command(["systemctl", "show-environment"], host.inner_s / 10)
+        for line in out.splitlines():
+            key, mark, value = line.partition("=")
+            if mark and key in found:
+                found[key] = value
+    return found
+
+
+def offers(host, environments):
+    """{place: [CUDA's, cuDNN's and the driver's library names]} of what variables lead to."""
+    found = {}
+    for values in environments:
+        for directory in (values.get("LD_LIBRARY_PATH") or "").split(":"):
+            names = host.glob(glob.escape(directory) + "/lib*.so*") if directory[:1] == "/" else []
+            found[directory] = [os.path.basename(n) for n in names if steers(os.path.basename(n))]
+        for library in re.split(r"[:\s]+", values.get("LD_PRELOAD") or ""):
+            names = [os.path.basename(library), soname_of(host, library) or ""]
+            found[library] = [name for name in names if steers(name)]
+    return {place: names for place, names in found.items() if names}
+
+
+def steers(name):
+    return bool(CUDA_FILE.match(name) or DRIVER_FILE.match(name))

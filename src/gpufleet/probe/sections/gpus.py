@@ -1,0 +1,86 @@
+"""Section `gpus`: NVIDIA's devices on the PCI bus, their device nodes and access to them."""
+import os
+import re
+import stat
+
+from ..accounts import account, account_name
+from ..manifest import mode_of
+from ..mig import mig_of
+from ..processes import in_child
+from ..text import natural
+from .kernel import container_of
+
+NVIDIA_VENDOR = "0x10de"
+
+
+def section_gpus(host):
+    cards, switches = [], []
+    for directory in host.glob("/sys/bus/pci/devices/*"):
+        values = {}
+        for key in ("vendor", "device", "class"):
+            values[key] = (host.text_or_none(directory + "/" + key) or "").strip()
+        if values["vendor"] != NVIDIA_VENDOR:
+            continue
+        values["address"] = os.path.basename(directory)
+        if values["class"].startswith("0x0680"):
+            switches.append(values["address"])
+        if not values["class"].startswith("0x03"):
+            continue
+        driver = host.path(directory + "/driver")
+        values["driver"] = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None
+        cards.append(values)
+    # A container sees all cards of the machine on the bus, and here those that it was given.
+    given = [os.path.basename(name) for name in host.glob("/proc/driver/nvidia/gpus/*")]
+    if given and container_of(host):
+        cards = [card for card in cards if card["address"] in given]
+    nodes = sorted(host.glob("/dev/nvidia*"), key=natural)
+    return {"pci": cards, "nvswitches": switches, "mig": mig_of(host), "nodes": nodes,
+            "node_access": node_access(host, nodes)}
+
+# The device files that every CUDA program opens, and that a driver's own tools do not.
+COMPUTE_NODE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm)$")
+
+
+def node_access(host, nodes):
+    """[{"path", "mode", "uid", "gid", "major", "tried", "error"}] of the nodes that CUDA opens.
+
+    `error` says why the account that uses them could not. Only root can try that for another one.
+    """
+    found = []
+    for name in nodes:
+        if COMPUTE_NODE.match(name):
+            info = os.stat(host.path(name))
+            major = os.major(info.st_rdev) if stat.S_ISCHR(info.st_mode) else None
+            found.append({"path": name, "mode": mode_of(info), "uid": info.st_uid,
+                          "gid": info.st_gid, "major": major, "tried": False, "error": None})
+    if not found:
+        return []
+    names = [row["path"] for row in found]
+    # A directory service that gives no answer must not take the section with it.
+    state, errors, reason = in_child(tried_as, (host, host["service_user"], names),
+                                     host.inner_s / 8)
+    if state in ("denied", "hung"):
+        return found
+    for row in found:
+        row["tried"] = True
+        row["error"] = errors[row["path"]] if state == "ok" else reason
+    return found
+
+
+def tried_as(host, user, names):
+    """{path: why it cannot be read and written, or None} for an account. Nothing is opened."""
+    if os.geteuid() == 0:
+        # Without a name: an account that owns nothing and is in no group.
+        number, group, groups = account(host, user) if user else (65534, 65534, [])
+        if not host.real:
+            os.chroot(host.root)
+        os.setgroups(groups)
+        os.setgid(group)
+        os.setuid(number)
+        names = {name: name for name in names}
+    elif user in (None, account_name(os.geteuid())):
+        names = {name: host.path(name) for name in names}
+    else:
+        raise PermissionError("only root can try what %s may" % user)
+    return {name: None if os.access(path, os.R_OK | os.W_OK) else "permission denied"
+            for name, path in names.items()}

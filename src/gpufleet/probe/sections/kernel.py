@@ -1,0 +1,173 @@
+"""Section `kernel`: running, installed and next kernel, container, Secure Boot."""
+import os
+import re
+import shutil
+
+from ..kernel_modules import driver_modules, forbids_nouveau, modprobe_files
+from ..processes import Child, await_all, run_command
+from ..programs import tool
+from ..text import first_match, natural
+
+# ruff: noqa: B905 (zip has no `strict` before Python 3.10)
+
+
+def section_kernel(host):
+    uptime = host.text_or_none("/proc/uptime")
+    boot_id = host.text_or_none("/proc/sys/kernel/random/boot_id")
+    container = container_of(host)
+    installed = installed_kernels(host)
+    version, source = next_boot(host, [k["version"] for k in installed if k["image"]])
+    return {"running": running_kernel(host), "boot_id": boot_id.strip() if boot_id else None,
+            "uptime_s": int(float(uptime.split()[0])) if uptime else None, "container": container,
+            "next_boot": version, "next_boot_source": source, "installed": installed,
+            "secure_boot": secure_boot(host, container)}
+
+
+def running_kernel(host):
+    running = host.text_or_none("/proc/sys/kernel/osrelease")
+    return running.strip() if running else os.uname().release
+
+
+def container_of(host):
+    """What systemd-detect-virt --container says; None on a machine of its own."""
+    text = host.text_or_none("/run/systemd/container")
+    if text is None:
+        try:
+            text = first_match(r"(?:^|\0)container=([^\0]+)", host.text_or_none("/proc/1/environ"))
+        except PermissionError:
+            host.miss("/proc/1/environ")
+    for name, kind in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
+        text = text or (kind if host.exists(name) else None)
+    return text.strip() if text else None
+
+
+def installed_kernels(host):
+    """Every kernel that has modules or an image, by version."""
+    images = [os.path.basename(name)[len("vmlinuz-"):] for name in host.glob("/boot/vmlinuz-*")]
+    modules = [os.path.basename(name) for name in host.glob("/lib/modules/*")]
+    kernels = []
+    for version in sorted(set(images + modules), key=natural):
+        initramfs = [name for name in ("/boot/initrd.img-" + version,
+                                       "/boot/initramfs-%s.img" % version) if host.exists(name)]
+        headers = host.realpath("/lib/modules/%s/build" % version) + "/Makefile"
+        kernels.append({
+            "version": version, "image": version in images, "headers": host.exists(headers),
+            "modules": driver_modules(host, version),
+            "initramfs": initramfs[0] if initramfs else None, "initramfs_nouveau": None})
+    for kernel, inside in zip(kernels, await_all([
+            Child(nouveau_in_initramfs, (host, kernel), host.inner_s) for kernel in kernels])):
+        kernel["initramfs_nouveau"] = inside[1]
+    return kernels
+
+
+def nouveau_in_initramfs(host, kernel):
+    """Whether an initramfs would load nouveau; None where nobody looked.
+
+    Its contents are looked at in mode full (a second each), and where it is older than what
+    forbids nouveau, which it then may not have.
+    """
+    forbidding = [path for path, text in modprobe_files(host) if forbids_nouveau(text)]
+    if not kernel["initramfs"] or not kernel["image"] or not host.real:
+        return None
+    made = os.stat(kernel["initramfs"]).st_mtime
+    if host["mode"] != "full" and all(os.lstat(p).st_mtime <= made for p in forbidding):
+        return None
+    lister = "lsinitramfs" if shutil.which("lsinitramfs") else "lsinitrd"
+    status, out, _ = run_command([tool(lister), kernel["initramfs"]], host.inner_s * 0.8)
+    return nouveau_listed(out, forbidding) if status == 0 else None
+
+
+def nouveau_listed(listing, forbidding):
+    """Whether the contents of an initramfs have nouveau, and no file that forbids it."""
+    if not re.search(r"/nouveau\.ko", listing):
+        return False
+    return not any(path.lstrip("/") in listing for path in forbidding)
+
+
+def next_boot(host, images):
+    """(the kernel of the next boot, what says so)."""
+    for name, environment in (("/boot/grub/grub.cfg", "/boot/grub/grubenv"),
+                              ("/boot/grub2/grub.cfg", "/boot/grub2/grubenv")):
+        try:
+            text = host.text_or_none(name)
+            lines = (host.text_or_none(environment) or "").splitlines()
+        except PermissionError:
+            # Debian's is root's own to read.
+            host.miss(name)
+            continue
+        if text is None:
+            continue
+        kept = dict(line.split("=", 1) for line in lines if "=" in line and line[:1] != "#")
+        entries = loader_entries(host)
+        version = entries.get(kept.get("next_entry") or kept.get("saved_entry")) if entries else \
+            grub_choice(text, kept)
+        if version:
+            return version, "/boot/loader/entries" if entries else name
+    for name in ("/vmlinuz", "/boot/vmlinuz"):
+        if os.path.islink(host.path(name)):
+            version = first_match(r"/vmlinuz-(.+)$", host.realpath(name))
+            if version in images:
+                return version, name
+    plain = [version for version in images if "rescue" not in version]
+    return (max(plain, key=natural), "the newest in /boot") if plain else (None, None)
+
+
+def loader_entries(host):
+    """{entry: kernel} of the boot loader specification's files, as the RHEL family has them."""
+    found = {}
+    for name in host.glob("/boot/loader/entries/*.conf"):
+        version = first_match(r"^linux\s+\S*/vmlinuz-(\S+)", host.text(name))
+        if version:
+            found[os.path.basename(name)[:-len(".conf")]] = version
+    return found
+
+
+def grub_choice(text, kept):
+    """The kernel that GRUB's own configuration leads to, None where that cannot be told."""
+    wanted = [value for value in re.findall(r'^\s*set default="?([^"\n]*)"?', text, re.MULTILINE)
+              if value != "${next_entry}"]
+    choice = wanted[-1] if wanted else "0"
+    if choice == "${saved_entry}":
+        choice = kept.get("saved_entry") or "0"
+    choice = kept.get("next_entry") or choice
+    # Entries and submenus as they stand: [title, id, kernel, what is inside].
+    menu, open_ = [], []
+    for line in text.splitlines():
+        head = re.match(r"\s*(menuentry|submenu) (['\"])(.*?)\2(.*)\{\s*$", line)
+        if head:
+            entry = [head.group(3), first_match(r"menuentry_id_option '([^']+)'", head.group(4)),
+                     None, []]
+            (open_[-1][3] if open_ else menu).append(entry)
+            open_.append(entry)
+        elif open_ and line.strip() == "}":
+            open_.pop()
+        elif open_ and re.match(r"\s*linux\S*\s", line):
+            open_[-1][2] = first_match(r"/vmlinuz-(\S+)", line)
+    entry = [None, None, None, menu]
+    for step in choice.split(">"):
+        named = [each for at, each in enumerate(entry[3]) if step in (str(at), each[0], each[1])]
+        if not named:
+            return None
+        entry = named[0]
+    return entry[2]
+
+
+def secure_boot(host, container):
+    """{"enabled", "enrolled"}: whether unsigned modules are refused, and whether our key is known.
+
+    In a container both are the machine's, and not known.
+    """
+    found = {"enabled": None, "enrolled": None}
+    if container:
+        return found
+    if not host.exists("/sys/firmware/efi"):
+        return dict(found, enabled=False)
+    for name in host.glob("/sys/firmware/efi/efivars/SecureBoot-8be4df61-*"):
+        with open(host.path(name), "rb") as stream:
+            found["enabled"] = stream.read(5)[4:] == b"\1"
+    keys = [name for name in ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
+            if host.exists(name)]
+    if found["enabled"] and keys and host.real and shutil.which("mokutil"):
+        outputs = [run_command(["mokutil", "--test-key", key], host.inner_s / 4) for key in keys]
+        found["enrolled"] = any("already enrolled" in out for _, out, _ in outputs)
+    return found

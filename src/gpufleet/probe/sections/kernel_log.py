@@ -1,0 +1,185 @@
+"""Section `kernel_log`: messages of the kernel since boot that concern GPUs and machine."""
+import re
+import time
+
+from ..processes import run_command
+from ..programs import system_program
+from ..text import first_match
+from .kernel import container_of
+
+# [(kind, pattern)]: the first that matches a line wins. `address`, `pid`, `process` and `code` are
+# taken from its groups of these names.
+PLACE = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
+EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
+    ("xid", r"NVRM: Xid \((?:PCI:)?" + PLACE + r"[^)]*\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"
+            r"(?:[^,]*, name=(?P<process>[^,]+))?"),
+    ("sxid", r"SXid \((?:PCI:)?" + PLACE + r"[^)]*\): (?P<code>\d+), (?=Fatal)"),
+    ("xid", r"NVRM: .*?" + PLACE + r"\D.*has fallen off the bus"),
+    ("key-rejected", r"Loading of (?:unsigned module|module with \S+ \S+) is rejected"
+                     r"|Key was rejected by service|Lockdown: modprobe: unsigned module loading"),
+    ("api-mismatch", r"NVRM: API mismatch"),
+    ("init-failed", r"NVRM: (?:GPU )?" + PLACE + r": (?:RmInitAdapter|rm_init_adapter) failed"),
+    ("init-failed", r"NVRM: (?:RmInitAdapter|rm_init_adapter) failed"),
+    ("init-failed", r"nvidia: probe of " + PLACE + r" failed|nvidia " + r"[0-9a-f:.]+: probe with"
+                    r" driver nvidia failed|NVRM: The NVIDIA probe routine failed"
+                    r"|NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
+                    r"|NVRM: .* is not supported by the NVIDIA"),
+    ("pcie-error", r"(?:^|\s)" + PLACE + r": (?:PCIe Bus Error: severity=Uncorrect|AER: .*Uncorrect"
+                   r"|AER: can't recover|device recovery failed)"),
+    ("machine-check", r"Uncorrected hardware memory error|Machine Check Exception"
+                      r"|EDAC \S+: \d+ UE |Memory failure: 0x|\[Hardware Error\]: event severity:"
+                      r" (?:fatal|recoverable)"),
+    ("hung-task", r"INFO: task (?P<process>.+):(?P<pid>\d+) blocked for more than"),
+    ("out-of-memory", r"(?:Out of memory|Memory cgroup out of memory): Killed process"
+                      r" (?P<pid>\d+) \((?P<process>[^)]+)\)"),
+    ("io-error", r"(?<!Buffer )I/O error, dev (?!sr\d|fd\d|loop|ram|zram)\S+|EXT4-fs error"
+                 r"|Remounting filesystem read-only|XFS \S+: .*(?:[Cc]orruption|metadata I/O error)"
+                 r"|nvme\S* .*timeout, (?:aborting|reset)"),
+)]
+BOOT_LINE = "Linux version "
+# The first that the driver says when it is loaded, before it has looked at a card.
+LOAD_LINE = re.compile(r"Nvlink Core is being initialized")
+# Of the driver and its cards: what was said before it was loaded anew is of the one before.
+OF_THE_DRIVER = ("xid", "sxid", "key-rejected", "api-mismatch", "init-failed")
+
+
+def section_kernel_log(host):
+    """What the kernel said since boot that concerns cards and machine. Not asked in mode facts."""
+    found = {"source": None, "error": None, "since_boot": False, "complete": False, "events": []}
+    # A container without a card has no log of its own, and another's is not its business.
+    if host["mode"] != "full" or (container_of(host)
+                                  and not host.exists("/proc/driver/nvidia/version")):
+        return found
+    denied, partly = [], []
+    for source, reader in (("journal", journal_lines), ("dmesg", dmesg_lines), (None, file_lines)):
+        try:
+            told = reader(host)
+        except PermissionError as error:
+            denied.append(str(error))
+            continue
+        if told:
+            name, lines = told if source is None else (source, told)
+            told = dict(found, source=name, since_boot=True, events=kernel_events(lines),
+                        complete=any(BOOT_LINE in text for _, text in lines))
+            if told["complete"]:
+                return told
+            partly.append((len(lines), told))
+    # None reaches back to the boot: the one that says most.
+    if partly:
+        return max(partly, key=lambda pair: pair[0])[1]
+    return dict(found, error="; ".join(denied) or None)
+
+
+def stamped(out):
+    """[(seconds since boot, or None, text)] of lines as dmesg and journalctl print them."""
+    lines = []
+    for line in out.splitlines():
+        match = re.match(r"\[\s*(\d+\.\d+)\]\s(?:\S+ kernel: )?(.*)", line)
+        if match:
+            lines.append((float(match.group(1)), match.group(2)))
+    return lines
+
+
+def journal_lines(host):
+    """The kernel's lines of this boot; none where systemd's journal is not, or is not readable."""
+    place = system_program(host, "journalctl")
+    if not place:
+        return []
+    status, out, err = run_command(
+        [host.path(place), "-k", "-b", "-a", "-q", "--no-pager", "-o", "short-monotonic"],
+        host.inner_s / 3)
+    if status != 0 and "insufficient permissions" in err.lower():
+        raise PermissionError("journalctl: insufficient permissions")
+    return stamped(out) if status == 0 else []
+
+
+def dmesg_lines(host):
+    place = system_program(host, "dmesg")
+    if not place:
+        return []
+    status, out, err = run_command([host.path(place)], host.inner_s / 3)
+    if status != 0 and "not permitted" in err:
+        raise PermissionError("dmesg: not permitted")
+    return stamped(out) if status == 0 else []
+
+
+def file_lines(host):
+    """(file, [(None or seconds, text)]) of what syslog wrote since boot; None without such a file.
+
+    The one before the last rotation is read too, since a boot may be as long ago.
+    """
+    boot = first_match(r"^btime (\d+)", host.text_or_none("/proc/stat"))
+    for name in ("/var/log/kern.log", "/var/log/messages"):
+        if boot is None or not host.exists(name):
+            continue
+        text = (host.text_or_none(name + ".1") or "") + host.text(name)
+        lines = []
+        for line in text.splitlines():
+            match = re.match(r"(\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) \S+ kernel:"
+                             r" (?:\[\s*(\d+\.\d+)\] )?(.*)", line)
+            if not match:
+                continue
+            said = syslog_time(match.group(1), time.time())
+            # The clock is often set a little after the kernel began to speak.
+            if said is not None and said < int(boot) - 120:
+                continue
+            if BOOT_LINE in match.group(3):
+                lines = []
+            lines.append((float(match.group(2)) if match.group(2) else None, match.group(3)))
+        return "file:" + name, lines
+    return None
+
+
+def syslog_time(text, now):
+    """Seconds since the epoch of syslog's time; where it has no year, the last that is past."""
+    if text[:4].isdigit():
+        match = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?", text)
+        if not match:
+            return None
+        zone = (match.group(2) or "Z").replace(":", "")
+        offset = 0 if zone == "Z" else int(zone[0] + "1") * (
+            int(zone[1:3]) * 3600 + int(zone[3:5]) * 60)
+        import calendar
+        return calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")) - offset
+    this = time.localtime(now).tm_year
+    for year in range(this, this - 5, -1):
+        try:
+            said = time.mktime(time.strptime("%d %s" % (year, text), "%Y %b %d %H:%M:%S"))
+        except ValueError:
+            # The 29th of February is of a leap year.
+            continue
+        if said <= now + 86400:
+            return said
+    return None
+
+
+def kernel_events(lines):
+    """One entry per kind, code and place, with how often it was and the last that was said."""
+    found = {}
+    for seconds, text in lines:
+        if LOAD_LINE.search(text):
+            found = {key: event for key, event in found.items() if key[0] not in OF_THE_DRIVER}
+            continue
+        for kind, pattern in EVENTS:
+            match = pattern.search(text)
+            if not match:
+                continue
+            named = match.groupdict()
+            address = named.get("address") and full_address(named["address"])
+            code = int(named["code"]) if named.get("code") else None
+            if kind == "xid" and code is None:
+                code = 79
+            key = (kind, code, address)
+            count = found[key]["count"] + 1 if key in found else 1
+            found[key] = {"kind": kind, "code": code, "address": address,
+                          "pid": int(named["pid"]) if named.get("pid") else None,
+                          "process": named.get("process"), "uptime_s": seconds, "count": count,
+                          "text": text[:300]}
+            break
+    return list(found.values())
+
+
+def full_address(text):
+    """`PCI:0000:3B:00` as sysfs writes it: 0000:3b:00.0."""
+    domain, _, rest = text.lower().partition(":")
+    return "%04x:%s" % (int(domain, 16), rest if "." in rest else rest + ".0")

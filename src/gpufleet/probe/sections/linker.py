@@ -1,0 +1,61 @@
+"""Section `linker`: which CUDA and cuDNN libraries the dynamic linker finds."""
+import glob
+import os
+import struct
+
+from ..constants import CUDA_FILE
+from ..elf import soname_of
+from ..linker_cache import linker_cache, linker_files
+from ..trees import library_directory, toolkit_trees
+
+
+def section_linker(host):
+    files = linker_files(host)
+    named = {host.realpath(directory) for entry in files for directory in entry["directories"]}
+    directories = [library_directory(host, tree) for tree in toolkit_trees(host)]
+    cache, cache_error = [], None
+    try:
+        cache = linker_cache(host.root)
+    except (ValueError, struct.error):
+        cache_error = "/etc/ld.so.cache is damaged, or of an unknown format"
+    return {"files": files, "cache": cache, "cache_error": cache_error,
+            "offered": offered(host, files), "providers": providers(host, files),
+            "unregistered": [d for d in directories if d and host.realpath(d) not in named]}
+
+# Where the linker looks by itself, and what it prefers below each directory.
+LINKER_PLACES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/*-linux-gnu",
+                 "/usr/lib/*-linux-gnu")
+LINKER_PREFERS = ("", "/glibc-hwcaps/*", "/tls", "/haswell", "/x86_64", "/haswell/x86_64")
+
+
+def providers(host, files):
+    """[{"soname", "path", "realpath"}]: every CUDA and cuDNN file that the linker may ever take."""
+    places = [directory for entry in files for directory in entry["directories"]]
+    places += [name for place in LINKER_PLACES for name in host.glob(place)]
+    found = {}
+    for directory in dict.fromkeys(host.realpath(place) for place in places):
+        for below in [d for more in LINKER_PREFERS
+                      for d in host.glob(glob.escape(directory) + more)]:
+            try:
+                names = sorted(os.listdir(host.path(below)))
+            except OSError:
+                continue
+            for name in [n for n in names if CUDA_FILE.match(n)]:
+                path = below + "/" + name
+                found.setdefault(host.realpath(path), path)
+    rows = [{"soname": soname_of(host, real), "path": path, "realpath": real}
+            for real, path in found.items()]
+    return [row for row in rows if row["soname"]]
+
+
+def offered(host, files):
+    """Where ldconfig would find each CUDA and cuDNN library, were it run now: the first one."""
+    first = {}
+    for directory in [name for entry in files for name in entry["directories"]]:
+        for name in host.glob(glob.escape(directory) + "/lib*.so*"):
+            if CUDA_FILE.match(os.path.basename(name)):
+                soname = soname_of(host, name)
+                if soname:
+                    first.setdefault(soname, {"soname": soname, "path": name,
+                                              "realpath": host.realpath(name)})
+    return list(first.values())

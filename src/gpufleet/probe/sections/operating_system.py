@@ -1,0 +1,49 @@
+"""Section `os`: distribution, architecture, interpreters."""
+import os
+import platform
+import re
+
+from ..processes import NoAnswerError, run_command
+from ..text import natural
+
+# Where interpreters usually stand, in the order of preference.
+PYTHON_PLACES = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/gpufleet/python/*/bin")
+
+
+def section_os(host):
+    release = {}
+    for line in (host.text_or_none("/etc/os-release") or "").splitlines():
+        key, mark, value = line.partition("=")
+        if mark:
+            release[key] = value.strip().strip("\"'")
+    try:
+        glibc = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
+    except (AttributeError, OSError, ValueError):
+        glibc = None
+    pythons = [{"path": name, "version": ask_python(host, name)} for name in interpreters(host)]
+    return {"id": release.get("ID"), "version_id": release.get("VERSION_ID"),
+            "codename": release.get("VERSION_CODENAME"), "arch": platform.machine(), "glibc": glibc,
+            "hostname": platform.node(), "pythons": pythons}
+
+
+def interpreters(host):
+    """Names of the interpreters in the usual places, the system's first, then those asked for."""
+    found = []
+    for place in PYTHON_PLACES:
+        names = [name for name in host.glob(place + "/python3.*")
+                 if re.match(r"python3\.\d+$", os.path.basename(name))]
+        found += sorted(names, key=natural)
+    asked = [name for name in host["pythons"] if host.exists(name)]
+    return list(dict.fromkeys(found + asked))
+
+
+def ask_python(host, name):
+    """An interpreter's own word about its version; None where it does not run.
+
+    One that gives no answer is not one that is not there: a busy host has it all the same.
+    """
+    question = "import platform; print(platform.python_version())"
+    status, out, err = run_command([host.path(name), "-I", "-S", "-c", question], host.inner_s / 2)
+    if status is None and err.startswith("no answer"):
+        raise NoAnswerError("%s gave %s" % (name, err))
+    return out.strip() if status == 0 else None

@@ -1,0 +1,166 @@
+"""Section `receipts`: what gpufleet installed, compared with what is on disk."""
+import glob
+import os
+import re
+import stat
+
+from ..constants import CUDA_FILE
+from ..manifest import (
+    compare_manifest,
+    compare_records,
+    mode_of,
+    normal_name,
+    read_record,
+    recorded_files,
+    sha256_of,
+)
+from ..receipts import read_receipts
+from ..trees import library_directory
+
+# Where modulefiles, variables, profiles and kernels go (compat/environment.py).
+TEXT_PLACES = ("/opt/gpufleet/modulefiles/*/*", "/opt/gpufleet/modulefiles/*/.version",
+               "/opt/gpufleet/environment/*.sh", "/etc/profile.d/*gpufleet*.sh",
+               "/usr/local/share/jupyter/kernels/*/kernel.json")
+
+
+def section_receipts(host):
+    found = read_receipts(host.path(host["state_dir"]))
+    receipts, mounts = [], mount_points(host)
+    listed = {"toolkit": set(), "cudnn": set()}
+    for receipt in found["receipts"]:
+        listed.setdefault(receipt["kind"], set()).update(
+            os.path.join(receipt["path"], entry["path"]) for entry in receipt["manifest"])
+    for receipt in found["receipts"]:
+        manifest = receipt.pop("manifest")
+        root = host.path(receipt["path"])
+        receipt["changed"] = compare_manifest(root, manifest, host["deep"])
+        paths, infos = [entry["path"] for entry in manifest], {}
+        if receipt["kind"] == "stack" and isinstance(receipt.get("packages"), dict):
+            known = set(paths)
+            files = [entry for entry in recorded_files(root, receipt["packages"])
+                     if entry[0] not in known]
+            paths += [path for path, _, _ in files]
+            receipt["changed"] += compare_records(root, files, host["deep"], infos)
+        receipt["files"] = len(paths)
+        receipt["libraries"] = [
+            host.realpath(receipt["path"]) + "/" + path for path in paths
+            if CUDA_FILE.match(os.path.basename(path)) and not os.path.islink(root + "/" + path)]
+        receipt["unlisted"] = unlisted(host, receipt, listed)
+        receipt["exposed"] = exposed(host, receipt, paths, mounts, infos)
+        receipts.append(receipt)
+    for entry in found["unreadable"]:
+        entry["path"] = host.name(entry["path"])
+    return dict(found, receipts=receipts, texts=texts_of(host), caches=caches_of(host))
+
+
+def caches_of(host):
+    """What is only needed while something is being installed, and was left behind."""
+    return [path for place in ("artifacts/*", "python")
+            for path in host.glob("/var/cache/gpufleet/" + place)]
+
+
+def mount_points(host):
+    """Where file systems are mounted, as the kernel lists them."""
+    lines = (host.text_or_none("/proc/self/mountinfo") or "").splitlines()
+    return [re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), line.split()[4])
+            for line in lines if len(line.split()) > 4]
+
+
+def exposed(host, receipt, paths, mounts, infos):
+    """[{"path", "what"}]: what of an installation is not root's alone, or lies under a mount.
+
+    Its files, its receipt, and each directory on the way to them: who owns one can exchange what
+    is in it. Directories above its own are the system's: a group may write in some of those.
+    """
+    top, found = host.realpath(receipt["path"]).rstrip("/"), {}
+    root = 0 if host.real else os.stat(host.root).st_uid
+    record = "%s/receipts/%s-%s.json" % (host["state_dir"], receipt["kind"], receipt["id"])
+    files = [record, *(top + "/" + path for path in paths)]
+    folders = {name.rpartition("/")[0] for name in files}
+    for folder in list(folders):
+        steps = folder.split("/")
+        folders.update("/".join(steps[:depth]) for depth in range(1, len(steps)))
+    for name in [*files, *(folder or "/" for folder in folders)]:
+        try:
+            info = infos.get(name) or os.lstat(host.path(name))
+        except OSError:
+            continue
+        if info.st_uid != root:
+            found[name] = "belongs to user %d" % info.st_uid
+        elif info.st_mode & 0o022 and not stat.S_ISLNK(info.st_mode):
+            folder = name in folders or name == "/"
+            own = not folder or (top and (name + "/").startswith(top + "/"))
+            # In a directory with the sticky bit nobody can exchange what is another's.
+            others = 0o002 if not folder or not info.st_mode & stat.S_ISVTX else 0
+            if info.st_mode & (others | (0o020 if own and info.st_gid else 0)):
+                found[name] = "mode %s, others can write" % mode_of(info)
+    files = set(files)
+    for point in mounts:
+        if point in files or (point in folders and top and point.startswith(top + "/")):
+            found[point] = "something is mounted over it"
+    return [{"path": path, "what": found[path]} for path in sorted(found)]
+
+# What a receipt of its kind must list where it is there; else it would vouch for nothing by
+# listing little.
+CORE_FILES = {
+    "toolkit": ("version.json", "version.txt", "bin/nvcc", "bin/nvcc.profile", "bin/ptxas",
+                "nvvm/bin/cicc", "include/cuda.h", "include/cuda_runtime_api.h"),
+    "cudnn": (),
+    "stack": ("pyvenv.cfg", "bin/python", "bin/activate",
+              "lib/python3*/site-packages/_gpufleet_binding.*"),
+}
+
+
+def unlisted(host, receipt, listed):
+    """Files that a receipt should list, and neither it nor another one does.
+
+    Of a toolkit also every library of CUDA's in its directories: whoever put it there, the linker
+    and programs take it for the toolkit's. NCCL is no part of it, and often put there by hand.
+    """
+    kind, top = receipt["kind"], host.realpath(receipt["path"])
+    names = [host.realpath(os.path.dirname(name)) + "/" + os.path.basename(name)
+             for core in CORE_FILES.get(kind, ()) for name in host.glob(
+                 glob.escape(top) + "/" + core)]
+    directory = library_directory(host, top) if kind in ("toolkit", "cudnn") else None
+    if directory:
+        for place, _, files in os.walk(host.path(host.realpath(directory))):
+            names += [host.name(os.path.join(place, name)) for name in files
+                      if CUDA_FILE.match(name) and not name.startswith("libnccl")
+                      and ("cudnn" in name) == (kind == "cudnn")]
+    known = listed[kind] if kind == "stack" else listed["toolkit"] | listed["cudnn"]
+    if kind == "stack" and isinstance(receipt.get("packages"), dict):
+        for name in host.glob(glob.escape(top) + "/lib/python3*/site-packages/*.dist-info"):
+            package = os.path.basename(name)[:-len(".dist-info")].rpartition("-")[0]
+            if normal_name(package) in receipt["packages"] and not host.exists(name + "/RECORD"):
+                names.append(name + "/RECORD (it is not there)")
+        if host["mode"] == "full":
+            names += unrecorded(host, top, receipt["packages"])
+    known = {path.replace(receipt["path"], top, 1) for path in known}
+    return sorted({name for name in names if name not in known})
+
+
+def unrecorded(host, venv, packages):
+    """Code in the directories of these packages that no package's record lists."""
+    found, records, own = [], {}, set()
+    for name in host.glob(glob.escape(venv) + "/lib/python3*/site-packages/*.dist-info/RECORD"):
+        site = os.path.dirname(os.path.dirname(name))
+        package = os.path.basename(os.path.dirname(name))[:-len(".dist-info")].rpartition("-")[0]
+        listed = [path for path, _, _ in read_record(host.path(name), sized=False)
+                  if not path.startswith("..")]
+        records.setdefault(site, set()).update(listed)
+        if normal_name(package) in packages:
+            own |= {site + "/" + path.partition("/")[0] for path in listed if "/" in path}
+    for top in sorted(own):
+        site = os.path.dirname(top)
+        for place, _, files in os.walk(host.path(top)):
+            below = host.name(place)[len(site) + 1:]
+            found += [site + "/" + below + "/" + name for name in files
+                      if name.endswith((".py", ".so")) and below + "/" + name not in records[site]]
+    return found
+
+
+def texts_of(host):
+    """{path: sha256} of what stands in the places of small files, whoever wrote it."""
+    names = sorted(name for place in TEXT_PLACES for name in host.glob(place))
+    return {name: sha256_of(host.path(name)) if os.path.isfile(host.path(name)) else ""
+            for name in names}

@@ -1,0 +1,103 @@
+"""Files that set environment variables: PAM's, systemd's and cron's."""
+import os
+import re
+import shlex
+
+STEERING_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
+                      "PYTHONPATH", "PYTHONHOME")
+PAM_PLACES = ("/etc/security/pam_env.conf",)
+USER_SERVICE_PLACES = ("/etc/environment.d/*.conf", "/usr/lib/environment.d/*.conf")
+MANAGER_PLACES = ("/etc/systemd/system.conf", "/etc/systemd/system.conf.d/*.conf",
+                  "/etc/systemd/user.conf", "/etc/systemd/user.conf.d/*.conf")
+# A drop-in of `service.d` is every service's; any other file of units is of one job.
+UNIT_PLACES = tuple(place + name for place in (
+    "/etc/systemd/system/", "/etc/systemd/user/", "/run/systemd/system/",
+    "/usr/local/lib/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/")
+    for name in ("*.service", "*.service.d/*.conf", "service.d/*.conf"))
+CRON_PLACES = ("/etc/crontab", "/etc/anacrontab")
+CRON_JOB_PLACES = ("/etc/cron.d/*", "/var/spool/cron/crontabs/*", "/var/spool/cron/*")
+
+
+def settings_of_files(host, unread):
+    """What PAM's, systemd's and cron's files set, from the next start on: those that set any.
+
+    `job` where it is for one job alone, whose author may have meant it. Files that only others can
+    read are added to `unread`.
+    """
+    found = []
+    for places, reader, job in (
+            (PAM_PLACES, pam_settings, False), (USER_SERVICE_PLACES, assignments, False),
+            (MANAGER_PLACES, manager_settings, False), (UNIT_PLACES, unit_settings, True),
+            (CRON_PLACES, assignments, False), (CRON_JOB_PLACES, assignments, True)):
+        for name in files_of(host, places):
+            variables = {}
+            try:
+                pairs = reader(host, host.text_or_none(name) or "")
+            except PermissionError:
+                unread.append(name)
+                continue
+            for key, value in pairs:
+                if key in STEERING_VARIABLES:
+                    variables[key] = value
+            if variables:
+                found.append({"where": name, "variables": variables,
+                              "job": job and "/service.d/" not in name})
+    return found
+
+
+def files_of(host, places):
+    """Regular files of these patterns, each real one once (/lib may be /usr/lib)."""
+    found = {}
+    for place in places:
+        for name in host.glob(place):
+            path = host.path(host.realpath(name))
+            if os.path.isfile(path):
+                found.setdefault(path, name)
+    return list(found.values())
+
+
+def assignments(host, text):
+    """(name, value) of lines NAME=value, as crontabs and environment files have them."""
+    return [(key, value.strip().strip("\"'")) for key, value in re.findall(
+        r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=(.*)$", text, re.MULTILINE)]
+
+
+def pam_settings(host, text):
+    """(name, value) of pam_env.conf."""
+    return [(name, value.strip("\"")) for name, value in re.findall(
+        r"^[ \t]*(\w+)[ \t].*?(?:DEFAULT|OVERRIDE)=(\"[^\"]*\"|\S*)", text, re.MULTILINE)]
+
+
+def manager_settings(host, text):
+    """(name, value) of what systemd gives to all that it starts."""
+    lines = re.findall(r"^[ \t]*(?:Default|Manager)Environment[ \t]*=(.*)$", joined(text),
+                       re.MULTILINE)
+    return [pair for line in lines for pair in pairs_of(line)]
+
+
+def unit_settings(host, text):
+    """(name, value) of a unit: its own variables, and those of the files that it names."""
+    found = []
+    for kind, line in re.findall(r"^[ \t]*(Environment|EnvironmentFile)[ \t]*=(.*)$", joined(text),
+                                 re.MULTILINE):
+        name = line.strip().lstrip("-")
+        if kind == "Environment":
+            found += pairs_of(line)
+        elif name[:1] == "/":
+            for path in files_of(host, [name]):
+                found += assignments(host, host.text_or_none(path) or "")
+    return found
+
+
+def joined(text):
+    """systemd's lines: one that ends in a backslash goes on in the next."""
+    return re.sub(r"\\\n", " ", text)
+
+
+def pairs_of(line):
+    """(name, value) of `A=1 "B=2 3"`."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = line.split()
+    return [tuple(word.split("=", 1)) for word in words if "=" in word]

@@ -1,0 +1,21 @@
+"""Small helpers for the text that commands and files give."""
+import re
+
+
+def last_lines(text, most):
+    """The end of what a command said, from the beginning of a line; the most in characters."""
+    text = text.strip()
+    if len(text) <= most:
+        return text
+    _, _, rest = text[-most:].partition("\n")
+    return rest or text[-most:]
+
+
+def first_match(pattern, text):
+    match = re.search(pattern, text or "", re.MULTILINE)
+    return match.group(1) if match else None
+
+
+def natural(text):
+    """A sort key by which 10 follows 9."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text)]

@@ -1,0 +1,83 @@
+"""Run the workload in an interpreter of the host, and read its document."""
+import json
+import os
+import re
+import shutil
+import tempfile
+
+from .constants import FRAMEWORK_MARK
+from .processes import death, run_command
+from .text import last_lines
+
+FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [], "matmul": [],
+                    "tower_sum": None, "mapped": [], "strangers": [], "seconds": None,
+                    "small": None, "capabilities": []}
+# What TensorFlow says when it leaves a GPU unused, or makes its code anew for it.
+TELLING = re.compile(r"^.*(?:minimum required Cuda capability|jit-compiled from PTX"
+                     r"|Skipping registering GPU|CUDA_ERROR_OUT_OF_MEMORY).*$", re.MULTILINE)
+
+
+def scratch_script(host):
+    """A new directory and the script in it, where there is room: a full /tmp is no obstacle."""
+    for directory in (host.path(host["tmpdir"]), "/dev/shm", "/run", None):
+        home = None
+        try:
+            home = tempfile.mkdtemp(prefix="gpufleet-", dir=directory)
+            script = os.path.join(home, "matmul.py")
+            with open(script, "w", encoding="utf-8") as stream:
+                stream.write(host["matmul"])
+            return home, script
+        except OSError as error:
+            problem = error
+            if home:
+                shutil.rmtree(home, ignore_errors=True)
+    raise problem
+
+
+def framework_of(host, stack, deadline_s):
+    """What matmul.py says in the stack's own interpreter, started with an empty environment."""
+    python = host.path(stack["venv"] + "/bin/python")
+    expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
+    try:
+        home, script = scratch_script(host)
+    except OSError as error:
+        return dict(FRAMEWORK_SILENT, state="failed",
+                    error="no directory to write its script in: %s" % error)
+    try:
+        status, out, err = run_command([python, script, "--expect-gpus", expect], deadline_s,
+                                       env={"PATH": "/usr/bin:/bin", "HOME": home}, cwd=home,
+                                       partial=True)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    return framework_told(status, out, err)
+
+
+def framework_told(status, out, err):
+    """What matmul.py said, from how it ended and what it wrote."""
+    said = list(dict.fromkeys(line.strip()[:500] for line in TELLING.findall(err)))[:20]
+    return told_by_script(dict(FRAMEWORK_SILENT, said=said), FRAMEWORK_MARK, status, out, err)
+
+
+def told_by_script(found, mark, status, out, err):
+    """`found` with what its script last reported, and why it ended if it did so early."""
+    # It reports before each stage, so that what it learned outlives a crash in the next one.
+    found = dict(found, state="failed", error=None)
+    for line in reversed(out.splitlines()):
+        if line.startswith(mark):
+            try:
+                found.update(json.loads(line[len(mark):]))
+                break
+            except ValueError:
+                continue
+    if found["state"] == "ok" and status == 0:
+        return found
+    if status is None:
+        found["state"], reason = "hung" if err.startswith("no answer") else "failed", err
+    else:
+        found["state"] = "failed"
+        reason = death(-status) if status < 0 else None
+        if not found.get("error"):
+            reason = "%s: %s" % (reason or "ended with status %d" % status,
+                                 last_lines(err or out, 600))
+    found["error"] = ", ".join(part for part in (found.get("error"), reason) if part)
+    return found

@@ -1,0 +1,49 @@
+"""Multiply matrices on each GPU, and report where that happened.
+
+    VENV/bin/python matmul.py                            through that stack's TensorFlow (1.x, 2.x)
+    python3 matmul.py --toolkit /usr/local/cuda-12.3     through that toolkit's own libraries
+
+The last line that begins with the mark is one JSON document, `framework` or a run of `compute` in
+docs/documents.md; all else is the libraries' output. It is printed again before each stage, so that
+a crash loses only what came after.
+"""
+import argparse
+import os
+import sys
+
+from .tensorflow_run import through_tensorflow
+from .timing import BUDGET_MIB
+from .toolkit_run import through_toolkit
+from .toolkit_stages import STAGES, run_stage
+
+
+def main(config=None):
+    """Run what the arguments ask for. `config` is for programs that are fed on standard input."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--toolkit", metavar="DIR", help="not TensorFlow: this CUDA toolkit itself")
+    parser.add_argument("--expect-gpus", default="any", help="0, a number, or any")
+    parser.add_argument("--size", type=int, help="rows of the matrices")
+    parser.add_argument("--budget", type=int, default=BUDGET_MIB, metavar="MIB",
+                        help="with less free memory than that a GPU is busy")
+    parser.add_argument("--deep", action="store_true",
+                        help="also minutes of load, memory bandwidth, copies between GPUs")
+    parser.add_argument("--sustained", type=float, default=120, metavar="S")
+    parser.add_argument("--settle", type=float, default=120, metavar="S",
+                        help="how long to wait until a GPU is cool again")
+    parser.add_argument("--deadline", type=float, default=600, metavar="S")
+    # Those of a stage's own process.
+    parser.add_argument("--stage", choices=sorted(STAGES), help=argparse.SUPPRESS)
+    parser.add_argument("--gpus", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--gpu", type=int, help=argparse.SUPPRESS)
+    for name in ("--cudnn", "--places"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.stage:
+        run_stage(options)
+    elif options.toolkit:
+        through_toolkit(options)
+    else:
+        through_tensorflow(options)
+    sys.stdout.flush()
+    # Interpreter shutdown of an old TensorFlow may crash after all is said.
+    os._exit(0)

@@ -1,0 +1,68 @@
+"""The toolkit's cuBLAS: an exact product on each GPU, and how fast."""
+import ctypes
+import time
+
+from .entries import blank, on_each
+from .exactness import Exact
+from .library import Library, library_file
+from .runtime import Runtime
+from .timing import REPEATS, SIZE_GPU
+
+
+class Blas(Library):
+    """The toolkit's cuBLAS, on the GPU that was entered."""
+
+    KNOWN = ((1, "CUBLAS_STATUS_NOT_INITIALIZED"), (3, "CUBLAS_STATUS_ALLOC_FAILED"),
+             (7, "CUBLAS_STATUS_INVALID_VALUE"), (8, "CUBLAS_STATUS_ARCH_MISMATCH"),
+             (11, "CUBLAS_STATUS_MAPPING_ERROR"), (13, "CUBLAS_STATUS_EXECUTION_FAILED"),
+             (14, "CUBLAS_STATUS_INTERNAL_ERROR"), (15, "CUBLAS_STATUS_NOT_SUPPORTED"))
+
+    def __init__(self, toolkit):
+        Library.__init__(self, library_file(toolkit, "cublas"))
+
+    def handle(self):
+        handle = ctypes.c_void_p()
+        self("cublasCreate_v2", ctypes.byref(handle))
+        return handle
+
+    def multiply(self, handle, n, a, b, c):
+        """c = a * b, all of them row after row. cuBLAS thinks in columns, and so multiplies the
+        transposes in the other order."""
+        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        self("cublasSgemm_v2", handle, 0, 0, n, n, n, ctypes.byref(one), b, n, a, n,
+             ctypes.byref(zero), c, n)
+
+
+def multiply(options, tell):
+    n = options.size or SIZE_GPU
+    entries = blank(options, n=n, first_s=None, steady_s=None, tflops=None)
+    tell(cublas=entries)
+    runtime, blas = Runtime(options.toolkit), Blas(options.toolkit)
+    exact = Exact(n)
+    on_each("cublas", entries, tell, runtime, lambda found: measure(runtime, blas, exact, found))
+
+
+def measure(runtime, blas, exact, found):
+    """The first product by itself, then many in a row until the clocks have risen."""
+    n = exact.n
+    a, b = [runtime.put(operand) for operand in exact.operands]
+    c = runtime.room(4 * n * n)
+    begin = time.time()
+    handle = blas.handle()
+    blas.multiply(handle, n, a, b, c)
+    runtime.wait()
+    found["first_s"] = round(time.time() - begin, 6)
+    started, times = time.time(), []
+    while not times or time.time() - started < 0.5:
+        begin = time.time()
+        for _ in range(REPEATS):
+            blas.multiply(handle, n, a, b, c)
+        runtime.wait()
+        times.append((time.time() - begin) / REPEATS)
+    # The fastest: what else runs on the GPU at this moment is not its fault.
+    best = max(min(times), 1e-9)
+    found["steady_s"], found["tflops"] = round(best, 9), round(2.0 * n ** 3 / best / 1e12, 6)
+    found["wrong"] = exact.wrong_rows(runtime.get(c, n * n))
+    blas("cublasDestroy_v2", handle)
+    for place in (a, b, c):
+        runtime("cudaFree", place)

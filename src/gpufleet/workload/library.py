@@ -1,0 +1,51 @@
+"""Shared libraries called by ctypes, and how a toolkit's are found."""
+import ctypes
+import glob
+import os
+import re
+
+
+class Refused(Exception):  # noqa: N818 (it is an answer)
+    """What a library answered instead of doing what it was asked."""
+
+
+def library_places(toolkit):
+    places = [toolkit + "/lib64", *sorted(glob.glob(toolkit + "/targets/*/lib")), toolkit + "/lib"]
+    return [place for place in places if os.path.isdir(place)]
+
+
+def library_file(toolkit, stem):
+    """The file of that toolkit by its SONAME, which is the shortest of its versioned names."""
+    for place in library_places(toolkit):
+        found = [name for name in os.listdir(place) if re.match(r"lib%s\.so\.\d" % stem, name)]
+        if found:
+            return os.path.join(place, min(sorted(found, reverse=True), key=len))
+    raise Refused("there is no lib%s.so.* in %s" % (stem, toolkit))
+
+
+class Library:
+    """A library whose functions return 0, or else a number that `words` may have a name for."""
+
+    KNOWN = ()
+
+    def __init__(self, path):
+        self.library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+    def __call__(self, function, *arguments):
+        try:
+            status = getattr(self.library, function)(*arguments)
+        except AttributeError:
+            raise Refused("it has no %s" % function) from None
+        if status:
+            raise Refused(("%s returned %d %s" % (function, status, self.words(status))).rstrip())
+
+    def words(self, status):
+        return dict(self.KNOWN).get(status, "")
+
+    def told_by(self, function, status):
+        try:
+            name = getattr(self.library, function)
+        except AttributeError:
+            return ""
+        name.restype = ctypes.c_char_p
+        return (name(status) or b"").decode("utf-8", "replace")

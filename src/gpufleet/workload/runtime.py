@@ -1,0 +1,54 @@
+"""The toolkit's CUDA runtime: memory of the GPU, copies to and from it."""
+import array
+import ctypes
+
+from .library import Library, library_file
+
+
+class Runtime(Library):
+    """The toolkit's libcudart."""
+
+    TO_DEVICE, FROM_DEVICE, ON_DEVICE = 1, 2, 3
+
+    def __init__(self, toolkit):
+        Library.__init__(self, library_file(toolkit, "cudart"))
+
+    def words(self, status):
+        return self.told_by("cudaGetErrorName", status)
+
+    def enter(self, gpu):
+        self("cudaSetDevice", gpu)
+        self("cudaFree", None)
+
+    def free_mib(self):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+        return free.value >> 20
+
+    def room(self, length):
+        place = ctypes.c_void_p()
+        self("cudaMalloc", ctypes.byref(place), ctypes.c_size_t(length))
+        return place
+
+    def put(self, numbers):
+        """A copy of an array on the GPU."""
+        length = len(numbers) * numbers.itemsize
+        place = self.room(length)
+        self.copy(place, address(numbers), length, self.TO_DEVICE)
+        return place
+
+    def get(self, place, count):
+        """An array of that many floats from there. It begins as what no product is."""
+        numbers = array.array("f", [float("nan")]) * count
+        self.copy(address(numbers), place, 4 * count, self.FROM_DEVICE)
+        return numbers
+
+    def copy(self, target, source, length, direction):
+        self("cudaMemcpy", target, source, ctypes.c_size_t(length), direction)
+
+    def wait(self):
+        self("cudaDeviceSynchronize")
+
+
+def address(numbers):
+    return ctypes.c_void_p(numbers.buffer_info()[0])

@@ -1,0 +1,43 @@
+"""NVML's sensors of a GPU: temperature, clock, power, throttling."""
+import ctypes
+
+from .library import Library, Refused
+
+HOLDS_BACK = {0x4: "sw-power-cap", 0x8: "hw-slowdown", 0x20: "sw-thermal", 0x40: "hw-thermal",
+              0x80: "hw-power-brake"}
+
+
+class Sensors(Library):
+    """NVML's view of one GPU; what cannot be read is None."""
+
+    def __init__(self, place):
+        Library.__init__(self, "libnvidia-ml.so.1")
+        self("nvmlInit_v2")
+        self.handle = ctypes.c_void_p()
+        self("nvmlDeviceGetHandleByPciBusId_v2", place.encode(), ctypes.byref(self.handle))
+
+    def read(self, function, kind, *arguments):
+        value = kind()
+        try:
+            self(function, self.handle, *[*arguments, ctypes.byref(value)])
+        except Refused:
+            return None
+        return value.value
+
+    def sample(self):
+        power = self.read("nvmlDeviceGetPowerUsage", ctypes.c_uint)
+        reasons = self.read("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
+        return {"temperature_c": self.read("nvmlDeviceGetTemperature", ctypes.c_uint, 0),
+                "clock_sm_mhz": self.read("nvmlDeviceGetClockInfo", ctypes.c_uint, 1),
+                "power_w": power and power // 1000,
+                "throttle": None if reasons is None else [
+                    name for bit, name in sorted(HOLDS_BACK.items()) if reasons & bit]}
+
+
+def sensors(place):
+    """What reads a GPU's sensors; without NVML each reading is of nothing."""
+    try:
+        return Sensors(place).sample
+    except (Refused, OSError):
+        return lambda: {"temperature_c": None, "clock_sm_mhz": None, "power_w": None,
+                        "throttle": None}

@@ -1,0 +1,117 @@
+"""Minutes of load on all GPUs at once, then until they are cool again."""
+import concurrent.futures
+import time
+
+from .cublas import Blas
+from .entries import RUNNING, blank, on_each
+from .exactness import Exact
+from .library import Refused
+from .runtime import Runtime
+from .sensors import sensors
+from .timing import SIZE_DEEP
+
+# ruff: noqa: B905 (zip has no `strict` before Python 3.10)
+
+# After a stress a GPU has settled when it is at most this much warmer than before it.
+SETTLED_C = 10
+
+
+class Load:
+    """One GPU that multiplies without a pause."""
+
+    def __init__(self, runtime, blas, exact, found, place):
+        self.found, self.runtime, self.blas, self.n = found, runtime, blas, exact.n
+        runtime.enter(found["gpu"])
+        self.a, self.b = [runtime.put(operand) for operand in exact.operands]
+        self.c, self.handle = runtime.room(4 * self.n ** 2), blas.handle()
+        self.products, self.sense = 1, sensors(place)
+        self.cool_c = self.sense()["temperature_c"]
+
+    def begin(self, products):
+        self.runtime("cudaSetDevice", self.found["gpu"])
+        for _ in range(products):
+            self.blas.multiply(self.handle, self.n, self.a, self.b, self.c)
+
+    def end(self):
+        self.runtime("cudaSetDevice", self.found["gpu"])
+        self.runtime.wait()
+
+    def round(self, due):
+        """One helping, in a thread of its own: why it was refused, None if it was not.
+
+        Its time is its own, and what its sensors tell is of the load: the queue is still full.
+        """
+        try:
+            started = time.time()
+            self.begin(self.products)
+            self.told = self.sense() if due else None
+            self.end()
+            self.took = max(time.time() - started, 1e-6)
+        except Refused as error:
+            return str(error)
+        return None
+
+    def result(self):
+        self.end()
+        return self.runtime.get(self.c, self.n ** 2)
+
+    def settled(self):
+        now = self.sense()["temperature_c"]
+        return now is None or self.cool_c is None or now <= self.cool_c + SETTLED_C
+
+
+def sustain(options, tell):
+    """All GPUs at once, as a real load has them, for a while; then until they are cool again."""
+    n = options.size or SIZE_DEEP
+    entries = blank(options, n=n, seconds=None, samples=[], settled_s=None)
+    runtime, blas, exact = Runtime(options.toolkit), Blas(options.toolkit), Exact(n)
+    places, loads = options.places.split(","), []
+    on_each("sustained", entries, tell, runtime, lambda found: loads.append(
+        Load(runtime, blas, exact, found, places[found["gpu"]])))
+    for load in loads:
+        load.found.update(samples=[], error=RUNNING)
+    begin = sampled = time.time()
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(loads))) as pool:
+        while loads and time.time() - begin < options.sustained:
+            due = time.time() - sampled >= 1
+            sampled = time.time() if due else sampled
+            for load, error in list(zip(loads, pool.map(Load.round, loads, [due] * len(loads)))):
+                if error:
+                    load.found["error"] = error
+                    loads.remove(load)
+                    continue
+                if due:
+                    tflops = 2.0 * n ** 3 * load.products / load.took / 1e12
+                    load.found["samples"].append(dict(
+                        load.told, at_s=round(time.time() - begin, 1), tflops=round(tflops, 6)))
+                # About half a second at a time, and fewer than a GPU's queue takes (about 1024).
+                load.products = max(1, min(900, int(load.products * 0.5 / load.took)))
+            if due:
+                tell(sustained=entries)
+    took = round(time.time() - begin, 1)
+    for load in list(loads):
+        try:
+            load.found.update(seconds=took, wrong=exact.wrong_rows(load.result()), error=None)
+        except Refused as error:
+            load.found["error"] = str(error)
+            loads.remove(load)
+    tell(sustained=entries)
+    let_go(runtime, entries)
+    begin = time.time()
+    while loads and time.time() - begin < options.settle:
+        for load in [load for load in loads if load.settled()]:
+            load.found["settled_s"] = round(time.time() - begin, 1)
+            loads.remove(load)
+        if loads:
+            time.sleep(1)
+    tell(sustained=entries)
+
+
+def let_go(runtime, entries):
+    """End all that was begun on each GPU: one that is still open does not cool down to idle."""
+    for found in entries:
+        try:
+            runtime("cudaSetDevice", found["gpu"])
+            runtime("cudaDeviceReset")
+        except Refused:  # a GPU that has failed, and says so itself
+            continue

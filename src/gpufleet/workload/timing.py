@@ -1,0 +1,41 @@
+"""Sizes of the products, and how long a product or a copy takes."""
+import time
+
+SIZE_CPU, SIZE_GPU, SIZE_DEEP = 512, 2048, 4096
+REPEATS = 5
+# What a run may take of a GPU's memory: less than that is free, and somebody else computes there.
+BUDGET_MIB = 1024
+
+
+def entry(requested, n):
+    return {"requested": requested, "device": None, "n": n, "wrong": None, "first_s": None,
+            "steady_s": None, "tflops": None, "error": None}
+
+
+def timed(found, product, first=None):
+    """Run it once, then often; the first run pays for initialisation and compilation."""
+    begin = time.time()
+    result = (first or product)()
+    found["first_s"] = round(time.time() - begin, 4)
+    times = []
+    for _ in range(REPEATS):
+        begin = time.time()
+        product()
+        times.append(time.time() - begin)
+    found["steady_s"] = round(sorted(times)[REPEATS // 2], 6)
+    found["tflops"] = round(2.0 * found["n"] ** 3 / max(found["steady_s"], 1e-9) / 1e12, 4)
+    return result
+
+
+def best_rate(runtime, move, length, least_s):
+    """GiB/s of the fastest of some moves of `length` bytes, read and written ones counted.
+
+    It goes on for so long because the clocks of a GPU that was idle rise only then.
+    """
+    started, times = time.time(), []
+    while len(times) < 2 * REPEATS or time.time() - started < least_s:
+        begin = time.time()
+        move()
+        runtime.wait()
+        times.append(time.time() - begin)
+    return round(length / max(min(times), 1e-9) / 2 ** 30, 2)

@@ -1,0 +1,121 @@
+"""The stages of a toolkit's run, each in a process of its own.
+
+One that crashes or hangs is a finding, and the others are still judged.
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from gpufleet.probe.constants import COMPUTE_MARK
+
+from .copies import copy_between, copy_on_device
+from .cublas import multiply
+from .cudnn import convolve
+from .driver import ask_driver
+from .entries import RUNNING, WAITING
+from .library import Refused, library_places
+from .loaded import mapped_files
+from .nvrtc import compile_and_run
+from .output import emit, plain
+from .sustained import sustain
+
+STAGES = {"driver": ask_driver, "nvrtc": compile_and_run, "cublas": multiply, "cudnn": convolve,
+          "bandwidth": copy_on_device, "peer": copy_between, "sustained": sustain}
+
+
+def run_stage(options):
+    """One stage, in this process; its parent reads what it tells."""
+    said = {}
+
+    def tell(**more):
+        said.update(more, mapped=sorted(mapped_files()))
+        emit(said, COMPUTE_MARK)
+
+    try:
+        STAGES[options.stage](options, tell)
+    except (Refused, OSError) as error:
+        tell(error=str(error))
+    except Exception as error:
+        tell(error=plain(error))
+
+
+def scratch():
+    """A file with no name, in memory where the kernel can: a full disk is no obstacle."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("gpufleet"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def own_command():
+    """The command that starts this program again: the script, or the package by hand."""
+    started_as = getattr(sys.modules["__main__"], "__spec__", None)
+    if started_as is None:
+        return [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0])]
+    return [sys.executable, "-m", started_as.name.rpartition(".")[0]]
+
+
+def in_process(options, stage, deadline_s, more):
+    """(what a stage told, why it ended early or None), of a process that may crash or hang."""
+    args = [*own_command(), "--toolkit", options.toolkit, "--stage", stage,
+            "--budget", str(options.budget), "--sustained", str(options.sustained),
+            "--settle", str(options.settle)]
+    args += ["--size", str(options.size)] if options.size else []
+    given = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    environment = dict(os.environ, CUDA_DEVICE_ORDER="PCI_BUS_ID", LD_LIBRARY_PATH=":".join(
+        filter(None, [*library_places(options.toolkit), *given])))
+    with scratch() as out, scratch() as err:
+        with open(os.devnull) as null:
+            process = subprocess.Popen([*args, *more], stdin=null, stdout=out, stderr=err,
+                                       env=environment)
+        deadline = time.time() + deadline_s
+        while process.poll() is None and time.time() < deadline:
+            time.sleep(0.005)
+        status = process.returncode
+        if status is None:
+            # Killed and not waited for: it may be in a D state.
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        told, complaint = last_told(out.read()), err.read().decode("utf-8", "replace")
+    if status == 0:
+        return told, None
+    if status is None:
+        return told, "no answer within %g s" % deadline_s
+    reason = "killed by %s" % signal_name(-status) if status < 0 else "ended with %d" % status
+    return told, ": ".join([reason, *complaint.strip().splitlines()[-1:]])[:500]
+
+
+def last_told(raw):
+    told = {}
+    for line in raw.decode("utf-8", "replace").splitlines():
+        if line.startswith(COMPUTE_MARK):
+            try:
+                told = json.loads(line[len(COMPUTE_MARK):])
+            except ValueError:  # cut off
+                continue
+    return told
+
+
+def signal_name(number):
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "signal %d" % number
+
+
+def with_reason(value, reason):
+    """Say in each entry that was not finished why it was not."""
+    entries = [value, *value.get("ran", [])] if isinstance(value, dict) else value
+    begun = any(entry["error"] == RUNNING for entry in entries)
+    for entry in entries:
+        entry.pop("budget", None)
+        if entry["error"] == RUNNING:
+            entry["error"] = reason or RUNNING
+        elif entry["error"] == WAITING:
+            entry["error"] = "%s, since before it: %s" % (WAITING, reason) if begun \
+                else reason or WAITING
+    return value
