@@ -78,7 +78,7 @@ def test_a_host_its_checks_and_its_measures(
             "a": {"verdicts": "PPPPP", "strikes": 0, "flapping": False, "cause": None,
                   "remedy": None},
             "b": {"verdicts": "PPPFF", "strikes": 2, "flapping": False, "cause": "it is broken",
-                  "remedy": "mend it"}}}
+                  "remedy": "fix it"}}}
 
 
 def test_a_check_over_all_hosts(capsys: pytest.CaptureFixture[str], path: Path) -> None:

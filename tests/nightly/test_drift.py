@@ -1,4 +1,4 @@
-"""What is told in the morning: what changed, once, and nothing that did not."""
+"""Change detection: every change is reported once, and nothing that did not change."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any
 
 import pytest
 
-from gpufleet.nightly import drift, speeds, versions
+from gpufleet.nightly import baselines, drift, versions
 from gpufleet.nightly.change import Change
-from gpufleet.nightly.drift import Said, Window
+from gpufleet.nightly.drift import CheckResult, Window
 
 CARD, OTHER = "GPU-aaaa", "GPU-bbbb"
 
 
-def line(letters: str, cause: str = "broken") -> list[Said | None]:
-    """What each night said of a check; `.`: nothing, since the host was not reached."""
-    return [None if letter == "." else Said(letter, "" if letter in "P-" else cause, "mend it")
+def line(letters: str, cause: str = "broken") -> list[CheckResult | None]:
+    """A check's result in each night; `.`: none, since the host was not reached."""
+    return [None if letter == "." else CheckResult(
+                letter, "" if letter in "P-" else cause, "fix it")
             for letter in letters]
 
 
 def of_check(letters: str) -> list[tuple[str, str, int]]:
     """The changes of a check in its last night, in short."""
     return [(it.kind, it.weight, it.strikes)
-            for it in drift.of_check("gpu01", "gpu.ecc", line(letters))]
+            for it in drift.check_changes("gpu01", "gpu.ecc", line(letters))]
 
 
 def night(**window: Any) -> list[dict[str, Any]]:
@@ -35,7 +36,7 @@ def night(**window: Any) -> list[dict[str, Any]]:
     return found
 
 
-def told(changes: Sequence[dict[str, Any]]) -> list[tuple[str, str, str | None]]:
+def summary_of(changes: Sequence[dict[str, Any]]) -> list[tuple[str, str, str | None]]:
     """Kind, host and check of each."""
     return [(it["kind"], it["host"], it["check"]) for it in changes]
 
@@ -58,7 +59,7 @@ def told(changes: Sequence[dict[str, Any]]) -> list[tuple[str, str, str | None]]
         ("F-", "recovery", "note", 0),       # declared no longer: nothing was mended
     ],
 )
-def test_a_turn_is_told(letters: str, kind: str, weight: str, strikes: int) -> None:
+def test_a_transition_is_reported(letters: str, kind: str, weight: str, strikes: int) -> None:
     assert of_check(letters) == [(kind, weight, strikes)]
 
 
@@ -68,7 +69,7 @@ def test_a_turn_is_told(letters: str, kind: str, weight: str, strikes: int) -> N
     "F.",
     "P.",
 ])
-def test_what_did_not_turn_is_not_told(letters: str) -> None:
+def test_an_unchanged_check_is_not_reported(letters: str) -> None:
     assert of_check(letters) == []
 
 
@@ -78,10 +79,10 @@ def test_strikes_are_judged_nights_in_a_row(letters: str, strikes: int) -> None:
     assert drift.strikes(letters) == strikes
 
 
-def test_another_cause_is_told_and_another_number_is_not() -> None:
+def test_another_cause_is_reported_and_another_number_is_not() -> None:
     def kinds(before: str, after: str) -> list[str]:
-        both = [Said("F", before, ""), Said("F", after, "")]
-        return [it.kind for it in drift.of_check("gpu01", "gpu.x", both)]
+        both = [CheckResult("F", before, ""), CheckResult("F", after, "")]
+        return [it.kind for it in drift.check_changes("gpu01", "gpu.x", both)]
 
     assert kinds("GPU 0 multiplies at 9.13 TFLOP/s", "GPU 0 multiplies at 9.2 TFLOP/s") == []
     assert kinds("pid 4711 (python) holds it", "pid 12 (python) holds it") == []
@@ -93,35 +94,35 @@ def test_another_cause_is_told_and_another_number_is_not() -> None:
     assert kinds("libcudnn.so.8 (missing)", "libcudnn.so.9 (missing)") == ["other-cause"]
 
 
-def test_a_failure_says_cause_and_remedy_and_a_recovery_what_it_was() -> None:
-    failure, = drift.of_check("gpu01", "gpu.ecc", line("PF"))
+def test_a_failure_has_cause_and_remedy_and_a_recovery_the_former_cause() -> None:
+    failure, = drift.check_changes("gpu01", "gpu.ecc", line("PF"))
     assert failure == Change(
-        "failure", "gpu01", "gpu.ecc", "PASS", "FAIL: broken", "gpu.ecc fails: broken.", "mend it",
+        "failure", "gpu01", "gpu.ecc", "PASS", "FAIL: broken", "gpu.ecc fails: broken.", "fix it",
         "bad", 1)
-    recovery, = drift.of_check("gpu01", "gpu.ecc", line("PFFP"))
+    recovery, = drift.check_changes("gpu01", "gpu.ecc", line("PFFP"))
     assert (recovery.before, recovery.after, recovery.text) == (
-        "FAIL: broken", "PASS", "gpu.ecc holds again after 2 nights.")
+        "FAIL: broken", "PASS", "gpu.ecc passes again after 2 nights.")
 
 
 # -- flapping --------------------------------------------------------------------------------------
 
 
 def nightly(letters: str) -> list[str]:
-    """What each night tells of a check."""
+    """The changes that each night reports of a check."""
     return [" ".join(kind for kind, *_ in of_check(letters[:number])) or "."
             for number in range(1, len(letters) + 1)]
 
 
-def test_what_comes_and_goes_is_named_once_and_then_left_alone() -> None:
+def test_flapping_is_reported_once() -> None:
     assert nightly("PFPFPFPFPFPF") == [
         ".", "failure", "recovery", "failure", "flapping", *"......."]
 
 
-def test_what_settles_is_told_as_what_it_settled_to() -> None:
+def test_settling_is_reported_as_the_settled_state() -> None:
     assert nightly("PFPFPFFF")[4:] == ["flapping", ".", ".", "failure"]
     assert nightly("PFPFPPP")[4:] == ["flapping", ".", "recovery"]
-    assert "3 nights in a row, after having come and gone" in next(iter(
-        drift.of_check("gpu01", "gpu.ecc", line("PFPFPFFF")))).text
+    assert "3 nights in a row, after flapping" in next(iter(
+        drift.check_changes("gpu01", "gpu.ecc", line("PFPFPFFF")))).text
 
 
 def test_two_outages_in_a_fortnight_are_no_flapping() -> None:
@@ -149,14 +150,14 @@ def test_no_night_hides_what_is_bad_for_good() -> None:
 # -- hosts -----------------------------------------------------------------------------------------
 
 
-def test_an_unreachable_host_is_told_once_and_not_by_its_checks() -> None:
-    checks: dict[tuple[str, str], list[Said | None]] = {
-        ("gpu01", drift.REACHABLE): [None, Said("U", "No route", "see the cable")],
+def test_an_unreachable_host_is_reported_once_and_not_for_each_check() -> None:
+    checks: dict[tuple[str, str], list[CheckResult | None]] = {
+        ("gpu01", drift.REACHABLE): [None, CheckResult("U", "No route", "see the cable")],
         ("gpu01", "gpu.ecc"): line("F."), ("gpu01", "gpu.smi"): line("P.")}
     change, = night(hosts={"gpu01": "FU"}, checks=checks)
     assert change == {
         "kind": "failure", "host": "gpu01", "check": drift.REACHABLE, "before": "PASS",
-        "after": "UNREACHABLE: No route", "text": "It is not reached: No route.",
+        "after": "UNREACHABLE: No route", "text": "The host is unreachable: No route.",
         "remedy": "see the cable", "weight": "bad", "strikes": 1}
     assert night(hosts={"gpu01": "FUU"}) == []
 
@@ -164,30 +165,30 @@ def test_an_unreachable_host_is_told_once_and_not_by_its_checks() -> None:
 def test_a_host_that_is_back_is_a_recovery_and_its_checks_go_on_where_they_were() -> None:
     checks = {("gpu01", "a"): line("F..F"), ("gpu01", "b"): line("P..F"),
               ("gpu01", "c"): line("F..P")}
-    assert told(night(hosts={"gpu01": "FUUF"}, checks=checks)) == [
+    assert summary_of(night(hosts={"gpu01": "FUUF"}, checks=checks)) == [
         ("failure", "gpu01", "b"), ("recovery", "gpu01", "c"),
         ("recovery", "gpu01", drift.REACHABLE)]
 
 
 def test_a_host_that_is_reached_in_some_nights_flaps() -> None:
-    assert told(night(hosts={"gpu01": "PUPUP"})) == [("flapping", "gpu01", drift.REACHABLE)]
+    assert summary_of(night(hosts={"gpu01": "PUPUP"})) == [("flapping", "gpu01", drift.REACHABLE)]
     assert night(hosts={"gpu01": "PUPUPU"}) == []
 
 
 def test_hosts_appear_and_vanish() -> None:
     changes = night(hosts={"new": "..P", "gone": "PP.", "longgone": "P..", "back": "P.P"})
-    assert told(changes) == [("appeared", "back", None), ("vanished", "gone", None),
+    assert summary_of(changes) == [("appeared", "back", None), ("vanished", "gone", None),
                              ("appeared", "new", None)]
-    assert changes[0]["text"] == "It is in the inventory again."
+    assert changes[0]["text"] == "The host is in the inventory again."
 
 
-def test_the_first_night_changes_nothing_but_says_what_is_bad() -> None:
+def test_the_first_night_has_no_changes_but_lists_what_is_bad() -> None:
     found = drift.document(Window(["night"], {"gpu01": "F"}, {("gpu01", "a"): line("F")}))
     assert (found["since"], found["changes"], found["hosts_before"]) == (None, [], None)
     assert [(it["check"], it["strikes"]) for it in found["standing"]] == [("a", 1)]
 
 
-def test_what_stands_is_told_with_its_strikes_also_when_nothing_changed() -> None:
+def test_standing_failures_are_listed_with_their_strikes_without_a_change() -> None:
     checks = {("gpu01", "a"): line("PFF"), ("gpu02", drift.REACHABLE): line("..U"),
               ("gpu01", "b"): line("FFP")}
     found = drift.document(Window(list("abc"), {"gpu01": "FFF", "gpu02": "FUU"}, checks))
@@ -219,14 +220,14 @@ def test_bad_stands_before_good_before_notes() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "text"),
     [
-        ("driver.version", "driver", "Driver: 2, and was 1."),
-        ("kernel.running", "kernel", "Running kernel: 2, and was 1."),
-        ("toolkit.11.8.version", "version", "CUDA 11.8: 2, and was 1."),
-        ("toolkits", "version", "CUDA toolkits: 2, and was 1."),
-        ("stack.tensorflow-2.13.1.python", "version", "tensorflow-2.13.1, its Python: 2, and was"
-                                                      " 1."),
-        ("cudnn.11.8.libcudnn.so.8.version", "version", "cuDNN of 11.8.libcudnn.so.8: 2, and was"
-                                                        " 1."),
+        ("driver.version", "driver", "Driver changed from 1 to 2."),
+        ("kernel.running", "kernel", "Running kernel changed from 1 to 2."),
+        ("toolkit.11.8.version", "version", "CUDA 11.8 changed from 1 to 2."),
+        ("toolkits", "version", "CUDA toolkits changed from 1 to 2."),
+        ("stack.tensorflow-2.13.1.python", "version",
+         "tensorflow-2.13.1 (Python) changed from 1 to 2."),
+        ("cudnn.11.8.libcudnn.so.8.version", "version",
+         "cuDNN of 11.8.libcudnn.so.8 changed from 1 to 2."),
     ],
 )
 def test_versions(name: str, kind: str, text: str) -> None:
@@ -252,20 +253,20 @@ def cards(**texts: tuple[str | None, str]) -> list[tuple[str, str, str]]:
 
 def test_a_card_that_is_gone_is_bad() -> None:
     assert cards(gpu01=(f"1 {CARD}; 2 {OTHER}", f"1 {CARD}")) == [
-        ("gpu01", "bad", f"{OTHER} (NVIDIA L4) at 2 is gone.")]
+        ("gpu01", "bad", f"{OTHER} (NVIDIA L4) at 2 is missing.")]
     assert cards(gpu01=(f"1 {CARD}", "")) == [
-        ("gpu01", "bad", f"{CARD} (NVIDIA L4) at 1 is gone.")]
+        ("gpu01", "bad", f"{CARD} (NVIDIA L4) at 1 is missing.")]
 
 
 def test_a_card_in_the_place_of_another_is_a_swap() -> None:
     assert cards(gpu01=(f"1 {CARD}", f"1 {OTHER}")) == [
-        ("gpu01", "note", f"At 1 is another card: {OTHER} (NVIDIA L4), and was {CARD} (NVIDIA"
-         " L4).")]
+        ("gpu01", "note", f"The card at 1 was replaced: {OTHER} (NVIDIA L4) instead of {CARD}"
+         " (NVIDIA L4).")]
 
 
 def test_a_card_in_another_slot_or_host_has_moved() -> None:
     assert cards(gpu01=(f"1 {CARD}", f"2 {CARD}")) == [
-        ("gpu01", "note", f"{CARD} (NVIDIA L4) is at 2 now, and was at 1.")]
+        ("gpu01", "note", f"{CARD} (NVIDIA L4) moved from 1 to 2.")]
     assert cards(gpu01=(f"1 {CARD}; 2 {OTHER}", f"1 {CARD}"), gpu02=(None, f"1 {OTHER}")) == [
         ("gpu01", "note", f"{OTHER} (NVIDIA L4) is in gpu02 now.")]
     swap = cards(gpu01=(f"1 {CARD}", f"1 {OTHER}"), gpu02=(f"1 {OTHER}", f"1 {CARD}"))
@@ -278,7 +279,7 @@ def test_a_new_card() -> None:
         ("gpu01", "note", f"{OTHER} (NVIDIA L4) at 2 is new.")]
 
 
-def test_a_card_that_comes_back_is_good_and_asks_for_no_declaration() -> None:
+def test_a_returned_card_is_good_and_needs_no_declaration() -> None:
     back, = night(hosts={"gpu01": "PP"}, cards={"gpu01": {CARD, OTHER}}, texts={
         ("gpu01", "gpus"): (f"1 {CARD} NVIDIA L4", f"1 {CARD} NVIDIA L4; 2 {OTHER} NVIDIA L4")})
     assert (back["weight"], back["text"], back["remedy"]) == (
@@ -290,11 +291,11 @@ def test_a_semicolon_in_a_model_is_no_other_card() -> None:
 
 
 def test_a_card_that_somebody_works_on_is_nothing_different() -> None:
-    def told(cause: str) -> list[Any]:
+    def found_for(cause: str) -> list[Any]:
         return night(hosts={"gpu01": "P?"}, checks={("gpu01", "gpu.hello"): line("P?", cause)})
 
-    assert told("tf: GPU 0 was not tried: it has no memory left; held by pid 7 (train)") == []
-    assert [it["weight"] for it in told("it may not be read")] == ["note"]
+    assert found_for("tf: GPU 0 was not tried: it has no memory left; held by pid 7 (train)") == []
+    assert [it["weight"] for it in found_for("it may not be read")] == ["note"]
 
 
 # -- speeds ----------------------------------------------------------------------------------------
@@ -304,7 +305,7 @@ SPEED = "gpu.GPU-aaaa.toolkit.12.3.tflops"
 
 def morning(values: Sequence[float | None], name: str = SPEED) -> list[Change]:
     """What is told of one measure after these nights, with the window that is looked at."""
-    return list(speeds.of_speeds({("gpu01", name): values[-30:]}))
+    return list(baselines.throughput_changes({("gpu01", name): values[-30:]}))
 
 
 def noisy(rng: random.Random, nights: int, sigma: float) -> list[float | None]:
@@ -325,7 +326,7 @@ def test_ninety_noisy_nights_of_a_hundred_cards_are_no_alarm(sigma: float) -> No
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.002, 0.01, 0.03])
-def test_a_fifth_less_is_told_in_the_second_night_and_not_again(sigma: float) -> None:
+def test_a_loss_of_a_fifth_is_reported_in_the_second_night_only(sigma: float) -> None:
     rng = random.Random(f"drop {sigma}")
     late = 0
     for _ in range(100):
@@ -343,12 +344,12 @@ def test_a_single_low_night_is_nothing() -> None:
     assert morning([*values, 30.0, 50.0, 30.0]) == []
 
 
-def test_a_past_of_few_nights_tells_nothing() -> None:
-    assert morning([50.0] * (speeds.LEAST_NIGHTS - 1) + [30.0] * 2) == []
-    assert [it.strikes for it in morning([50.0] * speeds.LEAST_NIGHTS + [30.0] * 2)] == [2]
+def test_a_short_past_is_no_baseline() -> None:
+    assert morning([50.0] * (baselines.LEAST_NIGHTS - 1) + [30.0] * 2) == []
+    assert [it.strikes for it in morning([50.0] * baselines.LEAST_NIGHTS + [30.0] * 2)] == [2]
 
 
-def test_nights_without_a_measure_neither_count_nor_forgive() -> None:
+def test_nights_without_a_measure_neither_count_nor_reset() -> None:
     past: list[float | None] = [50.0] * 10
     assert [it.kind for it in morning([*past, 40.0, None, 40.0])] == ["throughput"]
     assert morning([*past, 40.0, 40.0, None]) == []
@@ -361,20 +362,20 @@ def test_a_tiny_spread_does_not_make_a_tiny_loss_an_alarm() -> None:
 def test_the_sentence_says_how_much_and_of_which_card() -> None:
     change, = morning([50.0] * 10 + [40.0, 40.0])
     assert (change.check, change.weight, change.strikes) == ("gpu.throughput", "bad", 2)
-    assert change.text == ("GPU-aaaa multiplies at 40 TFLOP/s in CUDA 12.3, 20% below the 50 of its"
-                           " own past.")
+    assert change.text == ("GPU-aaaa reaches 40 TFLOP/s in CUDA 12.3, 20% below its baseline of"
+                           " 50.")
     assert "gpu.throttle" in change.remedy
 
 
-def test_a_card_is_told_once_whatever_computes_on_it() -> None:
+def test_a_slow_card_is_reported_once_for_all_environments() -> None:
     slow: list[float | None] = [50.0] * 10 + [40.0, 40.0]
-    found = list(speeds.of_speeds({
+    found = list(baselines.throughput_changes({
         ("gpu01", SPEED): slow, ("gpu01", "gpu.GPU-aaaa.stack.tensorflow-2.13.1.tflops"): slow,
         ("gpu01", "cpu.stack.tensorflow-2.13.1.tflops"): slow}))
-    assert [it.text.partition(" multiplies")[0] for it in found] == ["GPU-aaaa", "The processor"]
+    assert [it.text.partition(" reaches")[0] for it in found] == ["GPU-aaaa", "The processor"]
 
 
-def test_a_slow_card_stands_until_slow_is_usual_and_that_is_told() -> None:
+def test_a_slow_card_stands_until_slow_becomes_the_baseline() -> None:
     nights: list[float | None] = [50.0] * 30
     told = []
     for number in range(1, 41):
@@ -384,22 +385,22 @@ def test_a_slow_card_stands_until_slow_is_usual_and_that_is_told() -> None:
         assert [it["strikes"] for it in stands] == ([number] if 2 <= number <= 21 else []), number
         told += [(number, it.weight, it.text) for it in morning(nights)]
     assert [(number, weight) for number, weight, _ in told] == [(2, "bad"), (22, "bad")]
-    assert told[1][2] == ("GPU-aaaa has been slow for 22 nights in CUDA 12.3: 40 TFLOP/s is taken"
-                          " as usual from now on, in place of 50.")
+    assert told[1][2] == ("GPU-aaaa has been slow for 22 nights in CUDA 12.3: 40 TFLOP/s is the"
+                          " baseline from now on, instead of 50.")
 
 
 def test_slow_nights_are_counted_over_those_that_measured_nothing() -> None:
     past: list[float | None] = [50.0] * 10
-    assert speeds.slow_nights({
+    assert baselines.slow_nights({
         ("gpu01", SPEED): [*past, 40.0, None, 40.0, None],
         ("gpu01", "gpu.GPU-bbbb.toolkit.12.3.tflops"): [*past, 40.0, 50.0],
         ("gpu01", "cpu.stack.tensorflow-2.13.1.tflops"): [*past, 40.0, 40.0],
         ("gpu02", SPEED): [None]}) == {("gpu01", "GPU-aaaa"): 2}
 
 
-def test_a_card_that_is_as_fast_again_is_good_news_and_one_noisy_night_is_not() -> None:
+def test_a_card_that_is_as_fast_again_is_reported_and_one_noisy_night_is_not() -> None:
     past: list[float | None] = [50.0] * 10
     good, = morning([*past, 40.0, 40.0, 40.0, 50.0])
     assert (good.weight, good.text) == (
-        "good", "GPU-aaaa multiplies as fast as before again in CUDA 12.3, after 3 nights.")
+        "good", "GPU-aaaa is as fast as before again in CUDA 12.3, after 3 nights.")
     assert morning([*past, 40.0, 50.0]) == []

@@ -35,7 +35,7 @@ def host(name: str, **verdicts: str) -> HostRun:
     """A host with these checks: `cudnn__links="FAIL: because"`. None at all: unreachable."""
     checks = [{
         "id": check.replace("__", "."), "verdict": said.partition(": ")[0], "statement": "Holds.",
-        "cause": said.partition(": ")[2], "remedy": "mend it" if ": " in said else "",
+        "cause": said.partition(": ")[2], "remedy": "fix it" if ": " in said else "",
         "evidence": ""} for check, said in verdicts.items()]
     result = judge._host(checks) if checks else judge.unreachable("No route", "see the cable")
     return HostRun(name, None, {"host": name}, result)
@@ -70,9 +70,9 @@ def test_a_night_is_told_again_as_it_was(path: Path) -> None:
         assert history.latest("rollout") is None
         assert {name: it["verdicts"] for name, it in history.past()["hosts"].items()} == {
             "gpu01": "FP", "gpu02": "U."}
-        line = history.lines(history.nights(), host="gpu01", check="b")["gpu01", "b"]
+        line = history.check_results(history.nights(), host="gpu01", check="b")["gpu01", "b"]
         assert [(it.letter, it.cause, it.remedy) for it in line if it] == [
-            ("F", "broken", "mend it"), ("P", "", "")]
+            ("F", "broken", "fix it"), ("P", "", "")]
 
 
 def measured(**values: float | str) -> Any:
@@ -107,7 +107,7 @@ def test_the_changes_of_an_earlier_night_can_be_asked_for(path: Path) -> None:
                for night, said in enumerate(["PASS", "FAIL: broken", "PASS"])]
         assert [history.changes(night)["changes"][0]["kind"] for night in ids[1:]] == [
             "failure", "recovery"]
-        with pytest.raises(HistoryError, match="No such night"):
+        with pytest.raises(HistoryError, match="There is no nightly run"):
             history.changes(99)
 
 
@@ -160,7 +160,7 @@ def test_old_nights_and_what_only_they_said_are_forgotten_the_newest_stays(path:
         assert history.names("measures") == []
     base = sqlite3.connect(path)
     assert base.execute("SELECT text FROM texts ORDER BY text").fetchall() == [
-        ("mend it",), ("now",)]
+        ("fix it",), ("now",)]
 
 
 def test_a_card_that_was_there_before_is_known_for_all_of_the_window(path: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_newer_file_is_refused_and_left_as_it_is(path: Path, use: Any) -> None
     base.execute("PRAGMA user_version = 99")
     base.close()
     before = files(path.parent)
-    with pytest.raises(HistoryError, match="A newer release wrote it: schema 99") as refused:
+    with pytest.raises(HistoryError, match="wrote the history: it has schema 99") as refused:
         use(path)
     assert refused.value.where == str(path) and refused.value.remedy
     assert files(path.parent) == before
@@ -338,7 +338,7 @@ def test_what_is_no_history_is_refused_and_left_as_it_is(path: Path, made: str, 
         base.execute("CREATE TABLE recipes (name TEXT)")
         base.close()
     before = files(path.parent)
-    with pytest.raises(HistoryError, match="no history"):
+    with pytest.raises(HistoryError, match="not a history"):
         use(path)
     assert files(path.parent) == before
 
@@ -443,7 +443,7 @@ def test_a_full_disk_is_said_and_leaves_history_whole(tmp_path: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     said, after = done.stdout.splitlines()
-    assert "There is no space left for it" in said and "Free some space" in said
+    assert "The disk is full" in said and "Free some space" in said
     assert int(said.split()[0]) > 0
     assert after == f"{said.split()[0]} ok"
 
@@ -455,11 +455,11 @@ def test_a_limit_on_the_files_size_is_said_and_leaves_history_whole(path: Path) 
         resource.RLIMIT_FSIZE, (limit, limit)))
     assert done.returncode == 0, done.stderr
     said, after = done.stdout.splitlines()
-    assert "nothing of this was recorded, what was there before is whole" in said
+    assert "nothing was recorded; what was recorded before is unchanged" in said
     assert after == f"{said.split()[0]} ok"
 
 
 def test_an_account_that_may_not_write_is_told_so(path: Path) -> None:
     with pytest.raises(HistoryError) as refused:
         History(Path("/proc/gpufleet/history.sqlite")).flag("a", "b", "c")
-    assert "cannot be made" in str(refused.value)
+    assert "cannot be created" in str(refused.value)

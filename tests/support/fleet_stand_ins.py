@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from gpufleet.inventory import Connection
-from gpufleet.nightly.drift import Said, Window
-from gpufleet.nightly.history import Night
+from gpufleet.nightly.drift import CheckResult, Window
+from gpufleet.nightly.history import RecordedRun
 from gpufleet.rollout.schedulers import SchedulerError
 from gpufleet.verification.session import HostRun, Session
 
@@ -76,22 +76,22 @@ class RunHistory:
 
     checks: dict[str, dict[str, str]]
 
-    def nights(self, last: int | None = None, kind: str | None = None) -> list[Night]:
+    def nights(self, last: int | None = None, kind: str | None = None) -> list[RecordedRun]:
         """As many runs as the longest line of letters has."""
         count = max(len(letters) for rows in self.checks.values() for letters in rows.values())
         first = datetime(2026, 11, 1, 3, tzinfo=UTC)
         times = [(first + timedelta(days=day)).strftime("%Y-%m-%dT%H:%M:%SZ")
                  for day in range(count)]
-        return [Night(number, time, time, "nightly", len(self.checks))
+        return [RecordedRun(number, time, time, "nightly", len(self.checks))
                 for number, time in enumerate(times, 1)]
 
-    def window(self, nights: list[Night]) -> Window:
+    def window(self, nights: list[RecordedRun]) -> Window:
         """Their results; a host with fewer letters appeared later."""
         count = len(nights)
         hosts = {host: "".join(min(night, key="FHU?P-.".index) for night in zip(
                      *(letters.rjust(count, ".") for letters in rows.values()), strict=True))
                  for host, rows in self.checks.items()}
-        checks = {(host, check): [None if it == "." else Said(it)
+        checks = {(host, check): [None if it == "." else CheckResult(it)
                                   for it in letters.rjust(count, ".")]
                   for host, rows in self.checks.items() for check, letters in rows.items()}
         return Window([night.started for night in nights], hosts, checks)

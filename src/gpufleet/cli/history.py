@@ -22,9 +22,9 @@ from rich.text import Text
 from gpufleet.errors import ConfigurationError
 from gpufleet.model.verdict import HEALTHY, USAGE
 from gpufleet.nightly import drift
+from gpufleet.nightly.baselines import LEAST_SPREAD
 from gpufleet.nightly.drift import NOT_THERE
-from gpufleet.nightly.history import NIGHTLY, SCHEMA, WINDOW, History, parts
-from gpufleet.nightly.speeds import LEAST_SPREAD
+from gpufleet.nightly.history import NIGHTLY, SCHEMA, WINDOW, History, split_measure
 from gpufleet.paths import REPORTS, host_file_name
 
 from .parser import Parser
@@ -108,7 +108,7 @@ def document(history: History, options: argparse.Namespace) -> Document:
         name: {"verdicts": line, "checks": {}, "measures": {}} for name, line in letters.items()
         if options.host in {None, name}}
     if options.check or (options.host and not options.measure):
-        for (host, check), said in sorted(history.lines(
+        for (host, check), said in sorted(history.check_results(
                 nights, host=options.host, check=options.check).items()):
             hosts[host]["checks"][check] = _check(said)
     if options.measure or (options.host and not options.check):
@@ -120,12 +120,12 @@ def document(history: History, options: argparse.Namespace) -> Document:
     return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
 
 
-def _check(line: Sequence[drift.Said | None]) -> Document:
+def _check(line: Sequence[drift.CheckResult | None]) -> Document:
     letters = "".join(said.letter if said else NOT_THERE for said in line)
     # What was said last that was not "it holds".
     last = next((said for said in reversed(line) if said and said.letter not in GOOD), None)
     return {"verdicts": letters, "strikes": drift.strikes(letters),
-            "flapping": drift.flaps(drift.judged(letters)),
+            "flapping": drift.is_flapping(drift.judged(letters)),
             "cause": last.cause if last else None, "remedy": last.remedy if last else None}
 
 
@@ -156,7 +156,7 @@ def show(console: Console, found: Document, path: Path) -> None:
 
 def _host(letters: str) -> Document:
     return {"verdicts": letters, "strikes": drift.strikes(letters), "cause": None, "remedy": None,
-            "flapping": drift.flaps(drift.judged(letters))}
+            "flapping": drift.is_flapping(drift.judged(letters))}
 
 
 def _lines(console: Console, rows: Mapping[tuple[str, str], Document], good: str) -> None:
@@ -215,7 +215,7 @@ def _charts(console: Console, rows: Mapping[tuple[str, str], Sequence[float | No
         table.add_column(title, justify="right", no_wrap=True)
     above: tuple[str, str] | None = None
     for (host, name), line in rows.items():
-        device, measure = parts(name)
+        device, measure = split_measure(name)
         known = [value for value in line if value is not None]
         if not any(known):
             # No wrong result, no memory error in any night: there is nothing to look at.

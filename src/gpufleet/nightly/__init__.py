@@ -1,1 +1,1 @@
-"""Everything that is about many hosts or many nights. `verify` looks at them and judges."""
+"""The nightly run: verify all hosts, record the results, detect changes, notify people."""

@@ -1,16 +1,16 @@
-"""One thing that is different tonight: an entry of the CHANGES document."""
+"""One difference from the nights before: an entry of the CHANGES document."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# In this order they are told.
+# The order in which changes are listed.
 WEIGHTS = ("bad", "good", "note")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is different; `text` is a sentence that does without the host's name."""
+    """One difference; `text` is a sentence without the host's name, `strikes` counts nights."""
 
     kind: str
     host: str
@@ -23,6 +23,6 @@ class Change:
     strikes: int = 0
 
 
-def nights_of(count: int) -> str:
-    """So many nights, in words."""
+def count_nights(count: int) -> str:
+    """The number of nights as text."""
     return "one night" if count == 1 else f"{count} nights"

@@ -1,7 +1,7 @@
-"""The SQLite file of the history: opened, brought up to date, and its mishaps in plain words.
+"""The SQLite file of the history: open it, migrate its schema, and explain SQLite's errors.
 
-Whoever reads leaves no trace: no file is made, no schema changed, nothing rolled back. Writing is
-one transaction in the write-ahead log, so a killed run or a full disk leaves what was there before.
+Reading changes nothing: it creates no file, migrates no schema, and rolls nothing back. Writing is
+one transaction in the write-ahead log, so a killed run or a full disk leaves the file as it was.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from pathlib import Path
 
 from gpufleet.errors import ConfigurationError
 
-# "gpuf": by which the file is told from other people's.
+# "gpuf": identifies the file as ours.
 APPLICATION = 0x67707566
 # How long to wait for another writer.
-PATIENCE_S = 30
+BUSY_TIMEOUT_S = 30
 
-# What leads from each schema to the next: appended to, never edited. Small whole numbers without
-# foreign keys keep five million verdicts at some 15 bytes each; a night is written at the end of
-# each table and pruned at its beginning, and the key begins with what is asked for.
+# The statements from each schema to the next: append, never edit; other releases read the file.
+# Small integers without foreign keys keep five million verdicts at some 15 bytes each. A night is
+# appended to each table and pruned at its beginning; each key begins with what queries select by.
 MIGRATIONS: Sequence[Sequence[str]] = (
     (
         "CREATE TABLE nights (id INTEGER PRIMARY KEY, started TEXT NOT NULL,"
         " finished TEXT NOT NULL, kind TEXT NOT NULL)",
-        # Each text once: names, then causes, remedies and versions. A measure's name stands here
+        # Each text once: names, then causes, remedies and versions. A measure's name is stored
         # without its card: `gpu.GPU-<uuid>` is the device, and there are few others.
         "CREATE TABLE hosts (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
         "CREATE TABLE checks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
         "CREATE TABLE measures (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
         "CREATE TABLE devices (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
         "CREATE TABLE texts (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
-        # One row per night and host, per check of it, and per measured value.
+        # One row per night and host, per check of the host, and per measured value.
         "CREATE TABLE looks (night INTEGER, host INTEGER, verdict INTEGER NOT NULL,"
         " PRIMARY KEY (night, host)) WITHOUT ROWID",
         'CREATE TABLE verdicts (night INTEGER, "check" INTEGER, host INTEGER,'
         ' verdict INTEGER NOT NULL, cause INTEGER, remedy INTEGER,'
         ' PRIMARY KEY (night, "check", host)) WITHOUT ROWID',
-        # What neither held nor was excused is rare, and asked for most.
+        # Unhealthy verdicts are rare, and queried most.
         'CREATE INDEX wrong ON verdicts (night, "check", host) WHERE verdict < 4',
         "CREATE TABLE numbers (night INTEGER, measure INTEGER, host INTEGER, device INTEGER,"
         " value REAL NOT NULL, PRIMARY KEY (night, measure, host, device)) WITHOUT ROWID",
@@ -51,41 +51,42 @@ MIGRATIONS: Sequence[Sequence[str]] = (
 
 
 class HistoryError(ConfigurationError):
-    """The history cannot be read or written; what was recorded before is as it was."""
+    """The history cannot be read or written; what was recorded before is unchanged."""
 
 
-_SAID = {
-    "SQLITE_FULL": ("There is no space left for it: nothing of this was recorded, what was there"
-                    " before is whole.", "Free some space; prune keeps fewer nights."),
-    "SQLITE_BUSY": ("Somebody else is writing to it.", "Ask again when that is done."),
-    "SQLITE_NOTADB": ("This is no history.", "Name another file."),
-    "SQLITE_CORRUPT": ("The file is damaged.", "Put a backup in its place, or move it away: the"
-                       " next night begins a new one."),
-    "SQLITE_READONLY": ("This account may not write there.",
-                        "Run it as the account of the nightly."),
-    "SQLITE_CANTOPEN": ("It cannot be opened.",
-                        "See that this account may read the file and enter its directory, and that"
-                        " there is space left."),
+# SQLite's error name -> message and remedy.
+_MESSAGES = {
+    "SQLITE_FULL": ("The disk is full: nothing was recorded; what was recorded before is"
+                    " unchanged.", "Free some space, or set keep_days to keep fewer nights."),
+    "SQLITE_BUSY": ("Another process is writing to the history.", "Try again when it is done."),
+    "SQLITE_NOTADB": ("The file is not a history.", "Name another file."),
+    "SQLITE_CORRUPT": ("The file is damaged.", "Replace it with a backup, or move it away: the next"
+                       " nightly run creates a new one."),
+    "SQLITE_READONLY": ("This account may not write to the history.",
+                        "Run the command as the user of the nightly."),
+    "SQLITE_CANTOPEN": ("The history cannot be opened.",
+                        "Check that this account may read the file and enter its directory, and"
+                        " that the disk has free space."),
 }
 
 
 @contextmanager
-def plainly(path: Path) -> Iterator[None]:
-    """Tell an error of SQLite's as a `HistoryError`: what, where, what to do."""
+def sqlite_errors(path: Path) -> Iterator[None]:
+    """Raise an error of SQLite as a `HistoryError` with message, path and remedy."""
     try:
         yield
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "") or ""
         family = "_".join(name.split("_")[:2])
-        told, remedy = _SAID.get(family, (
-            "It cannot be used: nothing of this was recorded, what was there before is whole.",
-            "See that its disk is sound and has space left."))
-        raise HistoryError(f"{told} ({error})", str(path), remedy) from error
+        message, remedy = _MESSAGES.get(family, (
+            "The history cannot be used: nothing was recorded; what was recorded before is"
+            " unchanged.", "Check that its disk works and has free space."))
+        raise HistoryError(f"{message} ({error})", str(path), remedy) from error
 
 
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing."""
+    """Commit everything or nothing."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -97,17 +98,18 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def writing(path: Path) -> sqlite3.Connection:
-    """Open it for writing, made or brought to this release's schema where it has to be."""
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """Open the history for writing; create it, or migrate it to this release's schema."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise HistoryError(f"It cannot be made: {error.strerror}.", str(path)) from error
-    database = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)
+        raise HistoryError(
+            f"The history cannot be created: {error.strerror}.", str(path)) from error
+    database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     try:
         _known(database, path)
         database.execute("PRAGMA journal_mode = WAL")
-        # Committed is on the disk, also after the power went.
+        # A committed transaction survives a power failure.
         database.execute("PRAGMA synchronous = FULL")
         _migrate(database)
     except BaseException:
@@ -116,21 +118,21 @@ def writing(path: Path) -> sqlite3.Connection:
     return database
 
 
-def reading(path: Path) -> sqlite3.Connection:
-    """Open it without leaving a trace; where there is none yet, an empty one in memory."""
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """Open the history without changing it; a missing file is an empty history in memory."""
     empty = sqlite3.connect(":memory:", isolation_level=None)
     if not path.exists():
         _migrate(empty)
         return empty
-    # Without a log nobody writes, and SQLite would make one only to read: it is told not to.
-    form = "mode=ro" if log(path).exists() else "mode=ro&immutable=1"
-    database = sqlite3.connect(f"{path.absolute().as_uri()}?{form}", uri=True, timeout=PATIENCE_S,
-                               isolation_level=None)
+    # Without a log nobody writes; `immutable` keeps SQLite from creating one.
+    mode = "mode=ro" if wal_path(path).exists() else "mode=ro&immutable=1"
+    database = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True,
+                               timeout=BUSY_TIMEOUT_S, isolation_level=None)
     try:
         if _known(database, path) == len(MIGRATIONS):
             empty.close()
             return database
-        # Of an older release, or empty: brought up to date in a copy.
+        # Written by an older release, or empty: migrate a copy.
         database.backup(empty)
         _migrate(empty)
     except BaseException:
@@ -141,29 +143,30 @@ def reading(path: Path) -> sqlite3.Connection:
     return empty
 
 
-def log(path: Path) -> Path:
-    """The write-ahead log, which is there while somebody writes, or after he was killed."""
+def wal_path(path: Path) -> Path:
+    """The write-ahead log; it exists while a process writes, or after the process was killed."""
     return path.with_name(f"{path.name}-wal")
 
 
 def _known(database: sqlite3.Connection, path: Path) -> int:
-    """Its schema, or a `HistoryError` where it is not one of ours."""
+    """Return its schema number; raise `HistoryError` if the file is not ours, or too new."""
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     ours = database.execute("PRAGMA application_id").fetchone()[0] == APPLICATION
     if not ours and database.execute("SELECT 1 FROM sqlite_schema").fetchone():
-        raise HistoryError("This is a database, but no history.", str(path), "Name another file.")
+        raise HistoryError("The file is a database, but not a history.", str(path),
+                           "Name another file.")
     if version > len(MIGRATIONS):
         raise HistoryError(
-            f"A newer release wrote it: schema {version}; this one knows {len(MIGRATIONS)}.",
-            str(path), "Use that release.")
+            f"A newer release wrote the history: it has schema {version}, and this release"
+            f" reads up to {len(MIGRATIONS)}.", str(path), "Use that release.")
     return version
 
 
 def _migrate(database: sqlite3.Connection) -> None:
-    """Each step with its number in one transaction: a killed one has not happened."""
+    """Run each missing step and set its number in one transaction."""
     for number, statements in enumerate(MIGRATIONS, 1):
         with transaction(database):
-            # Asked for within: another process may have done it meanwhile.
+            # Read within the transaction: another process may have migrated it meanwhile.
             if database.execute("PRAGMA user_version").fetchone()[0] < number:
                 for statement in statements:
                     database.execute(statement)

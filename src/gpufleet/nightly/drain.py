@@ -19,7 +19,7 @@ from gpufleet.inventory import inventory_hosts
 from gpufleet.rollout.schedulers import Scheduler, SchedulerError, scheduler_of
 
 from .drift import NOT_THERE, Window
-from .history import NIGHTLY, Night
+from .history import NIGHTLY, RecordedRun
 
 OWNER = "nightly"
 STRIKES = 2
@@ -36,10 +36,10 @@ SEVERITY = "critical"
 class RunHistory(Protocol):
     """The part of `History` that draining needs."""
 
-    def nights(self, last: int | None = None, kind: str | None = None) -> list[Night]:
+    def nights(self, last: int | None = None, kind: str | None = None) -> list[RecordedRun]:
         """The last runs of a kind, oldest first."""
 
-    def window(self, nights: list[Night]) -> Window:
+    def window(self, nights: list[RecordedRun]) -> Window:
         """The results of these runs."""
 
 

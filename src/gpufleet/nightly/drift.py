@@ -1,9 +1,9 @@
-"""What is different tonight: pure functions from what some nights said to the CHANGES document.
+"""Detect changes: pure functions from the results of some nights to the CHANGES document.
 
-A night that could not judge (host unreachable, check inconclusive) neither counts nor forgives:
-checks are compared with their last judged night, and only PASS is a recovery. What comes and goes
-is told once, as flapping, and again when it settles. A measured speed is compared with the host's
-own past, by median and median deviation, and told in the second night in a row that it is low.
+A night that could not judge a check (host unreachable, check inconclusive) does not count: checks
+are compared with their last judged night, and only PASS is a recovery. A check that flaps is
+reported once, and again when it settles. A measured throughput is compared with the host's own
+past, by median and median deviation, and reported in the second low night in a row.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from typing import Any
 
 from gpufleet.model.verdict import Verdict
 
-from . import speeds
-from .change import WEIGHTS, Change, nights_of
-from .versions import of_texts
+from . import baselines
+from .change import WEIGHTS, Change, count_nights
+from .versions import version_changes
 
 SCHEMA = 1
 REACHABLE = "host.reachable"
 
-# A night's verdict as a letter; a host or check that was not there that night has none.
+# A verdict as a letter; a host or check that did not exist in a night has `NOT_THERE`.
 LETTERS = {
     Verdict.PASS: "P", Verdict.FAIL: "F", Verdict.HUNG: "H", Verdict.UNREACHABLE: "U",
     Verdict.INCONCLUSIVE: "?", Verdict.NOT_DECLARED: "-",
 }
 NOT_THERE = "."
 BAD, JUDGED = "FHU", "PFH-"
-# What somebody's work holds is busy, and nothing is different.
+# A GPU that another process holds is busy, which is not a change. Part of the check's cause.
 HELD = "; held by "
-_WORDS = {letter: verdict.value for verdict, letter in LETTERS.items()}
+_VERDICTS = {letter: verdict.value for verdict, letter in LETTERS.items()}
 
-# Of the last so many judged nights, how often it changed; so many the same, and it has settled.
+# A check flaps that changed this often in so many judged nights, until so many are the same.
 FLAP_NIGHTS, FLAP_TURNS, SETTLED = 10, 4, 3
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a night said of a check."""
+class CheckResult:
+    """A check's result in one night."""
 
     letter: str
     cause: str = ""
@@ -50,24 +50,24 @@ class Said:
 
 @dataclass
 class Window:
-    """Some nights, oldest first, the last one tonight; what is not there has no entry.
+    """The results of some nights, oldest first; the last one is tonight.
 
-    `hosts`: each host's letters. `checks`: by host and check, what each night said, of those that
-    were not healthy in any of them; None where the night said nothing. `texts`: by host and
-    measure, what was known last and tonight's. `cards`: of hosts whose cards are others tonight,
-    all that they had before. `speeds`: by host and measure, each night's number.
+    `hosts`: each host's letters. `checks`: by host and check, each night's result (None: no
+    result), of the checks that were unhealthy in any of the nights. `texts`: by host and measure,
+    the last recorded text and tonight's. `cards`: all former cards of hosts whose cards differ
+    tonight. `speeds`: by host and measure, each night's number.
     """
 
     nights: list[str]
     hosts: dict[str, str]
-    checks: dict[tuple[str, str], list[Said | None]] = field(default_factory=dict)
+    checks: dict[tuple[str, str], list[CheckResult | None]] = field(default_factory=dict)
     texts: dict[tuple[str, str], tuple[str | None, str]] = field(default_factory=dict)
     speeds: dict[tuple[str, str], list[float | None]] = field(default_factory=dict)
     cards: dict[str, set[str]] = field(default_factory=dict)
 
 
 def document(window: Window) -> dict[str, Any]:
-    """The CHANGES document of the window's last night."""
+    """Return the CHANGES document of the window's last night."""
     first = len(window.nights) < 2
     changes = [] if first else sorted(
         _changes(window), key=lambda it: (WEIGHTS.index(it.weight), it.host, it.check or ""))
@@ -88,42 +88,43 @@ def _counts(window: Window, night: int) -> dict[str, int]:
 
 
 def _standing(window: Window) -> Iterator[dict[str, Any]]:
-    """All that is bad tonight, new or not."""
+    """Everything that is bad tonight, new or not."""
     for (host, check), line in window.checks.items():
         now = line[-1]
         if now and now.letter in BAD:
-            letters = reach(window.hosts[host]) if check == REACHABLE else _letters(line)
-            yield {"host": host, "check": check, "verdict": _WORDS[now.letter], "cause": now.cause,
-                   "remedy": now.remedy, "strikes": strikes(letters)}
-    yield from speeds.standing(window.speeds)
+            letters = (reachability(window.hosts[host]) if check == REACHABLE
+                       else _letters(line))
+            yield {"host": host, "check": check, "verdict": _VERDICTS[now.letter],
+                   "cause": now.cause, "remedy": now.remedy, "strikes": strikes(letters)}
+    yield from baselines.standing(window.speeds)
 
 
 def _changes(window: Window) -> Iterator[Change]:
     for host, letters in window.hosts.items():
         reached = window.checks.get((host, REACHABLE), [None])[-1]
-        yield from of_host(host, letters, reached)
-    unjudged: dict[str, dict[str, Said]] = defaultdict(dict)
+        yield from host_changes(host, letters, reached)
+    unjudged: dict[str, dict[str, CheckResult]] = defaultdict(dict)
     for (host, check), line in window.checks.items():
         if check != REACHABLE:
-            yield from of_check(host, check, line)
+            yield from check_changes(host, check, line)
             if line[-1] and newly_unjudged(line) and HELD not in line[-1].cause:
                 unjudged[host][check] = line[-1]
     for host, checks in unjudged.items():
-        yield of_unjudged(host, checks)
-    yield from of_texts(window.texts, window.cards)
-    yield from speeds.of_speeds(window.speeds)
+        yield unjudged_change(host, checks)
+    yield from version_changes(window.texts, window.cards)
+    yield from baselines.throughput_changes(window.speeds)
 
 
-# -- in a row, and to and fro ----------------------------------------------------------------------
+# -- strikes and flapping --------------------------------------------------------------------------
 
 
 def judged(letters: str) -> list[bool]:
-    """Of the nights that judged it: whether each was bad. An unreachable host is."""
+    """For each night that judged it, whether it was bad. An unreachable host is bad."""
     return [letter in BAD for letter in letters if letter in JUDGED + BAD]
 
 
 def strikes(letters: str) -> int:
-    """How many judged nights in a row were bad, the last one included."""
+    """Count the judged nights in a row that were bad, up to the last one."""
     count = 0
     for bad in reversed(judged(letters)):
         if not bad:
@@ -132,19 +133,19 @@ def strikes(letters: str) -> int:
     return count
 
 
-def flaps(nights: Sequence[bool]) -> bool:
-    """Whether it comes and goes, rather than having come or gone."""
+def is_flapping(nights: Sequence[bool]) -> bool:
+    """Whether it changes too often for a failure or a recovery to mean something."""
     recent = nights[-FLAP_NIGHTS:]
     turns = sum(one != other for one, other in pairwise(recent))
     return turns >= FLAP_TURNS and len(set(recent[-SETTLED:])) > 1
 
 
-def course(nights: Sequence[bool]) -> str | None:
-    """What the last of these nights brings: failure, recovery, flapping, or nothing new."""
+def transition(nights: Sequence[bool]) -> str | None:
+    """Return what changed in the last of these nights: failure, recovery, flapping, or None."""
     before, now = nights[:-1], nights[-1]
-    if flaps(nights):
-        return None if flaps(before) else "flapping"
-    if flaps(before) or now != (before[-1] if before else False):
+    if is_flapping(nights):
+        return None if is_flapping(before) else "flapping"
+    if is_flapping(before) or now != (before[-1] if before else False):
         return "failure" if now else "recovery"
     return None
 
@@ -152,94 +153,96 @@ def course(nights: Sequence[bool]) -> str | None:
 # -- hosts -----------------------------------------------------------------------------------------
 
 
-def of_host(host: str, letters: str, reached: Said | None) -> Iterator[Change]:
-    """That it appeared, vanished, was not reached or is reached again: once, not once per check."""
+def host_changes(host: str, letters: str, reached: CheckResult | None) -> Iterator[Change]:
+    """Yield that a host appeared, vanished, is unreachable, or is reached again."""
     now, last = letters[-1], letters[-2]
     if now == NOT_THERE:
         if last != NOT_THERE:
-            yield Change("vanished", host, None, _WORDS[last], None,
-                         "It is in the inventory no longer: nobody looks at it.",
-                         "put it back, if nobody meant to take it out", "note")
+            yield Change("vanished", host, None, _VERDICTS[last], None,
+                         "The host is no longer in the inventory: it is not probed.",
+                         "if it was removed by mistake, add it again", "note")
         return
     if last == NOT_THERE:
         again = " again" if letters.strip(NOT_THERE)[:-1] else ""
-        yield Change("appeared", host, None, None, _WORDS[now], f"It is in the inventory{again}.",
-                     "", "note")
-    kind = course(judged(reach(letters)))
+        yield Change("appeared", host, None, None, _VERDICTS[now],
+                     f"The host is in the inventory{again}.", "", "note")
+    kind = transition(judged(reachability(letters)))
     cause, remedy = (reached.cause, reached.remedy) if reached else ("", "")
-    yield from _told(kind, host, REACHABLE, letters=reach(letters), cause=cause, remedy=remedy,
-                     words=("It is not reached", "It is reached again",
-                            "It is reached in some nights and not in others"))
+    yield from _report(
+        kind, host, REACHABLE, letters=reachability(letters), cause=cause, remedy=remedy,
+        texts=("The host is unreachable", "The host is reachable again",
+               "The host is reachable in some nights and not in others"))
 
 
-def reach(letters: str) -> str:
-    """Of a host's letters, those of the check `host.reachable`."""
+def reachability(letters: str) -> str:
+    """The letters of the check `host.reachable`, from a host's letters."""
     return re.sub("[^U]", "P", letters.replace(NOT_THERE, ""))
 
 
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def of_check(host: str, check: str, line: Sequence[Said | None]) -> Iterator[Change]:
-    """A check that fails, holds again, fails for another cause, or does all this in turn."""
-    known = [said for said in line if said and said.letter in JUDGED]
+def check_changes(host: str, check: str, line: Sequence[CheckResult | None]) -> Iterator[Change]:
+    """Yield that a check fails, passes again, fails for another cause, or flaps."""
+    known = [result for result in line if result and result.letter in JUDGED]
     now = line[-1]
     if not now or not known or now is not known[-1]:
         return
     letters, last = _letters(known), known[-2] if known[1:] else None
     bad = now.letter in BAD
-    kind = course(judged(letters))
+    kind = transition(judged(letters))
     if kind == "recovery" and now.letter == "-" and last and last.letter in BAD:
-        yield Change("recovery", host, check, _was(last), _WORDS[now.letter],
-                     f"{check} is declared no longer; it had failed.", "", "note")
+        yield Change("recovery", host, check, _was(last), _VERDICTS[now.letter],
+                     f"{check} is no longer declared; it had failed.", "", "note")
         return
-    if not kind and bad and last and not flaps(judged(letters)) and (
-            likeness(last.cause) != likeness(now.cause)):
+    if not kind and bad and last and not is_flapping(judged(letters)) and (
+            without_numbers(last.cause) != without_numbers(now.cause)):
         yield Change("other-cause", host, check, _was(last), _was(now),
                      f"{check} fails for another cause: {_sentence(now.cause)}", now.remedy, "bad",
                      strikes(letters))
     cause = now.cause if bad else last.cause if last else ""
-    yield from _told(kind, host, check, letters=letters, cause=cause, remedy=now.remedy,
-                     words=(f"{check} hangs" if now.letter == "H" else f"{check} fails",
-                            f"{check} holds again",
-                            f"{check} fails in some nights and not in others"))
+    yield from _report(
+        kind, host, check, letters=letters, cause=cause, remedy=now.remedy,
+        texts=(f"{check} hangs" if now.letter == "H" else f"{check} fails",
+               f"{check} passes again",
+               f"{check} fails in some nights and not in others"))
 
 
-def _told(
+def _report(
     kind: str | None, host: str, check: str, *, letters: str, cause: str, remedy: str,
-    words: tuple[str, str, str],
+    texts: tuple[str, str, str],
 ) -> Iterator[Change]:
-    """A turn in plain words; `letters` are those of the nights that judged it."""
+    """Yield a transition; `letters`: of the judged nights, `texts`: failure, recovery, flapping."""
     if not kind:
         return
     bad = letters[-1] in BAD
-    before = _WORDS[letters[-2]] if letters[1:] else None
-    after = _WORDS[letters[-1]]
+    before = _VERDICTS[letters[-2]] if letters[1:] else None
+    after = _VERDICTS[letters[-1]]
     row, nights = strikes(letters), judged(letters)
     because = f": {_sentence(cause)}" if cause else "."
     if kind == "flapping":
-        text = f"{words[2]}{because}"
+        text = f"{texts[2]}{because}"
         yield Change(kind, host, check, before, after, text, remedy, "bad", row)
     elif bad:
-        settled = f" for {row} nights in a row, after having come and gone" if flaps(
+        settled = f" for {row} nights in a row, after flapping" if is_flapping(
             nights[:-1]) else ""
         yield Change(kind, host, check, before, f"{after}: {cause}" if cause else after,
-                     f"{words[0]}{settled}{because}", remedy, "bad", row)
+                     f"{texts[0]}{settled}{because}", remedy, "bad", row)
     else:
         was = strikes(letters[:-1])
-        after_nights = f" after {nights_of(was)}" if was else ", after having come and gone"
+        after_nights = f" after {count_nights(was)}" if was else ", after flapping"
         yield Change(kind, host, check, f"{before}: {cause}" if was and cause else before, after,
-                     f"{words[1]}{after_nights}.", "", "good")
+                     f"{texts[1]}{after_nights}.", "", "good")
 
 
-def newly_unjudged(line: Sequence[Said | None]) -> bool:
-    """Whether it could be judged until tonight, and not only by chance."""
+def newly_unjudged(line: Sequence[CheckResult | None]) -> bool:
+    """Whether tonight is the first of the recent nights that could not judge it."""
     letters = _letters(line)[-FLAP_NIGHTS:]
     return letters.endswith("?") and "?" not in letters[:-1]
 
 
-def of_unjudged(host: str, checks: Mapping[str, Said]) -> Change:
-    """What could not be judged tonight, once for the host: most often it has one reason."""
+def unjudged_change(host: str, checks: Mapping[str, CheckResult]) -> Change:
+    """One change for all checks of a host that could not be judged: most often for one reason."""
     names = sorted(checks)
     first = checks[names[0]]
     more = f" and {len(names) - 1} more" if names[1:] else ""
@@ -249,8 +252,8 @@ def of_unjudged(host: str, checks: Mapping[str, Said]) -> Change:
                   "note")
 
 
-def likeness(cause: str) -> str:
-    """A cause without the numbers that are another one each night; those of names stay.
+def without_numbers(cause: str) -> str:
+    """Replace the numbers in a cause that differ from night to night; numbers in names stay.
 
     `GPU 3`, `CUDA 11.8` and `Xid 79` are names, `at 9.13 TFLOP/s` and `pid 4711` are not.
     """
@@ -261,12 +264,13 @@ def likeness(cause: str) -> str:
     return re.sub(r"(?<![\w./:-])\d+(\.\d+)?(?![\w/:-]|\.\d)", number, cause)
 
 
-def _letters(line: Sequence[Said | None]) -> str:
-    return "".join(said.letter for said in line if said)
+def _letters(line: Sequence[CheckResult | None]) -> str:
+    return "".join(result.letter for result in line if result)
 
 
-def _was(said: Said) -> str:
-    return f"{_WORDS[said.letter]}: {said.cause}" if said.cause else _WORDS[said.letter]
+def _was(result: CheckResult) -> str:
+    verdict = _VERDICTS[result.letter]
+    return f"{verdict}: {result.cause}" if result.cause else verdict
 
 
 def _sentence(text: str) -> str:

@@ -1,11 +1,12 @@
-"""The history: what each night said of each host and check, and what it measured.
+"""The history of nightly runs: every check's result on every host, and the measured values.
 
     with History(path) as history:
         night = history.record(session)
-        history.changes(night)      what is different from the night before
+        history.changes(night)      what differs from the night before
         history.past()              the last thirty nights, for charts
 
-Reading leaves the file as it is; the first call that writes opens it anew for that.
+Reads and writes one SQLite file. Reading does not change the file; the first call that writes
+reopens it for writing.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from gpufleet.model.verdict import Verdict
 
 from . import database, drift, versions
 from .database import HistoryError
-from .drift import LETTERS, NOT_THERE, Said
+from .drift import LETTERS, NOT_THERE, CheckResult
 
 if TYPE_CHECKING:
     from gpufleet.verification.session import HostRun, Session
 
-__all__ = ["History", "HistoryError", "Night", "parts"]
+__all__ = ["History", "HistoryError", "RecordedRun", "split_measure"]
 
 SCHEMA = 1
 NIGHTLY = "nightly"
-# How many nights are looked back for what is usual, and for what came and went.
+# How many nights a baseline and the detection of flapping look back.
 WINDOW = 30
 SPEEDS, CARDS = "*.tflops", "gpus"
 
-# As they stand in the file: never reordered. Those below 4 are neither healthy nor excused.
+# The numbers in the file: never reorder. Verdicts below 4 are unhealthy.
 CODES = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE, Verdict.PASS,
          Verdict.NOT_DECLARED)
 _CODE = {verdict.value: code for code, verdict in enumerate(CODES)}
@@ -49,8 +50,8 @@ Measure = Callable[[Mapping[str, Any] | None, Mapping[str, Any]], Mapping[str, f
 
 
 @dataclass(frozen=True)
-class Night:
-    """One recorded run; times as the documents write them. `kind`: nightly, verify or rollout."""
+class RecordedRun:
+    """A recorded run; times as in the documents. `kind`: nightly, verify or rollout."""
 
     id: int
     started: str
@@ -60,35 +61,38 @@ class Night:
 
 
 class History:
-    """An SQLite file of nights; a context manager. Raises `HistoryError`."""
+    """The history in an SQLite file; a context manager. Its methods raise `HistoryError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._open: sqlite3.Connection | None = None
         self._writes = False
-        self._seen: tuple[int, int] | None = None
+        self._opened_as: tuple[int, int] | None = None
 
     def __enter__(self) -> History:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        torn = self._seen and not self._writes and self._seen != self._stamp()
+        torn = self._opened_as and not self._writes and self._opened_as != self._stamp()
         self._close()
         if torn and not error:
-            raise HistoryError("It was written to while it was read.", str(self.path),
-                               "Ask again.")
+            raise HistoryError("The history was written to while it was read.", str(self.path),
+                               "Try again.")
 
     # -- writing -----------------------------------------------------------------------------------
 
     def record(self, session: Session, *, kind: str = NIGHTLY,
                measure: Measure | None = None) -> int:
-        """Everything that a verification said and measured, in one transaction; the night's id."""
-        from .measures import measures  # noqa: PLC0415 (who only reads is quicker without)
+        """Record a session's results and measured values in one transaction; return the run's id.
 
-        ask = measure or measures
-        measured = {host.name: ask(host.snapshot, host.plan) for host in session.hosts}
-        with database.plainly(self.path):
+        `measure` replaces `measures()`.
+        """
+        from .measures import measures  # noqa: PLC0415 (reading is faster without this import)
+
+        read = measure or measures
+        measured = {host.name: read(host.snapshot, host.plan) for host in session.hosts}
+        with database.sqlite_errors(self.path):
             return self._record(self._writer, session, kind, measured)
 
     def _record(self, base: sqlite3.Connection, session: Session, kind: str,
@@ -101,7 +105,7 @@ class History:
             checks = _ids(base, "checks", (check["id"] for _, check in _checks(session.hosts)))
             rows = [(name, measure, value) for name, values in measured.items()
                     for measure, value in values.items()]
-            split = {measure: parts(measure) for _, measure, _ in rows}
+            split = {measure: split_measure(measure) for _, measure, _ in rows}
             names = _ids(base, "measures", (name for _, name in split.values()))
             devices = _ids(base, "devices", (device for device, _ in split.values()))
             texts = _ids(base, "texts", (
@@ -124,12 +128,12 @@ class History:
         return night
 
     def prune(self, keep_days: int) -> int:
-        """Forget nights that are older, and texts that only they said; how many nights they were.
+        """Delete runs older than `keep_days`, and texts that only they use; return how many runs.
 
-        The newest of each kind stays. The file keeps its size: later nights use the space.
+        The newest run of each kind stays. The file keeps its size: later runs use the space.
         """
         oldest = (datetime.now(UTC) - timedelta(days=keep_days)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        with database.plainly(self.path), database.transaction(self._writer):
+        with database.sqlite_errors(self.path), database.transaction(self._writer):
             base = self._writer
             old = json.dumps(_column(base.execute(
                 "SELECT id FROM nights WHERE started < ?"
@@ -138,15 +142,15 @@ class History:
                 return 0
             for table in ("looks", "verdicts", "numbers", "words"):
                 base.execute(f"DELETE FROM {table} WHERE {_NIGHTS}", (old,))
-            gone = base.execute("DELETE FROM nights WHERE id IN (SELECT value FROM json_each(?))",
-                                (old,)).rowcount
+            deleted = base.execute(
+                "DELETE FROM nights WHERE id IN (SELECT value FROM json_each(?))", (old,)).rowcount
             for table, used in _USED.items():
                 base.execute(f"DELETE FROM {table} WHERE id NOT IN ({used})")
-            return gone
+            return deleted
 
     def flag(self, host: str, name: str, value: str | None) -> None:
-        """Keep something about a host that outlives nights; None forgets it."""
-        with database.plainly(self.path), database.transaction(self._writer):
+        """Store a named value of a host independently of the runs; None deletes it."""
+        with database.sqlite_errors(self.path), database.transaction(self._writer):
             self._writer.execute("DELETE FROM flags WHERE (host, name) = (?, ?)", (host, name))
             if value is not None:
                 self._writer.execute("INSERT INTO flags VALUES (?, ?, ?)", (host, name, value))
@@ -154,23 +158,23 @@ class History:
     # -- reading -----------------------------------------------------------------------------------
 
     def flags(self, host: str) -> dict[str, str]:
-        """What is kept about a host."""
+        """Return the stored values of a host."""
         return dict(self._rows("SELECT name, value FROM flags WHERE host = ?", host))
 
-    def nights(self, last: int | None = None, kind: str | None = None) -> list[Night]:
-        """The recorded runs, or the last of them, oldest first."""
+    def nights(self, last: int | None = None, kind: str | None = None) -> list[RecordedRun]:
+        """Return the recorded runs, oldest first; of all kinds or one, all or the last ones."""
         rows = self._rows(
             "SELECT id, started, finished, kind, (SELECT count(*) FROM looks WHERE night = id)"
             " FROM nights WHERE kind = coalesce(?, kind) ORDER BY started DESC, id DESC LIMIT ?",
             kind, -1 if last is None else last)
-        return [Night(*row) for row in reversed(rows)]
+        return [RecordedRun(*row) for row in reversed(rows)]
 
-    def latest(self, kind: str = NIGHTLY) -> Night | None:
-        """The newest run of a kind."""
+    def latest(self, kind: str = NIGHTLY) -> RecordedRun | None:
+        """Return the newest run of a kind."""
         return next(iter(self.nights(1, kind)), None)
 
     def past(self, last: int = WINDOW, *, named: str = SPEEDS) -> dict[str, Any]:
-        """The PAST document of the last nightly runs; `named`: which measures (`*`: any)."""
+        """Return the PAST document of the last nightly runs; `named`: a pattern of measures."""
         nights = self.nights(last, NIGHTLY)
         hosts: dict[str, dict[str, Any]] = {
             name: {"verdicts": letters, "measures": {}}
@@ -180,28 +184,29 @@ class History:
         return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
 
     def changes(self, night: int | None = None) -> dict[str, Any]:
-        """The CHANGES document of a night, the newest if none is named."""
+        """Return the CHANGES document of a nightly run, by default of the newest."""
         nights = self.nights(kind=NIGHTLY)
         if night is not None:
             nights = nights[:next((number for number, it in enumerate(nights, 1) if it.id == night),
                                   0)]
         if not nights:
-            raise HistoryError("No such night was recorded." if night else
-                               "No night was recorded yet.", str(self.path))
+            raise HistoryError(f"There is no nightly run {night}." if night else
+                               "No nightly run is recorded yet.", str(self.path))
         return drift.document(self.window(nights[-WINDOW:]))
 
-    def window(self, nights: list[Night]) -> drift.Window:
-        """These nights, as far as `drift` asks."""
+    def window(self, nights: list[RecordedRun]) -> drift.Window:
+        """Return what `drift` needs of these runs."""
         texts = self._texts(nights)
         return drift.Window(
-            [night.started for night in nights], self.letters(nights), self._wrong(nights),
+            [night.started for night in nights], self.letters(nights), self._unhealthy(nights),
             texts, self.numbers(nights, SPEEDS),
             {host: self._cards(nights[:-1], host) for host, name in texts if name == CARDS})
 
-    def lines(self, nights: list[Night], *, host: str | None = None, check: str | None = None
-              ) -> dict[tuple[str, str], list[Said | None]]:
-        """By host and check, what each of these nights said: of one host, of one check, or both."""
-        # In the order of the key, as far as it is known: the planner does not know what is few.
+    def check_results(
+        self, nights: list[RecordedRun], *, host: str | None = None, check: str | None = None
+    ) -> dict[tuple[str, str], list[CheckResult | None]]:
+        """By host and check, the result in each of these runs; of one host, one check, or both."""
+        # Join in the order of the key: the planner does not know which tables are small.
         tables = "hosts h CROSS JOIN verdicts v" if host else "verdicts v CROSS JOIN hosts h"
         rows = self._rows(
             "SELECT h.name, c.name, v.night, v.verdict, t.text, u.text"
@@ -211,12 +216,12 @@ class History:
             f" AND {'h.name = ?' if host else 'coalesce(?, 1)'}"
             f" AND {'c.name = ?' if check else 'coalesce(?, 1)'}",
             _list(nights), host, check)
-        return _lines(rows, nights)
+        return _by_check(rows, nights)
 
-    def numbers(self, nights: list[Night], named: str, host: str | None = None
+    def numbers(self, nights: list[RecordedRun], named: str, host: str | None = None
                 ) -> dict[tuple[str, str], list[float | None]]:
-        """By host and measure (`*`: any), the number of each of these nights."""
-        place = {night.id: number for number, night in enumerate(nights)}
+        """By host and measure (`named`: a pattern), the number in each of these runs."""
+        position = {night.id: number for number, night in enumerate(nights)}
         names = self._measures(named)
         hosts, devices = (dict(self._rows(f"SELECT id, name FROM {table}"))
                           for table in ("hosts", "devices"))
@@ -227,33 +232,35 @@ class History:
                 "SELECT host, measure, device, night, value FROM numbers"
                 f" WHERE {_NIGHTS} AND measure IN (SELECT value FROM json_each(?)){one}",
                 _list(nights), json.dumps(list(names)), *([host] if host else [])):
-            found[number, measure, device][place[night]] = value
+            found[number, measure, device][position[night]] = value
         full = {key: _full(devices[key[2]], names[key[1]]) for key in found}
         return {(hosts[key[0]], full[key]): line for key, line in found.items()
                 if fnmatchcase(full[key], named)}
 
     def _measures(self, named: str) -> dict[int, str]:
-        """The measures, without their devices, that a form may mean: by how it ends."""
+        """{id: name without device} of the measures that a pattern may match, by its end."""
         end = re.split(r"[][*?]", named)[-1]
         return {number: name for number, name in self._rows("SELECT id, name FROM measures")
                 if name.endswith(end) or end.endswith(name)}
 
     def names(self, table: str) -> list[str]:
-        """The names of all `hosts`, `checks` or `measures` that any night knew."""
+        """Return the recorded names of a table: `hosts`, `checks` or `measures`."""
         return [name for name, in self._rows(f"SELECT name FROM {table} ORDER BY name")]
 
-    def letters(self, nights: list[Night]) -> dict[str, str]:
-        """Each host's verdicts, a letter per night."""
-        place = {night.id: number for number, night in enumerate(nights)}
+    def letters(self, nights: list[RecordedRun]) -> dict[str, str]:
+        """Return each host's verdicts, a letter for each run."""
+        position = {night.id: number for number, night in enumerate(nights)}
         found: dict[str, list[str]] = defaultdict(lambda: [NOT_THERE] * len(nights))
         for name, night, code in self._rows(
                 "SELECT h.name, l.night, l.verdict FROM looks l JOIN hosts h ON h.id = l.host"
                 f" WHERE {_NIGHTS}", _list(nights)):
-            found[name][place[night]] = _LETTER[code]
+            found[name][position[night]] = _LETTER[code]
         return {name: "".join(found[name]) for name in sorted(found)}
 
-    def _wrong(self, nights: list[Night]) -> dict[tuple[str, str], list[Said | None]]:
-        """The checks that were not healthy in any of these nights, with all that was said."""
+    def _unhealthy(
+        self, nights: list[RecordedRun]
+    ) -> dict[tuple[str, str], list[CheckResult | None]]:
+        """The results of the checks that were unhealthy in at least one of these runs."""
         rows = self._rows(
             'WITH odd AS (SELECT DISTINCT "check", host FROM verdicts INDEXED BY wrong'
             f" WHERE {_NIGHTS} AND verdict < 4)"
@@ -263,10 +270,10 @@ class History:
             ' JOIN hosts h ON h.id = v.host JOIN checks c ON c.id = v."check"'
             " LEFT JOIN texts t ON t.id = v.cause LEFT JOIN texts u ON u.id = v.remedy",
             _list(nights), _list(nights))
-        return _lines(rows, nights)
+        return _by_check(rows, nights)
 
-    def _texts(self, nights: list[Night]) -> dict[tuple[str, str], tuple[str | None, str]]:
-        """By host and measure, what was known last and tonight's text, where they are not one."""
+    def _texts(self, nights: list[RecordedRun]) -> dict[tuple[str, str], tuple[str | None, str]]:
+        """By host and measure, the last recorded text and tonight's, where they differ."""
         found: dict[tuple[str, str], tuple[str | None, str]] = {}
         last = nights[-2].id if nights[1:] else None
         for host, measure, host_name, name, text in self._rows(
@@ -284,8 +291,8 @@ class History:
             found[host_name, name] = before, text
         return found
 
-    def _cards(self, nights: list[Night], host: str) -> set[str]:
-        """The cards that a host had in any of these nights."""
+    def _cards(self, nights: list[RecordedRun], host: str) -> set[str]:
+        """The cards that a host had in any of these runs."""
         return {card for text, in self._rows(
             f"SELECT DISTINCT t.text FROM words w JOIN texts t ON t.id = w.text WHERE {_NIGHTS}"
             " AND host = (SELECT id FROM hosts WHERE name = ?)"
@@ -294,29 +301,29 @@ class History:
 
     # -- the file ----------------------------------------------------------------------------------
 
-    def _rows(self, question: str, *values: Any) -> list[Any]:
-        return list(self._each(question, *values))
+    def _rows(self, statement: str, *values: Any) -> list[Any]:
+        return list(self._each(statement, *values))
 
-    def _each(self, question: str, *values: Any) -> Iterator[Any]:
-        with database.plainly(self.path):
+    def _each(self, statement: str, *values: Any) -> Iterator[Any]:
+        with database.sqlite_errors(self.path):
             if not self._open:
-                # Where SQLite takes no lock.
-                alone = self.path.exists() and not database.log(self.path).exists()
-                self._seen = self._stamp() if alone else None
-                self._open = database.reading(self.path)
-            yield from self._open.execute(question, values)
+                # Opened as immutable, without a lock.
+                unlocked = self.path.exists() and not database.wal_path(self.path).exists()
+                self._opened_as = self._stamp() if unlocked else None
+                self._open = database.open_for_reading(self.path)
+            yield from self._open.execute(statement, values)
 
     @property
     def _writer(self) -> sqlite3.Connection:
         if not self._open or not self._writes:
             self._close()
-            self._open, self._writes = database.writing(self.path), True
+            self._open, self._writes = database.open_for_writing(self.path), True
         return self._open
 
     def _stamp(self) -> tuple[int, int]:
-        """By which the file is told to be the same."""
-        found = self.path.stat()
-        return found.st_mtime_ns, found.st_size
+        """Modification time and size, to detect a write by another process."""
+        status = self.path.stat()
+        return status.st_mtime_ns, status.st_size
 
     def _close(self) -> None:
         if self._open:
@@ -324,9 +331,9 @@ class History:
         self._open, self._writes = None, False
 
 
-# A condition on a table's nights, given as a list in JSON.
+# A condition on a table's nights; its parameter is a JSON list of ids.
 _NIGHTS = "night IN (SELECT value FROM json_each(?))"
-# By which tables of texts are still needed.
+# Table of texts -> query for the ids that are still used.
 _USED = {
     "hosts": "SELECT host FROM looks",
     "checks": 'SELECT "check" FROM verdicts',
@@ -338,18 +345,18 @@ _USED = {
 
 
 def _ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str, int]:
-    """The ids of texts, of which each is kept once."""
+    """{text: id}; each text is stored once."""
     column = "text" if table == "texts" else "name"
-    # What came from a host need not be Unicode.
-    wanted = {text: (text.encode("utf-8", "backslashreplace").decode(),) for text in set(texts)}
+    # Text from a host may not be valid Unicode.
+    stored = {text: (text.encode("utf-8", "backslashreplace").decode(),) for text in set(texts)}
     base.executemany(f"INSERT OR IGNORE INTO {table} ({column}) VALUES (?)",
-                     sorted(wanted.values()))
-    asked = f"SELECT id FROM {table} WHERE {column} = ?"
-    return {text: base.execute(asked, clean).fetchone()[0] for text, clean in wanted.items()}
+                     sorted(stored.values()))
+    query = f"SELECT id FROM {table} WHERE {column} = ?"
+    return {text: base.execute(query, clean).fetchone()[0] for text, clean in stored.items()}
 
 
-def parts(measure: str) -> tuple[str, str]:
-    """Device (`gpu.GPU-<uuid>`, or none) and rest of a measure's name; UUIDs have no point."""
+def split_measure(measure: str) -> tuple[str, str]:
+    """Split a measure's name into device (`gpu.GPU-<uuid>`, or empty) and the rest."""
     found = re.fullmatch(r"(gpu\.[^.]+)\.(.+)", measure)
     return (found[1], found[2]) if found else ("", measure)
 
@@ -362,20 +369,22 @@ def _checks(hosts: Iterable[HostRun]) -> Iterator[tuple[str, dict[str, str]]]:
     return ((host.name, check) for host in hosts for check in host.result["checks"])
 
 
-def _lines(rows: Iterable[tuple[Any, ...]], nights: list[Night]
-           ) -> dict[tuple[str, str], list[Said | None]]:
-    place = {night.id: number for number, night in enumerate(nights)}
-    found: dict[tuple[str, str], list[Said | None]] = defaultdict(lambda: [None] * len(nights))
-    said: dict[tuple[Any, ...], Said] = {}
+def _by_check(
+    rows: Iterable[tuple[Any, ...]], nights: list[RecordedRun]
+) -> dict[tuple[str, str], list[CheckResult | None]]:
+    position = {night.id: number for number, night in enumerate(nights)}
+    found: dict[tuple[str, str], list[CheckResult | None]] = defaultdict(
+        lambda: [None] * len(nights))
+    results: dict[tuple[Any, ...], CheckResult] = {}
     for host, check, night, *it in rows:
-        words = tuple(it)
-        if words not in said:
-            said[words] = Said(_LETTER[words[0]], words[1] or "", words[2] or "")
-        found[host, check][place[night]] = said[words]
+        values = tuple(it)
+        if values not in results:
+            results[values] = CheckResult(_LETTER[values[0]], values[1] or "", values[2] or "")
+        found[host, check][position[night]] = results[values]
     return found
 
 
-def _list(nights: list[Night]) -> str:
+def _list(nights: list[RecordedRun]) -> str:
     return json.dumps([night.id for night in nights])
 
 

@@ -1,8 +1,7 @@
-"""What a night measured on a host, by name: numbers for charts, texts for what changed.
+"""The values measured on a host, by name: numbers for charts, texts to detect changes. Pure.
 
-A name ends in its unit, or says what the text is. What could not be read has no entry: that
-something is gone is told by the lists (`gpus`, `toolkits`, `stacks`), which stand only where their
-section was read.
+A number's name ends in its unit. A value that could not be read has no entry. The lists (`gpus`,
+`toolkits`, `stacks`) show what is missing; they exist only where their section was read.
 
     gpu.GPU-<uuid>.toolkit.11.8.tflops, .first_op_s, .wrong    through cuBLAS alone
     gpu.GPU-<uuid>.stack.tensorflow-2.13.1.tflops, ...         through the framework
@@ -29,16 +28,16 @@ from gpufleet.model.validator import section_data
 Document = Mapping[str, Any]
 Pair = tuple[str, Any]
 
-# TensorFlow's word for a device -> its number.
+# How TensorFlow's device names begin; a number follows.
 GPU, CPU = "/GPU:", "/CPU:"
 
 
 def measures(snapshot: Document | None, plan: Document) -> dict[str, float | str]:
-    """The measured values of a host; nothing of what is damaged, hung or not declared."""
+    """Return the measured values of a host; none of sections that are damaged or hung."""
     try:
         return _measures(snapshot, plan) if snapshot else {}
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # What a host says may be anything; the judge says so, and no other host is lost for it.
+        # A host may send anything: the checks report that, and other hosts are not affected.
         return {}
 
 
@@ -47,15 +46,15 @@ def _measures(snapshot: Document, plan: Document) -> dict[str, float | str]:
     names = dict(_cards(data))
     found = [*_versions(data, plan), *_gpus(data, names), *_products(data, plan, names)]
     return {name: value if isinstance(value, str) else float(value)
-            for name, value in found if _tells(value)}
+            for name, value in found if _is_known(value)}
 
 
-def _tells(value: Any) -> bool:
+def _is_known(value: Any) -> bool:
     return bool(value) if isinstance(value, str) else value is not None and math.isfinite(value)
 
 
 def _cards(data: SectionData) -> Iterator[tuple[int | str, str]]:
-    """The number and the address of each card, and its name, which it keeps in another slot."""
+    """Map each card's number and its address to its measure's prefix, which has the UUID."""
     runs = data["compute"]["runs"] if "compute" in data else []
     cards = [(card["index"], card["uuid"], card["address"])
              for run in runs for card in run["devices"]]
@@ -66,7 +65,7 @@ def _cards(data: SectionData) -> Iterator[tuple[int | str, str]]:
 
 
 def _devices(data: SectionData) -> list[SmiDevice]:
-    """The cards that nvidia-smi lists; none where it failed, which says nothing about cards."""
+    """The cards that nvidia-smi lists; none if it failed."""
     smi = data.get("smi")
     return smi["devices"] if smi and smi["status"] == 0 else []
 
@@ -124,32 +123,32 @@ def _products(data: SectionData, plan: Document, names: Mapping[int | str, str]
         where, framework = f"stack.{stack['name']}", stack["framework"]
         if not framework:
             continue
-        places = dict(_places(framework))
+        addresses = dict(_addresses(framework))
         for product in framework["matmul"]:
             kind, number = product["requested"][:5], product["requested"][5:]
             if kind == GPU and number.isdigit():
-                name = names.get(places.get(int(number), ""), _gpu(names, int(number)))
+                name = names.get(addresses.get(int(number), ""), _gpu(names, int(number)))
                 yield from _product(f"{name}.{where}", product)
             elif kind == CPU and (plan.get("expect") or {}).get("count") == 0:
                 yield from _product(f"cpu.{where}", product)
 
 
 def _product(name: str, entry: Product | CublasResult) -> Iterator[Pair]:
-    """Of a product that was computed and is right; a wrong one has no speed worth comparing."""
+    """The values of a matrix product; a wrong or failed one has no throughput."""
     yield f"{name}.wrong", entry["wrong"]
     if not entry["error"] and not entry.get("busy") and entry["wrong"] == 0:
         yield f"{name}.tflops", entry["tflops"] or None
         yield f"{name}.first_op_s", entry["first_s"]
 
 
-def _places(framework: Framework) -> Iterator[tuple[int, str]]:
-    """Where TensorFlow's GPUs sit: it may count the fastest first, not by address."""
+def _addresses(framework: Framework) -> Iterator[tuple[int, str]]:
+    """(number, PCI address) of TensorFlow's GPUs: it may number the fastest first."""
     small = framework["small"]
     for device in (small and small["local_devices"]) or ():
         found = re.search(r"GPU:(\d+)$", device["name"])
-        place = re.search(r"pci bus id: ([^,\s]+)", device["description"] or "")
-        if found and place:
-            yield int(found[1]), place[1]
+        address = re.search(r"pci bus id: ([^,\s]+)", device["description"] or "")
+        if found and address:
+            yield int(found[1]), address[1]
 
 
 def _gpu(names: Mapping[int | str, str], number: int) -> str:
@@ -157,7 +156,7 @@ def _gpu(names: Mapping[int | str, str], number: int) -> str:
 
 
 def _short(path: str, plan: Document) -> str:
-    """X.Y of the toolkit that stands there."""
+    """X.Y of the toolkit at this path."""
     planned = {toolkit["path"]: str(toolkit["short"]) for toolkit in plan.get("toolkits") or []}
     return planned.get(path) or path.rpartition("cuda-")[2]
 

@@ -1,6 +1,6 @@
-"""Prometheus metrics, as one file for node_exporter's textfile collector; also of a failed run.
+"""Prometheus metrics as one file for node_exporter's textfile collector; also of a failed run.
 
-A run that did not judge the hosts says nothing of them: an old figure would call them healthy.
+A run that did not judge the hosts writes no metrics of them: old values could be wrong.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
 _TFLOPS = re.compile(
     r"gpu\.(?P<gpu>[^.]+)\.(?:stack\.(?P<stack>.+)|toolkit\.(?P<toolkit>.+))\.tflops")
 
-# Name -> what it says, and its labels.
+# Name -> help text and labels.
 METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "gpufleet_last_run_timestamp_seconds": ("When the last nightly ended, however it ended", ()),
+    "gpufleet_last_run_timestamp_seconds":
+        ("Time at which the last nightly run ended, successful or not", ()),
     "gpufleet_last_success_timestamp_seconds":
-        ("When a nightly last did all of its work, whatever it found; 0: never", ()),
-    "gpufleet_run_duration_seconds": ("How long the last nightly took", ()),
-    "gpufleet_run_trouble": ("1 for each step of the last nightly that failed", ("step",)),
+        ("Time of the last nightly run without a failed step, whatever its verdicts; 0: never", ()),
+    "gpufleet_run_duration_seconds": ("Duration of the last nightly run", ()),
+    "gpufleet_run_trouble": ("1 for each failed step of the last nightly run", ("step",)),
     "gpufleet_hosts": ("Hosts by verdict", ("verdict",)),
-    "gpufleet_host_healthy": ("1 where everything that is declared holds", ("host",)),
+    "gpufleet_host_healthy": ("1 if the host is healthy, 0 if not", ("host",)),
     "gpufleet_check_failed": ("1 for each check that failed", ("host", "check")),
     "gpufleet_matmul_tflops": ("Throughput of matrix products", ("host", "gpu", "stack")),
     "gpufleet_gpu_slow_nights":
-        ("Nights in a row that a card is slower than its own past, where it is", ("host", "gpu")),
-    "gpufleet_history_nights": ("Nights that the history holds", ()),
+        ("Nights in a row that a card is below its own baseline; absent if it is not",
+         ("host", "gpu")),
+    "gpufleet_history_nights": ("Runs in the history", ()),
 }
 
 
 @dataclass(frozen=True)
 class Run:
-    """How a run went. `hosts` are the verdicts document's, None where nothing was judged."""
+    """The result of a run. `hosts` are the verdicts document's, None if nothing was judged."""
 
     finished: float
     last_success: float
@@ -47,17 +49,17 @@ class Run:
     troubles: Iterable[str] = ()
     nights: int | None = None
     hosts: Mapping[str, Mapping[str, Any]] | None = None
-    # Of each host what `fleet.measures` measured.
+    # By host, its `measures()`.
     measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # How many nights in a row a card is slow, by host and card.
+    # By host and card, how many nights in a row the card is slow.
     slow: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 def text(run: Run) -> str:
-    """The file's text."""
+    """Return the file's text."""
     registry = CollectorRegistry()
-    gauges = {name: Gauge(name, said, labels, registry=registry)
-              for name, (said, labels) in METRICS.items()
+    gauges = {name: Gauge(name, help_text, labels, registry=registry)
+              for name, (help_text, labels) in METRICS.items()
               if run.nights is not None or name != "gpufleet_history_nights"}
     gauges["gpufleet_last_run_timestamp_seconds"].set(run.finished)
     gauges["gpufleet_last_success_timestamp_seconds"].set(run.last_success)
@@ -74,8 +76,8 @@ def text(run: Run) -> str:
             if found and isinstance(value, int | float):
                 stack = found["stack"] or f"cuda-{found['toolkit']}"
                 gauges["gpufleet_matmul_tflops"].labels(host, found["gpu"], stack).set(value)
-    for place, nights in run.slow.items():
-        gauges["gpufleet_gpu_slow_nights"].labels(*place).set(nights)
+    for card, nights in run.slow.items():
+        gauges["gpufleet_gpu_slow_nights"].labels(*card).set(nights)
     return generate_latest(registry).decode()
 
 
@@ -91,7 +93,7 @@ def _hosts(gauges: Mapping[str, Gauge], hosts: Mapping[str, Mapping[str, Any]]) 
 
 
 def write(directory: Path, run: Run) -> None:
-    """Put the file there by rename, readable by the exporter's user."""
+    """Write the file by rename, readable by the exporter's user."""
     partial = directory / f".{FILE}.partial"
     partial.write_text(text(run), encoding="utf-8")
     partial.chmod(0o644)

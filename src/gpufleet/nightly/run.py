@@ -36,10 +36,10 @@ from gpufleet.verification import collected
 from gpufleet.verification.session import ProbeOptions, Session, utc_now, verify
 
 from . import metrics, notifications, state
+from .baselines import slow_nights
 from .config import Settings
 from .history import History
 from .measures import measures
-from .speeds import slow_nights
 from .state import ERROR, HEARTBEAT, HISTORY, OWED, TOLD, say
 
 # The exit status of a run that did not do all of its work, whatever it found.

@@ -1,4 +1,4 @@
-"""Versions, drivers, kernels and cards that are others than when they were last seen. Pure."""
+"""Changes of versions, drivers, kernels and GPUs since they were last recorded. Pure."""
 
 from __future__ import annotations
 
@@ -9,40 +9,43 @@ from .change import Change
 KINDS = {"driver": "driver", "kernel": "kernel", "gpus": "gpu"}
 
 
-def of_texts(texts: Mapping[tuple[str, str], tuple[str | None, str]],
+def version_changes(texts: Mapping[tuple[str, str], tuple[str | None, str]],
              known: Mapping[str, Collection[str]]) -> Iterator[Change]:
-    """Versions, drivers, kernels and cards that are others than when last seen.
+    """Yield a change for each text that differs from the last recorded one.
 
-    `known`: by host, the cards that it had in any of the nights before.
+    `texts`: by host and measure, the last recorded text and tonight's. `known`: by host, the cards
+    that it had in any of the nights before.
     """
-    places = {card: host for (host, name), (_, after) in texts.items() if name == "gpus"
+    card_hosts = {card: host for (host, name), (_, after) in texts.items() if name == "gpus"
               for card in cards(after)}
     for (host, name), (before, after) in texts.items():
         if before is None or before == after:
             continue
         if name == "gpus":
-            yield from of_cards(host, cards(before), cards(after), places, known.get(host, ()))
+            yield from card_changes(
+                host, cards(before), cards(after), card_hosts, known.get(host, ()))
             continue
         what = name.partition(".")[0]
         yield Change(KINDS.get(what, "version"), host, None, before, after,
-                     f"{_title(name)}: {after}, and was {before}.",
-                     f"if nobody meant it: ./gpufleet plan --limit {host}", "note")
+                     f"{_title(name)} changed from {before} to {after}.",
+                     f"if this was not intended: ./gpufleet plan --limit {host}", "note")
 
 
 def cards(text: str) -> dict[str, tuple[str, str]]:
     """{UUID: (address, model)} of the measure `gpus`."""
     rows = (row.split(" ", 2) for row in text.split("; "))
-    # A model's name may have a semicolon in it: what follows is no row.
+    # A model's name may contain a semicolon: the text after it is not a row.
     return {row[1]: (row[0], row[2]) for row in rows if len(row) == 3 and row[1] != "-"}
 
 
-def of_cards(
+def card_changes(
     host: str, before: Mapping[str, tuple[str, str]], after: Mapping[str, tuple[str, str]],
-    places: Mapping[str, str], known: Collection[str] = (),
+    card_hosts: Mapping[str, str], known: Collection[str] = (),
 ) -> Iterator[Change]:
-    """Cards by their UUIDs: swapped, moved, gone, back, new.
+    """Yield the changes of a host's cards by UUID: replaced, moved, missing, returned, new.
 
-    `places`: on which host each is tonight; `known`: those that the host had before.
+    `before` and `after` are `cards()`; `card_hosts`: each card's host tonight; `known`: the cards
+    that the host had before.
     """
     now = {address: uuid for uuid, (address, _) in after.items()}
     swapped: set[str] = set()
@@ -54,20 +57,20 @@ def of_cards(
         other = now.get(address)
         if uuid in after:
             if after[uuid][0] != address:
-                yield change(uuid, uuid, f"{uuid} ({model}) is at {after[uuid][0]} now, and was at"
-                             f" {address}.", "", "note")
+                yield change(uuid, uuid, f"{uuid} ({model}) moved from {address} to"
+                             f" {after[uuid][0]}.", "", "note")
         elif other and other not in before:
             swapped.add(other)
-            gone = f"; {uuid} is in {places[uuid]} now" if uuid in places else ""
-            yield change(uuid, other, f"At {address} is another card: {other} ({after[other][1]}),"
-                         f" and was {uuid} ({model}){gone}.",
-                         "put the new UUID into gpu_expect.uuids, where they are declared", "note")
-        elif uuid in places:
-            yield change(uuid, None, f"{uuid} ({model}) is in {places[uuid]} now.", "", "note")
+            moved = f"; {uuid} is in {card_hosts[uuid]} now" if uuid in card_hosts else ""
+            yield change(uuid, other, f"The card at {address} was replaced: {other}"
+                         f" ({after[other][1]}) instead of {uuid} ({model}){moved}.",
+                         "if gpu_expect.uuids is declared, put the new UUID into it", "note")
+        elif uuid in card_hosts:
+            yield change(uuid, None, f"{uuid} ({model}) is in {card_hosts[uuid]} now.", "", "note")
         else:
-            yield change(uuid, None, f"{uuid} ({model}) at {address} is gone.",
-                         "see gpu.count and kernel.log; look whether it sits in its slot and has"
-                         " power", "bad")
+            yield change(uuid, None, f"{uuid} ({model}) at {address} is missing.",
+                         "see gpu.count and kernel.log; check that the card is seated in its slot"
+                         " and has power", "bad")
     for uuid, (address, model) in after.items():
         if uuid in before or uuid in swapped:
             continue
@@ -88,5 +91,5 @@ def _title(name: str) -> str:
     for start, title in (("toolkit.", "CUDA {}"), ("cudnn.", "cuDNN of {}"), ("stack.", "{}")):
         if name.startswith(start):
             inner, _, what = name.removeprefix(start).rpartition(".")
-            return title.format(inner) + ("" if what == "version" else f", its {what.title()}")
+            return title.format(inner) + ("" if what == "version" else f" ({what.title()})")
     return name

@@ -1,4 +1,4 @@
-"""A measured speed against the host's own past: robust statistics, and two strikes. Pure."""
+"""Compare a measured throughput with the card's own past: robust statistics, two strikes. Pure."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .change import Change, nights_of
+from .change import Change, count_nights
 
 THROUGHPUT = "gpu.throughput"
 
-# A past of fewer nights tells nothing. Low is what lies so many deviations below the median, which
-# is taken to spread by this part of it at least: the clocks of two healthy nights do.
+# A baseline needs this many nights. A value is low if it is this many deviations below the median;
+# the deviation counts as at least this part of the median, since clocks vary between nights.
 LEAST_NIGHTS, DEVIATIONS, LEAST_SPREAD = 7, 3.5, 0.02
-# What is above this part of the best of its past cannot be low.
+# A value above this part of the best past value cannot be low.
 NEVER_LOW = 1 - DEVIATIONS * LEAST_SPREAD
-# From the median deviation to the standard deviation of what is spread normally.
+# Factor from the median absolute deviation to the standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826
 STRIKES = 2
-# After more low nights in a row than this, low is what is usual; told then, once more.
+# After more low nights in a row than this, the low value becomes the baseline; reported once.
 LASTING = 21
 
 
 def low(value: float, past: Sequence[float]) -> bool:
-    """Whether it lies below what its own past makes likely."""
+    """Whether the value is significantly below its own past."""
     if len(past) < LEAST_NIGHTS:
         return False
     usual = statistics.median(past)
@@ -36,10 +36,12 @@ def low(value: float, past: Sequence[float]) -> bool:
 
 
 @dataclass(frozen=True)
-class Slow:
-    """How many measured nights in a row were low, up to tonight and to the night before; usual.
+class Slowdown:
+    """A measure that is low, or was: values in TFLOP/s.
 
-    `settled`: tonight they have become what is usual, and `usual` is what was before.
+    `row` and `before`: how many measured nights in a row were low, up to tonight and up to the
+    night before. `usual`: the baseline. `settled`: tonight the low value becomes the baseline, and
+    `usual` is the former one.
     """
 
     row: int
@@ -50,12 +52,15 @@ class Slow:
 
     @property
     def drop(self) -> float:
-        """By which part of the usual it is lower."""
+        """The loss as a part of the baseline."""
         return 1 - self.now / self.usual
 
 
-def slowness(speeds: Sequence[float | None]) -> Slow | None:
-    """Of one measure, where it may be low or was. A low night is no part of what is usual."""
+def slowdown(speeds: Sequence[float | None]) -> Slowdown | None:
+    """Return the slowdown of one measure, None if it is neither low nor was.
+
+    `speeds`: a value for each night, oldest first. A low night does not count for the baseline.
+    """
     known = [value for value in speeds if value is not None]
     if speeds[-1] is None or min(known[-2:]) >= NEVER_LOW * max(known):
         return None
@@ -72,37 +77,43 @@ def slowness(speeds: Sequence[float | None]) -> Slow | None:
         else:
             usual, lows = [*lows, value], []
     settled = before == LASTING and low(speeds[-1], past)
-    # Tonight's is no part of the past that it is compared with.
-    return Slow(len(lows), before, statistics.median(past) if past else speeds[-1], speeds[-1],
+    # Tonight's value is not part of the baseline that it is compared with.
+    return Slowdown(len(lows), before, statistics.median(past) if past else speeds[-1], speeds[-1],
                 settled)
 
 
 def slow_nights(speeds: Mapping[tuple[str, str], Sequence[float | None]]
                 ) -> dict[tuple[str, str], int]:
-    """By host and card, how many measured nights in a row it was low, up to its last one."""
+    """By host and card, how many measured nights in a row it was low, up to the last measured."""
     found: dict[tuple[str, str], int] = {}
     for (host, name), line in speeds.items():
         known = [value for value in line if value is not None]
-        slow = slowness(known) if known and name.startswith("gpu.") else None
+        slow = slowdown(known) if known and name.startswith("gpu.") else None
         if slow and slow.row:
-            place = host, _device(name)[0]
-            found[place] = max(found.get(place, 0), slow.row)
+            card = host, _device(name)[0]
+            found[card] = max(found.get(card, 0), slow.row)
     return found
 
 
 def _device(name: str) -> tuple[str, str]:
-    """(card or `cpu`, in which environment) of a measure's name."""
+    """(card or `cpu`, environment: toolkit or stack) of a measure's name."""
     device, kind, where = name.removesuffix(".tflops").partition(
         ".toolkit." if ".toolkit." in name else ".stack.")
     return device.removeprefix("gpu."), f"CUDA {where}" if "toolkit" in kind else where
 
 
-REMEDY = ("see gpu.throttle, gpu.settings and gpu.pcie; look who else computes on it;"
+REMEDY = ("see gpu.throttle, gpu.settings and gpu.pcie; check which other processes use the card;"
           " ./gpufleet verify --deep shows temperatures and clocks under load")
 
 
-def of_speeds(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterator[Change]:
-    """Once for each card (or processor), by its largest loss, in the second low night."""
+def throughput_changes(
+    speeds: Mapping[tuple[str, str], Sequence[float | None]]
+) -> Iterator[Change]:
+    """Yield one change for each slow card (or processor), in the second low night.
+
+    The environment with the largest loss stands for the card. A further change is reported when
+    the low value becomes the baseline, or the card is as fast as before.
+    """
     for (host, title), each in _slow(speeds).items():
         worst, how = max(each, key=lambda it: (it[0].row, it[0].settled, it[0].drop))
         if worst.row == STRIKES:
@@ -113,18 +124,19 @@ def of_speeds(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Itera
             yield Change(
                 "throughput", host, THROUGHPUT, f"{worst.usual:.4g} TFLOP/s",
                 f"{worst.now:.4g} TFLOP/s",
-                f"{title} has been slow for {nights_of(LASTING + 1)} {how}: {worst.now:.4g} TFLOP/s"
-                f" is taken as usual from now on, in place of {worst.usual:.4g}.", REMEDY, "bad")
+                f"{title} has been slow for {count_nights(LASTING + 1)} {how}:"
+                f" {worst.now:.4g} TFLOP/s is the baseline from now on, instead of"
+                f" {worst.usual:.4g}.", REMEDY, "bad")
         elif not worst.row and any(slow.before >= STRIKES for slow, _ in each):
             slow, how = max(each, key=lambda it: it[0].before)
             yield Change(
                 "throughput", host, THROUGHPUT, None, f"{slow.now:.4g} TFLOP/s",
-                f"{title} multiplies as fast as before again {how}, after"
-                f" {nights_of(slow.before)}.", "", "good")
+                f"{title} is as fast as before again {how}, after {count_nights(slow.before)}.",
+                "", "good")
 
 
 def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterator[dict[str, Any]]:
-    """Each card that is slow tonight, since when ever: a row of the document's `standing`."""
+    """Yield a row of the document's `standing` for each card that is slow tonight."""
     for (host, title), each in _slow(speeds).items():
         worst, how = max(each, key=lambda it: (it[0].row, it[0].drop))
         if worst.row >= STRIKES:
@@ -132,17 +144,17 @@ def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterat
                    "cause": _lower(title, worst, how), "remedy": REMEDY, "strikes": worst.row}
 
 
-def _lower(title: str, slow: Slow, how: str) -> str:
-    return (f"{title} multiplies at {slow.now:.4g} TFLOP/s {how}, {slow.drop:.0%} below the"
-            f" {slow.usual:.4g} of its own past.")
+def _lower(title: str, slow: Slowdown, how: str) -> str:
+    return (f"{title} reaches {slow.now:.4g} TFLOP/s {how}, {slow.drop:.0%} below its baseline of"
+            f" {slow.usual:.4g}.")
 
 
 def _slow(speeds: Mapping[tuple[str, str], Sequence[float | None]]
-          ) -> dict[tuple[str, str], list[tuple[Slow, str]]]:
-    """By host and device in words: what may be slow or was, and in which environment."""
-    found: dict[tuple[str, str], list[tuple[Slow, str]]] = defaultdict(list)
+          ) -> dict[tuple[str, str], list[tuple[Slowdown, str]]]:
+    """By host and device title: slowdowns, each with its environment."""
+    found: dict[tuple[str, str], list[tuple[Slowdown, str]]] = defaultdict(list)
     for (host, name), line in speeds.items():
-        slow = slowness(line)
+        slow = slowdown(line)
         if slow:
             device, where = _device(name)
             # Without a UUID a card has its number.
