@@ -2,7 +2,8 @@
 """Write the generated parts of the documentation, or check that they are up to date.
 
 Each role's README comes from its argument specification. In ``docs/reference``, ``variables.md``
-comes from all of these, ``checks.md`` from the registry of checks, ``faults.md`` from the faults
+comes from all of these, ``documents.md`` and ``schemas`` from the types of the documents,
+``checks.md`` from the registry of checks, ``faults.md`` from the faults
 that the tests inject, ``matrix.md`` from the catalog and the measurements.
 
     python -m docs.generate            write
@@ -24,6 +25,8 @@ from gpufleet import resolver
 from gpufleet.catalog_check import compare, record
 from gpufleet.checks import catalogue
 from tests.faults import catalogue as faults
+
+from . import documents
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = """\
@@ -177,6 +180,10 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield reference / "faults.md", fault_table()
     yield reference / "variables.md", variables()
     yield reference / "matrix.md", matrix()
+    source = GENERATED.replace("the source it names", "src/gpufleet/model")
+    yield reference / "documents.md", documents.page(table, source)
+    for name, text in documents.schemas():
+        yield reference / "schemas" / name, text
 
 
 def main(words: list[str]) -> int:
@@ -192,6 +199,7 @@ def main(words: list[str]) -> int:
     for path, text in stale:
         print(f"{path.relative_to(ROOT)}: {'out of date' if options.check else 'written'}")
         if not options.check:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
     if stale and options.check:
         print("Run './gpufleet docs' and commit what it writes.")

@@ -9,7 +9,7 @@ module: gpu_facts
 short_description: Look at a GPU host
 description:
   - Runs the verification's own probe without the framework runs, and returns its snapshot, whose
-    fields are described in C(docs/documents.md). Changes nothing.
+    fields are described in C(docs/reference/documents.md). Changes nothing.
 options:
   prefix:
     description: Where toolkits stand.

@@ -2,7 +2,7 @@
 modules reloaded, a reboot.
 
 Decided from what the probe saw, never from what a run remembers doing: so a run that was killed
-is taken up by the next. The marker of a pending restart (docs/documents.md) adds only what cannot
+is taken up by the next. The marker of a pending restart (`model.receipt`) adds only what cannot
 be seen: that a reboot was tried, and what loading the modules said. A reboot that was tried and
 did not help is never repeated.
 """

@@ -1,4 +1,4 @@
-"""What a person wants: the gpu_* variables in order (docs/documents.md, Spec)."""
+"""What a person wants: the gpu_* variables in order (docs/reference/variables.md)."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def render_page(
 
     What is wrong and what changed stand in it as plain HTML, for mail, paper and browsers without
     scripts; the grid and the hosts' parts are drawn by its own script from the data in it.
-    `changes` and `past` are the documents of a night with a history, see docs/documents.md.
+    `changes` and `past` are the documents of a night with a history, see `model.nightly`.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),

@@ -1,6 +1,6 @@
 """The plan: a person's wishes turned, once, into a document that says everything of one host.
 
-The shape is documented in docs/documents.md (Plan). A plan with problems is never acted upon.
+`model.plan` describes it. A plan with problems is never acted upon.
 """
 
 from __future__ import annotations
