@@ -24,7 +24,7 @@ import pytest
 from gpufleet.checks import CHECKS, PAIR_CHECKS, judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import GROUP, Connection, HostSelector, InventoryHost, inventory_hosts
-from gpufleet.verification.pairs import PairOptions
+from gpufleet.verification.pair_selection import PairOptions
 from gpufleet.verification.session import ProbeOptions, Session, judge_saved, verify
 from gpufleet.verification.suite import PreparedSession
 

@@ -73,7 +73,7 @@ def test_an_old_result_is_no_result(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "lab1.json").write_text(json.dumps(document))
     host = pulled(fleet, tmp_path, 1)
     assert host["verdict"] == "UNREACHABLE"
-    assert f"was last looked at {document['looked']}, 27 h ago" in host["checks"][0]["cause"]
+    assert f"was last probed {document['looked']}, 27 h ago" in host["checks"][0]["cause"]
 
 
 def test_it_goes_as_it_came(fleet: Fleet) -> None:

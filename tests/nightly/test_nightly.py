@@ -317,7 +317,7 @@ def test_what_the_hosts_found_themselves_is_a_night_too(
     assert done.returncode == 1, done.stderr
     event = listener.heard[-1][2]
     assert event["hosts"]["UNREACHABLE"] == 1
-    assert "has left no result" in json.dumps(event["standing"])
+    assert "has delivered no result" in json.dumps(event["standing"])
 
 
 def test_under_slurm_the_probe_is_a_job_step(configured: Configured) -> None:

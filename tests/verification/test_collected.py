@@ -1,4 +1,4 @@
-"""What hosts say of themselves is believed only if it is theirs, whole, and of last night."""
+"""A collected result counts only if it is complete, recent and of the right host."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ HOST = InventoryHost("gpu01", WISHES, Connection("gpu01"))
 DAY = timedelta(hours=26)
 
 
-def left(plan: Document, snapshot: Document | None, age: timedelta = timedelta(0)) -> Document:
-    """A host's own result."""
+def host_result(
+    plan: Document, snapshot: Document | None, age: timedelta = timedelta(0)
+) -> Document:
+    """The result of a host."""
     result = judge.judge(plan, snapshot) if snapshot else judge.unreachable("hung", "look", "")
-    looked = datetime.now(UTC) - age
-    return {"schema": 1, "host": "gpu01", "looked": looked.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    probed = datetime.now(UTC) - age
+    return {"schema": 1, "host": "gpu01", "looked": probed.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "plan": plan, "snapshot": snapshot, "result": result}
 
 
 def judged(directory: Path, document: Document | str | None) -> Document:
-    """What is made of one host's file."""
+    """The central verdicts of one host's file."""
     if document is not None:
         (directory / "gpu01.json").write_text(
             document if isinstance(document, str) else json.dumps(document))
@@ -39,41 +41,41 @@ def judged(directory: Path, document: Document | str | None) -> Document:
     return result
 
 
-def test_it_is_judged_by_what_is_declared_now(
+def test_a_result_is_judged_by_the_current_declaration(
     tmp_path: Path, plan: Document, snapshot: Document
 ) -> None:
     data(snapshot, "cudnn")["trees"][0]["headers"][0]["version"] = "8.9.7"
-    document = left(plan, snapshot)
-    # Neither the host's plan nor its verdict is taken for granted.
+    document = host_result(plan, snapshot)
+    # Neither the host's plan nor its verdict is used.
     document["plan"], document["result"] = {}, {"verdict": "PASS", "checks": []}
     result = judged(tmp_path, document)
     assert "cudnn.present" in {check["id"] for check in result["checks"]
                                if check["verdict"] == "FAIL"}
 
 
-def later(document: Document) -> None:
+def in_the_future(document: Document) -> None:
     document["looked"] = "2999-01-01T00:00:00Z"
 
 
-def another(document: Document) -> None:
+def of_another_host(document: Document) -> None:
     document["host"] = "gpu02"
 
 
-def empty(document: Document) -> None:
+def without_checks(document: Document) -> None:
     document.update(snapshot=None, result={"verdict": "PASS", "checks": []})
 
 
-def praising_itself(document: Document) -> None:
+def with_a_healthy_verdict(document: Document) -> None:
     document.update(snapshot=None, result={"verdict": "PASS", "checks": [
         {"id": "host.reachable", "verdict": "PASS", "cause": "all is well", "remedy": "none",
          "evidence": ""}]})
 
 
-def hollow(document: Document) -> None:
+def empty_snapshot(document: Document) -> None:
     document["snapshot"] = {}
 
 
-def words_for_a_snapshot(document: Document) -> None:
+def text_for_a_snapshot(document: Document) -> None:
     document["snapshot"] = "x"
 
 
@@ -82,19 +84,19 @@ def undated(document: Document) -> None:
 
 
 @pytest.mark.parametrize(("spoil", "cause"), [
-    (later, "which is yet to come"),
-    (another, "is the result of gpu02, not of gpu01"),
-    (empty, "cannot be read"),
-    (praising_itself, "all is well"),
-    (hollow, "cannot be read"),
-    (words_for_a_snapshot, "cannot be read"),
+    (in_the_future, "which is in the future"),
+    (of_another_host, "is the result of gpu02, not of gpu01"),
+    (without_checks, "cannot be read"),
+    (with_a_healthy_verdict, "all is well"),
+    (empty_snapshot, "cannot be read"),
+    (text_for_a_snapshot, "cannot be read"),
     (undated, "cannot be read"),
 ])
-def test_what_cannot_be_believed_is_not(
+def test_an_implausible_result_is_rejected(
     tmp_path: Path, plan: Document, snapshot: Document, spoil: Callable[[Document], None],
     cause: str,
 ) -> None:
-    document = left(plan, snapshot)
+    document = host_result(plan, snapshot)
     spoil(document)
     result = judged(tmp_path, document)
     assert result["verdict"] == "UNREACHABLE"
@@ -103,36 +105,36 @@ def test_what_cannot_be_believed_is_not(
 
 
 @pytest.mark.parametrize(("document", "cause"), [
-    (None, "gpu01 has left no result"),
+    (None, "gpu01 has delivered no result"),
     ("{", "cannot be read"),
     ("[1]", "cannot be read"),
 ])
-def test_no_file_or_no_document_is_not_healthy(
+def test_a_missing_or_damaged_file_is_not_healthy(
     tmp_path: Path, document: str | None, cause: str
 ) -> None:
     result = judged(tmp_path, document)
     assert (result["verdict"], cause in result["checks"][0]["cause"]) == ("UNREACHABLE", True)
 
 
-def test_an_old_result_says_when_it_was(
+def test_an_old_result_is_reported_with_its_age(
     tmp_path: Path, plan: Document, snapshot: Document
 ) -> None:
-    document = left(plan, snapshot, timedelta(hours=31))
+    document = host_result(plan, snapshot, timedelta(hours=31))
     cause = judged(tmp_path, document)["checks"][0]["cause"]
-    assert cause == (f"gpu01 was last looked at {document['looked']}, 31 h ago; it should have"
-                     " been within 26 h")
+    assert cause == (f"gpu01 was last probed {document['looked']}, 31 h ago; the"
+                     " maximum age is 26 h")
 
 
-def test_a_probe_that_hung_there_is_told_here(tmp_path: Path, plan: Document) -> None:
-    assert judged(tmp_path, left(plan, None))["checks"][0]["cause"] == "hung"
+def test_a_probe_that_hung_on_the_host_is_reported(tmp_path: Path, plan: Document) -> None:
+    assert judged(tmp_path, host_result(plan, None))["checks"][0]["cause"] == "hung"
 
 
-def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no such directory"):
+def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="directory does not exist"):
         collected.judge_results(tmp_path / "nowhere", [HOST], DAY)
 
 
-def test_the_same_sources_make_the_same_file_and_it_judges(tmp_path: Path, plan: Document) -> None:
+def test_the_archive_is_reproducible_and_judges(tmp_path: Path, plan: Document) -> None:
     archives = [tmp_path / "a.pyz", tmp_path / "b.pyz"]
     for path in archives:
         pull.pack(path)
@@ -153,15 +155,15 @@ def test_the_same_sources_make_the_same_file_and_it_judges(tmp_path: Path, plan:
     assert 'gpufleet_host_healthy{host="gpu01"} 0' in metrics
     assert 'gpufleet_check_failed{host="gpu01",check="toolkit.present"} 1' in metrics
     assert "\ngpufleet_pull_last_run_timestamp_seconds 1" in metrics
-    # What alarms where the nightly does not run is not to be soothed by a host.
+    # A host must not silence the alert for a nightly that does not run.
     assert "gpufleet_last_run" not in metrics
     assert json.loads((tmp_path / "gpu01.json").read_text())["snapshot"]["host"] == "gpu01"
 
 
-def test_a_probe_that_hangs_is_left_behind(
+def test_a_hanging_probe_is_abandoned(
     plan: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "MORE_S", -60)
+    monkeypatch.setattr(pull, "GRACE_S", -60)
     document, _ = pull.probe_and_judge(plan, {"deadline_s": 60})
     assert document["snapshot"] is None
     assert document["result"]["verdict"] == "UNREACHABLE"

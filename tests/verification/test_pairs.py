@@ -1,4 +1,4 @@
-"""Which hosts meet, and how a meeting ends: here, with a stand-in TensorFlow that does as told."""
+"""Selection of pairs, and how a run ends: on this machine, with a stand-in TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Become, Connection, InventoryHost
 from gpufleet.probe import payload
 from gpufleet.verification import pairs
-from gpufleet.verification.pairs import (
+from gpufleet.verification.pair_selection import (
     Pair,
     PairOptions,
     Stack,
-    address_of,
     jobs_of,
-    meet,
-    pairs_of,
+    pair_address,
+    planned_pairs,
     rounds,
+    select_pairs,
 )
+from gpufleet.verification.pairs import run_pairs
 from gpufleet.workload import distributed
 from tests.support.stand_ins.tensorflow import TensorFlow
 
@@ -48,11 +49,11 @@ def host(
 FLEET = [host("a", OLD, NEW), host("b", NEW, OLD), host("c", NEW, NEWEST)]
 
 
-# -- which pairs -----------------------------------------------------------------------------------
+# -- selection -------------------------------------------------------------------------------------
 
 
-def test_each_common_release_is_one_run_of_every_kind_that_it_knows() -> None:
-    [pair] = pairs_of(FLEET, PairOptions(("a,b",)))
+def test_each_common_release_has_one_run_of_every_kind_that_it_supports() -> None:
+    [pair] = select_pairs(FLEET, PairOptions(("a,b",)))
     assert [(job.kind, job.stack.release) for job in jobs_of([pair])] == [
         ("parameter-server", "1.4.0"), ("parameter-server", "2.13.1"), ("all-reduce", "2.13.1")]
     assert pair.stacks[1].venvs == ("/opt/gpufleet/stacks/tensorflow-2.13.1",) * 2
@@ -60,66 +61,66 @@ def test_each_common_release_is_one_run_of_every_kind_that_it_knows() -> None:
 
 def test_nccl_runs_where_both_have_gpus() -> None:
     cards = [host("a", NEW, count=2), host("b", NEW, count=1), host("c", NEW, count=None)]
-    found = [job.pair.names for job in jobs_of(pairs_of(cards, PairOptions(ring=True)))
+    found = [job.pair.names for job in jobs_of(select_pairs(cards, PairOptions(ring=True)))
              if job.kind == "nccl"]
     assert found == [("a", "b")]
 
 
-def test_a_ring_goes_from_each_host_to_the_next_and_a_pair_is_asked_once() -> None:
-    found = pairs_of(FLEET, PairOptions(("b,a",), ring=True))
+def test_a_ring_connects_each_host_to_the_next_and_has_each_pair_once() -> None:
+    found = select_pairs(FLEET, PairOptions(("b,a",), ring=True))
     assert [pair.names for pair in found] == [("b", "a"), ("b", "c"), ("c", "a")]
-    assert [pair.names for pair in pairs_of(FLEET[:2], PairOptions(ring=True))] == [("a", "b")]
+    assert [pair.names for pair in select_pairs(FLEET[:2], PairOptions(ring=True))] == [("a", "b")]
 
 
-def test_stacks_of_one_release_go_together_whatever_their_names() -> None:
+def test_stacks_of_one_release_are_paired_whatever_their_names() -> None:
     other = host("b", {"tensorflow": "2.13.1", "name": "mine"})
-    [pair] = pairs_of([host("a", NEW), other], PairOptions(("a,b",)))
+    [pair] = select_pairs([host("a", NEW), other], PairOptions(("a,b",)))
     assert pair.stacks[0].names == ("tensorflow-2.13.1", "mine")
-    assert [row["stacks"] for name in "ab" for row in pairs.planned(name, [pair])] == [
+    assert [row["stacks"] for name in "ab" for row in planned_pairs(name, [pair])] == [
         [{"name": "tensorflow-2.13.1", "release": "2.13.1"}],
         [{"name": "mine", "release": "2.13.1"}]]
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         (PairOptions(("a,z",)), "z is not among the hosts of this run"),
-        (PairOptions(("a,a",)), "A pair is two different hosts"),
-        (PairOptions(("a",)), "A pair is two different hosts"),
-        (PairOptions(("a,b,c",)), "A pair is two different hosts"),
+        (PairOptions(("a,a",)), "A pair needs two different hosts"),
+        (PairOptions(("a",)), "A pair needs two different hosts"),
+        (PairOptions(("a,b,c",)), "A pair needs two different hosts"),
         (PairOptions(("a,b",), stack="tensorflow-2.18.1"),
          "have no stack tensorflow-2.18.1 of the same"),
-        (PairOptions(stack="tensorflow-2.13.1"), "not between which hosts"),
+        (PairOptions(stack="tensorflow-2.13.1"), "no pair is selected"),
     ],
 )
-def test_what_cannot_be_asked_is_said_before_anything_starts(
-    asked: PairOptions, message: str
+def test_invalid_options_are_refused_before_anything_starts(
+    options: PairOptions, message: str
 ) -> None:
     with pytest.raises(ConfigurationError) as error:
-        pairs_of(FLEET, asked)
+        select_pairs(FLEET, options)
     assert message in error.value.message
     assert error.value.remedy
 
 
-def test_hosts_without_a_common_release_cannot_meet() -> None:
+def test_hosts_without_a_common_release_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"b: tensorflow-2\.18\.1"):
-        pairs_of([host("a", OLD), host("b", NEWEST)], PairOptions(("a,b",)))
+        select_pairs([host("a", OLD), host("b", NEWEST)], PairOptions(("a,b",)))
     with pytest.raises(ConfigurationError, match="A ring needs two hosts"):
-        pairs_of(FLEET[:1], PairOptions(ring=True))
+        select_pairs(FLEET[:1], PairOptions(ring=True))
 
 
-def test_an_address_for_the_other_host_can_be_named() -> None:
-    assert address_of(FLEET[0]) == "a.example.org"
-    assert address_of(host("a", gpu_pair_address="10.1.0.1")) == "10.1.0.1"
+def test_the_address_for_the_other_host_can_be_set() -> None:
+    assert pair_address(FLEET[0]) == "a.example.org"
+    assert pair_address(host("a", gpu_pair_address="10.1.0.1")) == "10.1.0.1"
     local = replace(FLEET[0], connection=Connection("a", "local"))
     with pytest.raises(ConfigurationError, match="gpu_pair_address"):
-        address_of(local)
-    with pytest.raises(ConfigurationError, match="not an address"):
-        address_of(host("a", gpu_pair_address=7))
+        pair_address(local)
+    with pytest.raises(ConfigurationError, match="Expected an address"):
+        pair_address(host("a", gpu_pair_address=7))
 
 
-def test_no_host_meets_two_others_at_once() -> None:
-    jobs = jobs_of(pairs_of([*FLEET, host("d", NEW)], PairOptions(ring=True)))
+def test_no_host_is_in_two_jobs_at_once() -> None:
+    jobs = jobs_of(select_pairs([*FLEET, host("d", NEW)], PairOptions(ring=True)))
     for most in (1, 2, 4, 32):
         batches = list(rounds(jobs, most))
         assert sorted(map(id, jobs)) == sorted(id(job) for batch in batches for job in batch)
@@ -128,7 +129,7 @@ def test_no_host_meets_two_others_at_once() -> None:
             assert len(names) == len(set(names)) <= max(2, most)
 
 
-# -- how a meeting ends ----------------------------------------------------------------------------
+# -- how a run ends --------------------------------------------------------------------------------
 
 # What `import tensorflow` does on a side, and from there on.
 STAND_IN = """
@@ -167,8 +168,8 @@ class Two:
         path.write_text(f"#!/bin/sh\nshift\nexport PYTHONPATH={self.place / name}\n{command}\n")
         path.chmod(0o755)
 
-    def meet(self, deadline_s: float = 30, **addresses: str) -> list[dict[str, Any]]:
-        """What both sides came to."""
+    def run(self, deadline_s: float = 30, **addresses: str) -> list[dict[str, Any]]:
+        """The outcome of both sides."""
         hosts = [
             InventoryHost(name, {"gpu_pair_address": addresses.get(name, "127.0.0.1"),
                             "gpu_expect": {"count": 0}},
@@ -177,7 +178,7 @@ class Two:
         ]
         venvs = [str(self.place / name) for name in self.names]
         stack = Stack("1.4.0", self.names, (venvs[0], venvs[1]))
-        [record] = meet([Pair((hosts[0], hosts[1]), (stack,))], deadline_s, 1)
+        [record] = run_pairs([Pair((hosts[0], hosts[1]), (stack,))], deadline_s, 1)
         assert record["hosts"] == list(self.names)
         sides: list[dict[str, Any]] = record["sides"]
         return sides
@@ -215,61 +216,61 @@ def states(sides: list[dict[str, Any]]) -> tuple[str, str]:
 def test_when_one_fails_the_other_is_stopped_at_once(two: Two) -> None:
     two.will("two", at_import="raise ImportError('no libcudnn')")
     begin = time.monotonic()
-    sides = two.meet(60)
+    sides = two.run(60)
     assert time.monotonic() - begin < 30
     assert states(sides) == ("stopped", "failed")
     assert sides[1]["error"] == "ImportError: no libcudnn"
     assert sides[1]["stage"] == "importing TensorFlow"
 
 
-def test_when_one_dies_that_is_told_with_its_last_words(two: Two) -> None:
+def test_when_one_dies_its_last_output_is_reported(two: Two) -> None:
     two.will("one", at_start="os.write(2, b'a last word'); os.abort()")
-    sides = two.meet(60)
+    sides = two.run(60)
     assert states(sides) == ("failed", "stopped")
-    assert sides[0]["error"].startswith("it died while starting its servers (status ")
+    assert sides[0]["error"].startswith("it ended while starting its servers (status ")
     assert "a last word" in sides[0]["error"]
 
 
-def test_who_hangs_says_so_at_the_deadline_and_is_gone(two: Two) -> None:
+def test_a_hanging_side_reports_it_at_the_deadline_and_ends(two: Two) -> None:
     begin = time.monotonic()
-    sides = two.meet(5)
+    sides = two.run(5)
     assert time.monotonic() - begin < 5 + 2 * pairs.GRACE_S
     assert states(sides) == ("hung", "hung")
     assert {side["stage"] for side in sides} == {"starting its servers"}
     assert {side["error"] for side in sides} == {"no answer within 5 s"}
 
 
-def test_who_cannot_even_speak_any_more_is_ended_by_the_kernel(two: Two) -> None:
+def test_a_side_that_cannot_report_any_more_is_ended_by_the_kernel(two: Two) -> None:
     # ctypes.PyDLL keeps the interpreter's lock: no thread of Python runs meanwhile.
     two.will("one", at_start="import ctypes; ctypes.PyDLL(None).sleep(600)")
-    sides = two.meet(5)
+    sides = two.run(5)
     assert states(sides) == ("hung", "hung")
     assert sides[0]["stage"] == "starting its servers"
 
 
-def test_an_address_that_cannot_be_reached_ends_it_before_tensorflow_waits(two: Two) -> None:
-    sides = two.meet(60, two="no-such-host.invalid")
+def test_an_unreachable_address_ends_the_run_before_tensorflow_waits(two: Two) -> None:
+    sides = two.run(60, two="no-such-host.invalid")
     assert states(sides) == ("unconnected", "unconnected")
     failed = [row for row in sides[0]["reach"] if row["error"]]
     assert [row["to"] for row in failed] == [1, 1]
     assert all(row["error"] is None for row in sides[0]["reach"] if row["to"] == 0)
 
 
-def test_a_stack_that_is_not_there_and_one_that_does_not_start(two: Two) -> None:
+def test_a_missing_stack_and_one_that_does_not_start(two: Two) -> None:
     (two.place / "one/bin/python").unlink()
     two.python("two", "echo libpython is missing >&2; exit 127")
-    sides = two.meet()
+    sides = two.run()
     assert states(sides) == ("absent", "failed")
-    assert sides[0]["error"] == f"there is no {two.place}/one/bin/python"
+    assert sides[0]["error"] == f"{two.place}/one/bin/python was not found"
     assert "libpython is missing" in sides[1]["error"]
-    assert set(pairs.SILENT) <= set(sides[0])
+    assert set(pairs.EMPTY_DOCUMENT) <= set(sides[0])
 
 
-def test_who_sends_without_end_is_cut_off(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_output_is_cut_off(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "MOST_BYTES", 1 << 16)
     two.python("one", "exec yes flooding")
-    sides = two.meet(60)
-    assert sides[0]["error"] == "one sends without end"
+    sides = two.run(60)
+    assert sides[0]["error"] == "one sends endless output"
     assert sides[1]["state"] == "stopped"
 
 

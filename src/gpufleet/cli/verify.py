@@ -29,7 +29,7 @@ from gpufleet.report import directory as report
 from gpufleet.transport.slurm import as_job_steps
 from gpufleet.verification import collected
 from gpufleet.verification.local import local_host, plan_local_host
-from gpufleet.verification.pairs import NO_PAIRS, PairOptions
+from gpufleet.verification.pair_selection import NO_PAIRS, PairOptions
 from gpufleet.verification.session import ProbeOptions, Session, judge_saved, verify
 
 from .parser import Parser, question
@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--pairs", action="store_true",
                      help="and between each host and the next, in a ring")
     top.add_argument("--pair-stack", metavar="NAME", help="in this stack only")
-    top.add_argument("--judge_saved", action="store_true", help="plan: do not look at the hosts")
+    top.add_argument("--offline", action="store_true", help="plan: do not look at the hosts")
     return top
 
 

@@ -1,7 +1,7 @@
-"""The results that hosts left of themselves (`pull`), collected and judged in one place.
+"""Judge the results that hosts wrote themselves (`pull`) and that were collected in a directory.
 
-How the files come here is the site's affair. What is declared is the inventory's word, and not that
-of the file; and a host that says nothing, or said its last word too long ago, is not healthy.
+The site transfers the files. The declaration comes from the inventory, never from a file. A host
+without a result, or with one that is too old, is not healthy.
 """
 
 from __future__ import annotations
@@ -20,59 +20,62 @@ from gpufleet.paths import host_file_name
 
 from .session import HostRun, Session, plan_of, utc_now
 
-# What clocks of hosts may be ahead of this machine's.
+# A host's clock may be ahead of this machine's by this much.
 AHEAD = timedelta(minutes=5)
 TIMER = ("on the host: systemctl list-timers gpufleet-pull.timer; journalctl -u gpufleet-pull;"
-         " then look at what brings its file here")
+         " then check what transfers its file to this machine")
 
 
-def judge_results(directory: Path, hosts: Iterable[InventoryHost], most: timedelta) -> Session:
-    """Each declared host by its file DIRECTORY/NAME.json, none older than `most`."""
+def judge_results(
+    directory: Path, hosts: Iterable[InventoryHost], max_age: timedelta
+) -> Session:
+    """Judge each host by its file DIRECTORY/NAME.json, which may be `max_age` old."""
     if not directory.is_dir():
-        raise ConfigurationError("There is no such directory.", str(directory),
-                                 "Name the one into which the hosts' results are collected.")
-    made, begin = Session(), time.monotonic()
+        raise ConfigurationError("The directory does not exist.", str(directory),
+                                 "Give the directory of the collected results.")
+    session, begin = Session(), time.monotonic()
     for host in hosts:
-        found = _read(directory / f"{host_file_name(host.name)}.json", host.name, most)
+        path = directory / f"{host_file_name(host.name)}.json"
+        found = _read(path, host.name, max_age)
         snapshot = found.get("snapshot")
         plan = plan_of(host, snapshot)
         result = judge.judge(plan, snapshot) if snapshot else found["result"]
-        made.hosts.append(HostRun(host.name, snapshot, plan, result))
-    made.finished, made.seconds = utc_now(), time.monotonic() - begin
-    return made
+        session.hosts.append(HostRun(host.name, snapshot, plan, result))
+    session.finished, session.seconds = utc_now(), time.monotonic() - begin
+    return session
 
 
-def _read(path: Path, name: str, most: timedelta) -> dict[str, Any]:
-    """What the file says, or a result in its place that says why it is not believed."""
+def _read(path: Path, name: str, max_age: timedelta) -> dict[str, Any]:
+    """The file's snapshot, or a result with the reason why the file is rejected."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        looked = datetime.strptime(document["looked"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-        whose, snapshot = document["host"], document["snapshot"]
+        probed = datetime.strptime(document["looked"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        file_host, snapshot = document["host"], document["snapshot"]
         if snapshot is None:
-            # Why there is none is all that is taken from it: no verdict, least of all a good one.
+            # Only the reason is used, never a verdict: the result must not be healthy.
             reason = document["result"]["checks"][0]
             result = judge.unreachable(
                 *(str(reason[part]) for part in ("cause", "remedy", "evidence")))
         elif not (snapshot["schema"] and snapshot["sections"].items()):
-            raise ValueError("what should be a snapshot is none")
+            raise ValueError("its snapshot is not a snapshot")
     except FileNotFoundError:
-        return _unheard(f"{name} has left no result: there is no {path}", TIMER)
+        return _rejected(f"{name} has delivered no result: {path} does not exist", TIMER)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return _unheard(f"The result of {name} cannot be read: {error!r}", TIMER)
-    if whose != name:
-        return _unheard(f"{path} is the result of {whose}, not of {name}",
-                        "look at what collects the results: it mixes hosts up")
-    age = datetime.now(UTC) - looked
-    if age > most:
-        return _unheard(f"{name} was last looked at {document['looked']}, {_hours(age)} ago;"
-                        f" it should have been within {_hours(most)}", TIMER)
+        return _rejected(f"The result of {name} cannot be read: {error!r}", TIMER)
+    if file_host != name:
+        return _rejected(f"{path} is the result of {file_host}, not of {name}",
+                         "check what collects the results: it mixes up hosts")
+    age = datetime.now(UTC) - probed
+    if age > max_age:
+        return _rejected(f"{name} was last probed {document['looked']}, {_hours(age)} ago;"
+                         f" the maximum age is {_hours(max_age)}", TIMER)
     if age < -AHEAD:
-        return _unheard(f"{name} was last looked at {document['looked']}, which is yet to come",
-                        "set the clock there (timedatectl), or here")
+        return _rejected(f"{name} was last probed {document['looked']}, which is in the future",
+                         "set the clock of the host (timedatectl), or of this machine")
     return {"snapshot": snapshot} if snapshot else {"result": result}
 
 
-def _unheard(cause: str, remedy: str) -> dict[str, Any]:
+def _rejected(cause: str, remedy: str) -> dict[str, Any]:
     return {"result": judge.unreachable(cause, remedy)}
 
 

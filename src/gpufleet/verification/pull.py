@@ -1,12 +1,12 @@
-"""On a host itself: the same probe and the same judge, where no control machine may come by ssh.
+"""Pull mode: a host probes and judges itself, where no control machine may connect by ssh.
 
     python3 gpufleet-pull.pyz /etc/gpufleet/pull.json
 
-A timer runs it (role pull_verify). It leaves what it saw and judged as one JSON document, which
-`verify --pulled` collects, and the verdicts as metrics for node_exporter. Exit status 0: the result
-was left, whatever it says.
+A timer runs it (role pull_verify). It writes plan, snapshot and verdicts as one JSON document, for
+`verify --pulled`, and the verdicts as metrics for node_exporter. Exit status 0: the result was
+written, whatever the verdict.
 
-On the control machine it makes that one file: `python -m gpufleet pack-pull FILE`.
+On the control machine, `python -m gpufleet pack-pull FILE` builds the archive.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ PACKED = ("__init__.py", "errors.py", "paths.py", "catalog/*.py", "catalog/data/
           "model/**/*.py", "spec/*.py", "host_state/*.py", "resolver/*.py", "diff/*.py",
           "probe/**/*.py", "workload/*.py", "checks/*.py", "verification/__init__.py",
           "verification/pull.py")
-# Beyond the probe's own deadline, by which it has ended all it began.
-MORE_S = 30
+# Beyond the probe's own deadline, by which it has ended all of its processes.
+GRACE_S = 30
 
 
-def main(words: list[str]) -> int:
-    """Look, judge, leave the result; or pack."""
-    if len(words) == 2 and words[0] == "pack":
-        pack(Path(words[1]))
+def main(args: list[str]) -> int:
+    """Probe, judge, and write the result; or build the archive."""
+    if len(args) == 2 and args[0] == "pack":
+        pack(Path(args[1]))
         return 0
-    if len(words) != 1:
+    if len(args) != 1:
         sys.stderr.write("usage: gpufleet-pull.pyz SETTINGS.json\n")
         return USAGE
-    settings = json.loads(Path(words[0]).read_text(encoding="utf-8"))
+    settings = json.loads(Path(args[0]).read_text(encoding="utf-8"))
     document, seconds = probe_and_judge(settings["plan"], settings["config"])
     write(Path(settings["result"]), json.dumps(document, ensure_ascii=False) + "\n", 0o640)
     if settings["metrics"]:
@@ -66,45 +66,45 @@ def main(words: list[str]) -> int:
 def probe_and_judge(
     plan: dict[str, Any], config: Mapping[str, Any]
 ) -> tuple[dict[str, Any], float]:
-    """(what was seen and judged: a document that `--snapshot` takes, seconds)."""
+    """(the result, a document for `verify --snapshot`; the duration in seconds)."""
     begin = time.monotonic()
     settings = {**config, "matmul": payload.workload()}
     program = f"CONFIG = {json.dumps(settings)!r}\n{payload.probe()}"
-    # A hung probe is left behind, and no pipe of it waited for.
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as fed:
-        fed.write(program.encode())
-        fed.seek(0)
-        running = subprocess.Popen([sys.executable, "-I", "-S", "-"], stdin=fed, stdout=said,
+    # Files instead of pipes: a hung probe must not block the reader.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as script:
+        script.write(program.encode())
+        script.seek(0)
+        running = subprocess.Popen([sys.executable, "-I", "-S", "-"], stdin=script, stdout=output,
                                    stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            running.wait(config["deadline_s"] + MORE_S)
+            running.wait(config["deadline_s"] + GRACE_S)
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)
-        said.seek(0)
-        words = said.read().decode("utf-8", "replace").strip()
+        output.seek(0)
+        text = output.read().decode("utf-8", "replace").strip()
     try:
-        snapshot = {**json.loads(words.rpartition("\n")[2]), "host": plan["host"]}
+        snapshot = {**json.loads(text.rpartition("\n")[2]), "host": plan["host"]}
         result = judge.judge(plan, snapshot)
     except (ValueError, TypeError):
         snapshot = None
         result = judge.unreachable(
             "The probe ended without a snapshot" if running.returncode is not None
-            else f"The probe gave no answer within {config['deadline_s'] + MORE_S:g} s",
-            "on the host: journalctl -u gpufleet-pull; look at its load and its network mounts",
-            words[-2000:])
-    return {"schema": SCHEMA, "host": plan["host"], "looked": stamp(), "plan": plan,
+            else f"The probe gave no answer within {config['deadline_s'] + GRACE_S:g} s",
+            "on the host: journalctl -u gpufleet-pull; check its load and its network mounts",
+            text[-2000:])
+    return {"schema": SCHEMA, "host": plan["host"], "looked": utc_now(), "plan": plan,
             "snapshot": snapshot, "result": result}, time.monotonic() - begin
 
 
-def stamp() -> str:
-    """Now, as documents have it."""
+def utc_now() -> str:
+    """The current time in the documents' format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def metrics(document: Mapping[str, Any], seconds: float) -> str:
-    """What it found, as the nightly's metrics; when it ran has names of its own.
+    """The verdicts as the nightly's metrics, and the run's own time and duration.
 
-    Who asks whether the nightly runs is not to hear of a host instead.
+    The metrics of the run have other names than the nightly's, which alerts watch.
     """
     host = json.dumps(document["host"], ensure_ascii=False)
     healthy = int(document["result"]["verdict"] == Verdict.PASS)
@@ -123,7 +123,7 @@ def metrics(document: Mapping[str, Any], seconds: float) -> str:
 
 
 def write(path: Path, text: str, mode: int) -> None:
-    """Renamed into place: a reader finds the old or the new one, whole."""
+    """Write a file and rename it into place: a reader finds the old or the new one."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8", errors="backslashreplace")
     partial.chmod(mode)
@@ -131,7 +131,7 @@ def write(path: Path, text: str, mode: int) -> None:
 
 
 def pack(path: Path) -> None:
-    """All of it as one file that Python runs; the same bytes of the same sources."""
+    """Build the archive that Python runs; the same sources give the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,6 +1,6 @@
-"""One verification: declare, look, plan, judge; all hosts, in memory.
+"""One verification: probe all hosts, plan, judge; everything in memory.
 
-`compat` makes a plan of the wishes and of what was seen, so the look comes before the plan.
+The resolver uses the variables and the snapshot of a host, so the probe comes before the plan.
 """
 
 from __future__ import annotations
@@ -23,39 +23,40 @@ from gpufleet.transport.compression import compressed_field
 from gpufleet.transport.fanout import Outcome, Report, Target, probe_targets
 
 from . import pairs
+from .pair_selection import NO_PAIRS, PairOptions, planned_pairs, select_pairs
 
-# What the minutes of load and the time to cool down add to a host's deadline.
+# Added to a host's deadline for the sustained load and the time to cool down, in seconds.
 DEEP_S = 360
 
 Resolver = Callable[[dict[str, Any], dict[str, Any] | None, str], dict[str, Any]]
 
 
 def utc_now() -> str:
-    """The time as the documents write it."""
+    """The current time in the documents' format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """How to look."""
+    """How to probe."""
 
     mode: str = "full"
     fanout: int = 32
     deadline_s: float = 300
     deep: bool = False
-    # ClusterShell's topology.conf: which hosts are reached through which gateways.
+    # ClusterShell's topology.conf: which gateway leads to which hosts.
     topology: Path | None = None
 
     @property
     def host_s(self) -> float:
-        """How long one host may take, the minutes of load included."""
+        """The deadline of one host in seconds, the sustained load included."""
         return self.deadline_s + (DEEP_S if self.deep else 0)
 
 
 @compressed_field("snapshot")
 @dataclass
 class HostRun:
-    """One host on its way through a verification."""
+    """One host of a verification: snapshot, plan and verdicts."""
 
     name: str
     snapshot: dict[str, Any] | None
@@ -68,22 +69,22 @@ Planner = Callable[[InventoryHost, dict[str, Any] | None, Resolver | None], dict
 
 @dataclass
 class Session:
-    """All hosts, and the document that says everything about them."""
+    """All hosts of a verification, and the document of their verdicts."""
 
     hosts: list[HostRun] = field(default_factory=list)
     started: str = field(default_factory=utc_now)
     finished: str = ""
     seconds: float = 0.0
-    # What was taken for granted, where nobody had declared it.
+    # Assumptions made where nothing is declared.
     notes: list[str] = field(default_factory=list)
-    # The words by which the launcher finds these hosts again: -i INV.
+    # The arguments that select these hosts again, as in `-i INVENTORY`.
     inventory_args: str = ""
-    # Where Ansible ran between two looks, and why: {host: reasons}.
+    # Where Ansible ran before the last probe, and why: {host: reasons}.
     provisioned: dict[str, list[str]] | None = None
 
     @property
     def document(self) -> dict[str, Any]:
-        """The verdicts, as `--json` prints them."""
+        """The verdicts as printed by `--json`."""
         verdicts = judge.document(
             {host.name: host.result for host in self.hosts}, self.started, self.finished)
         more = {} if self.provisioned is None else {"provisioned": self.provisioned}
@@ -111,15 +112,15 @@ class Session:
 def plan_of(
     host: InventoryHost, snapshot: dict[str, Any] | None, resolve: Resolver | None = None
 ) -> dict[str, Any]:
-    """A host's plan, with its locks. `compat` is imported late: documents are judged without it."""
-    from gpufleet import resolver  # noqa: PLC0415  # noqa: PLC0415
+    """A host's plan, with its locks."""
+    from gpufleet import resolver  # noqa: PLC0415 (judging documents does not need it)
 
     plan = (resolve or resolver.resolve)(host.variables, snapshot, host.name)
     return resolver.with_locks(plan, host.locks)
 
 
 def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
-    """What the probe is told about a host."""
+    """The probe's configuration for a host."""
     from gpufleet.spec.probe_settings import (  # noqa: PLC0415
         probe_settings,
         visible_gpus,
@@ -143,7 +144,7 @@ def probe_hosts(
     options: ProbeOptions,
     report: Report = lambda name, outcome: None,
 ) -> dict[str, Outcome]:
-    """All hosts' snapshots at the same time."""
+    """Probe all hosts in parallel; {name: outcome}."""
     targets = [Target(host.connection, probe_config(host, options)) for host in hosts]
     return probe_targets(targets, options.fanout, report, options.topology)
 
@@ -155,24 +156,24 @@ def verify(
     resolve: Resolver | None = None,
     planner: Planner | None = None,
     *,
-    pair_options: pairs.PairOptions = pairs.NO_PAIRS,
+    pair_options: PairOptions = NO_PAIRS,
     notify: pairs.Notify = lambda text: None,
 ) -> Session:
-    """Look at every host, have pairs of them meet, plan, and judge."""
+    """Probe every host, run the pairs, plan, and judge."""
     session, begin = Session(), time.monotonic()
-    meeting = pairs.pairs_of(hosts, pair_options)
+    selected = select_pairs(hosts, pair_options)
     outcomes = probe_hosts(hosts, options, report)
-    both = [pair for pair in meeting if all(not outcomes[name].cause for name in pair.names)]
-    records = pairs.meet(both, options.deadline_s, options.fanout, notify)
+    probed = [pair for pair in selected if all(not outcomes[name].cause for name in pair.names)]
+    records = pairs.run_pairs(probed, options.deadline_s, options.fanout, notify)
     for host in hosts:
         outcome = outcomes.pop(host.name)
         snapshot = outcome.snapshot
         plan = (planner or plan_of)(host, snapshot, resolve)
-        planned = pairs.planned(host.name, meeting)
-        if planned:
-            plan["pairs"] = planned
-        if planned and snapshot:
-            snapshot["pairs"] = [each for each in records if host.name in each["hosts"]]
+        host_pairs = planned_pairs(host.name, selected)
+        if host_pairs:
+            plan["pairs"] = host_pairs
+        if host_pairs and snapshot:
+            snapshot["pairs"] = [record for record in records if host.name in record["hosts"]]
         result = (
             judge.judge(plan, snapshot)
             if snapshot
@@ -186,34 +187,34 @@ def verify(
 def judge_saved(
     snapshot_files: Iterable[str],
     plan_files: Iterable[str] = (),
-    question: HostSelector | None = None,
+    selector: HostSelector | None = None,
     resolve: Resolver | None = None,
 ) -> Session:
-    """Judge saved snapshots, with saved plans or with the inventory's wishes."""
+    """Judge saved snapshots against saved plans or the inventory's variables."""
     session, begin = Session(), time.monotonic()
     plans = {plan["host"]: plan for plan in (_document(name) for name in plan_files)}
-    said: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     hosts: dict[str, InventoryHost] | None = None
     for name in snapshot_files:
         snapshot = _document(name)
         host = snapshot["host"]
         if "result" in snapshot:
-            # A bundle has it all in one: plan, snapshot, and what was said of a host without one.
+            # A bundle has plan, snapshot and result; the result counts if there is no snapshot.
             if "snapshot" not in snapshot or not all(
                     isinstance(snapshot.get(key), dict) for key in ("plan", "result")):
-                raise ConfigurationError("It has a result, but is no bundle: there is no plan"
-                                         " in it, no snapshot or no verdicts.", name)
+                raise ConfigurationError("The file has a result, but is not a bundle: it lacks the"
+                                         " plan, the snapshot or the verdicts.", name)
             plans[host] = snapshot["plan"]
-            said[host], snapshot = snapshot["result"], snapshot["snapshot"]
+            results[host], snapshot = snapshot["result"], snapshot["snapshot"]
         if host not in plans:
             if hosts is None:
-                hosts = {found.name: found for found in inventory_hosts(question or HostSelector())}
+                hosts = {found.name: found for found in inventory_hosts(selector or HostSelector())}
             if host not in hosts:
                 raise ConfigurationError(
-                    f"There is no plan for {host}: it is in no --plan and not in the inventory.",
-                    name, "Give its plan with --plan FILE, or its inventory with -i.")
+                    f"There is no plan for {host}: no --plan has it, nor has the inventory.",
+                    name, "Add its plan by --plan FILE, or its inventory by -i.")
             plans[host] = plan_of(hosts[host], snapshot, resolve)
-        result = judge.judge(plans[host], snapshot) if snapshot else said[host]
+        result = judge.judge(plans[host], snapshot) if snapshot else results[host]
         session.hosts.append(HostRun(host, snapshot, plans[host], result))
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
@@ -223,8 +224,8 @@ def _document(name: str) -> dict[str, Any]:
     try:
         document = json.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"It cannot be read: {error}", name) from error
+        raise ConfigurationError(f"The file cannot be read: {error}", name) from error
     if not isinstance(document, dict) or "host" not in document or "schema" not in document \
             or not isinstance(document["host"], str):
-        raise ConfigurationError("It is neither a snapshot nor a plan.", name)
+        raise ConfigurationError("The file is neither a snapshot nor a plan.", name)
     return document
