@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.acceptance.conftest import ROOT, RUNFILE, Fleet
+from tests.support.lab_fleet import ROOT, RUNFILE, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

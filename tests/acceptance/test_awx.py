@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import ROOT, TOOLKIT, Done, Fleet
+from tests.support.lab_fleet import ROOT, TOOLKIT, Done, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import ROOT, Fleet
-from tests.acceptance.test_containers import CARDS, wishes, words
+from tests.support.gpu_containers import CARDS, wishes, words
+from tests.support.lab_fleet import ROOT, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 UP = ("--hosts", "lab1,lab2")  # of which the second is for the other tests' fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.conftest import Fleet
-from tests.acceptance.test_containers import containers, wishes, words
+from tests.support.gpu_containers import containers, wishes, words
+from tests.support.lab_fleet import Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 UP = ("--hosts", "lab1,lab2")  # of which the second is for the other tests' fixture

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lab import driver_repository
-from tests.acceptance.conftest import ROOT, Done, Fleet
+from tests.support.lab_fleet import ROOT, Done, Fleet
 
 pytestmark = pytest.mark.lab
 

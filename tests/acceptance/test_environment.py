@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from tests.acceptance.conftest import STACK, TOOLKIT, Fleet
+from tests.support.lab_fleet import STACK, TOOLKIT, Fleet
 
 pytestmark = pytest.mark.lab
 

@@ -16,7 +16,7 @@ import pytest
 
 from lab import pythons
 from lab.errors import LabError
-from tests.acceptance.conftest import Fleet, fresh, lab
+from tests.support.lab_fleet import Fleet, fresh, lab
 
 pytestmark = pytest.mark.lab
 RUNS = int(os.environ.get("GPUFLEET_RUNS") or 20)

@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from tests.acceptance.conftest import ROOT, TOOLKIT, Fleet
+from tests.support.lab_fleet import ROOT, TOOLKIT, Fleet
 
 pytestmark = pytest.mark.lab
 

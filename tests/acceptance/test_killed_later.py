@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import ROOT, TOOLKIT, Fleet
+from tests.support.lab_fleet import ROOT, TOOLKIT, Fleet
 
 pytestmark = pytest.mark.lab
 

@@ -24,7 +24,7 @@ from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
 from gpufleet.verification.session import ProbeOptions, Session, verify
-from tests.acceptance.conftest import ROOT, Fleet, lab
+from tests.support.lab_fleet import ROOT, Fleet, lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ARTIFACTS = ("--cuda", "8.0")

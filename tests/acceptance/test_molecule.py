@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.acceptance.conftest import ROOT
+from tests.support.lab_fleet import ROOT
 
 SCENARIOS = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
 # What happens in them is also killed half-way, and compared, in test_killed_later.py; what is done

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import ROOT, TOOLKIT, Done, Fleet
+from tests.support.lab_fleet import ROOT, TOOLKIT, Done, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

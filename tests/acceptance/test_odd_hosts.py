@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import ROOT, Fleet
+from tests.support.lab_fleet import ROOT, Fleet
 
 pytestmark = [
     pytest.mark.lab,

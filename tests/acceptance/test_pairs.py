@@ -18,7 +18,7 @@ import pytest
 
 from lab import pythons
 from lab.errors import LabError
-from tests.acceptance.conftest import DEADLINE_S, ROOT, Fleet
+from tests.support.lab_fleet import DEADLINE_S, ROOT, Fleet
 
 try:
     pythons.find("3.6", os.environ)

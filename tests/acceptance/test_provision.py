@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from tests.acceptance.conftest import ROOT, RUNFILE, STACK, TOOLKIT, Fleet
+from tests.support.lab_fleet import ROOT, RUNFILE, STACK, TOOLKIT, Fleet
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.newcomer]
 
 BOTH = ("lab1", "lab2")
 # How often Ansible has become root there.

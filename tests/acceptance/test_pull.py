@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import ROOT, Done, Fleet
+from tests.support.lab_fleet import ROOT, Done, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ARTIFACTS = ("--cuda", "8.0")

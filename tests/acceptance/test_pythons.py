@@ -14,8 +14,8 @@ import pytest
 
 from gpufleet.model import validator
 from gpufleet.probe import payload
-from tests.acceptance.conftest import Fleet
 from tests.probe.test_probe import as_started, form
+from tests.support.lab_fleet import Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 UP = ("--hosts", "lab1", "--suite", "forky")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import ROOT, RUNFILE, TOOLKIT, Done, Fleet
+from tests.support.lab_fleet import ROOT, RUNFILE, TOOLKIT, Done, Fleet
 
 pytestmark = pytest.mark.lab
 
@@ -35,6 +35,7 @@ def refused(fleet: Fleet, done: Done, *told: str, host: str = "lab1") -> None:
     assert fleet.on(host, "ls -d /usr/local/cuda* /opt/gpufleet /var/lib/gpufleet/* || :") == ""
 
 
+@pytest.mark.newcomer
 def test_an_unknown_release_is_refused_before_any_host_is_touched(fleet: Fleet) -> None:
     done = fleet.gpufleet(
         "provision", "-e", json.dumps({"gpu_stacks": [{"tensorflow": "9.9"}]}), status=4
@@ -54,6 +55,7 @@ def test_a_wrong_checksum_in_the_catalogue(fleet: Fleet) -> None:
     refused(fleet, done, RUNFILE, "0" * 64, "gpu_artifacts")
 
 
+@pytest.mark.newcomer
 def test_an_artifact_that_is_missing_from_its_directory(fleet: Fleet, tmp_path: Path) -> None:
     done = provision(fleet, gpu_artifacts_source=str(tmp_path))
     refused(fleet, done, f"{RUNFILE} is not in {tmp_path}", "gpu_artifacts_source")
@@ -64,6 +66,7 @@ def test_an_unreachable_mirror(fleet: Fleet) -> None:
     refused(fleet, done, f"{UNREACHABLE}/{RUNFILE}", "refused")
 
 
+@pytest.mark.newcomer
 def test_a_licence_that_nobody_accepted(fleet: Fleet) -> None:
     done = provision(fleet, gpu_accept_nvidia_eula=False)
     refused(fleet, done, "gpu_accept_nvidia_eula")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import ROOT, Done, Fleet
+from tests.support.lab_fleet import ROOT, Done, Fleet
 
 pytestmark = pytest.mark.lab
 

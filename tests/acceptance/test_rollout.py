@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gpufleet.rollout.progress import left_behind
-from tests.acceptance.conftest import DEADLINE_S, KILL, ROOT, Fleet
+from tests.support.lab_fleet import DEADLINE_S, KILL, ROOT, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ import pytest
 
 from lab import elf, pythons
 from lab.errors import LabError
-from tests.acceptance.conftest import ROOT, Fleet
+from tests.support.lab_fleet import ROOT, Fleet
 
 try:
     pythons.find("3.6", os.environ)

@@ -17,9 +17,9 @@ from gpufleet.model.verdict import Verdict
 from gpufleet.nightly.drain import after_night
 from gpufleet.nightly.drift import LETTERS
 from gpufleet.rollout.schedulers import PROMISE
-from tests.acceptance import slurm
-from tests.acceptance.conftest import ROOT, Fleet
+from tests.support import slurm_hosts as slurm
 from tests.support.fleet_stand_ins import RunHistory
+from tests.support.lab_fleet import ROOT, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -19,7 +19,7 @@ import pytest
 from lab import vm
 from lab.progress import Progress
 from lab.settings import Lab
-from tests.acceptance.conftest import ROOT
+from tests.support.lab_fleet import ROOT
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

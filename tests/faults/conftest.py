@@ -15,11 +15,10 @@ from gpufleet import inventory
 from gpufleet.verification import session
 from lab import driver_repository
 from lab.stubs import library
-from tests.acceptance.conftest import ROOT, Fleet, lab
-from tests.acceptance.conftest import fleet as fleet  # noqa: PLC0414
-from tests.acceptance.test_containers import CARDS
 from tests.faults.catalogue import Fault, found
 from tests.faults.libraries import STAND_INS
+from tests.support.gpu_containers import CARDS
+from tests.support.lab_fleet import ROOT, Fleet, lab
 
 Checks = dict[str, dict[str, Any]]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.conftest import Fleet
-from tests.acceptance.conftest import fleet as fleet  # noqa: PLC0414 (a fixture, found by its name)
 from tests.faults.catalogue import Fault, verdicts
 from tests.faults.conftest import Checks, Prove
 from tests.faults.invented import FAULTS
+from tests.support.lab_fleet import Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 UP = ("--hosts", "lab1")

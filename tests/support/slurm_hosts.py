@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.acceptance.conftest import ROOT, Fleet
+from tests.support.lab_fleet import ROOT, Fleet
 
 # No cgroups of Slurm's own: a container has them only in part.
 CONFIGURE = r"""
