@@ -1,5 +1,8 @@
 # Apache-2.0, see LICENSE
-"""Turn a host's wishes into its plan: the one place where Ansible meets ``gpufleet.resolver``."""
+"""Resolve a host's plan from its variables and a probe: where Ansible calls ``gpufleet.resolver``.
+
+Runs on the control machine. Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,27 @@ from pathlib import Path
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import require_package
 
-from gpufleet.diff import changes
-from gpufleet.resolver import resolve, with_locks
-from gpufleet.spec.probe_settings import probe_settings, visible_gpus
+try:
+    from gpufleet.diff import changes
+    from gpufleet.resolver import resolve, with_locks
+    from gpufleet.spec.probe_settings import probe_settings, visible_gpus
+except ImportError as error:
+    IMPORT_ERROR = error
+else:
+    IMPORT_ERROR = None
 
 
-def told(problems):
-    """Problems as a person reads them."""
+def problems_message(problems):
+    """Return problems as text, one a line."""
     return "\n".join(
         "{where}: {message} Remedy: {remedy}".format(**problem) for problem in problems
     )
 
 
-def digests(folder):
-    """{file name: sha256} of the locks in a directory; nothing where there is no directory."""
+def lock_digests(folder):
+    """Return {file name: sha256} of the locks in a directory; empty where it does not exist."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in Path(folder).expanduser().glob("*.lock")
@@ -30,37 +39,40 @@ def digests(folder):
 
 
 class ActionModule(ActionBase):
-    """Runs ``gpu_facts`` on the host and resolves the wishes; returns ``plan`` and ``changes``.
+    """Runs ``gpu_facts`` on the host and resolves its variables.
 
-    And what a probe of this host is to be told, as ``look``.
+    Returns ``plan``, ``changes`` and ``probe_options``, the options of a probe of this host.
     """
 
     TRANSFERS_FILES = False
     _VALID_ARGS = frozenset()
 
     def run(self, tmp=None, task_vars=None):
+        require_package(IMPORT_ERROR)
         result = super().run(tmp, task_vars)
-        wishes = {
+        variables = {
             name: self._templar.template(value)
             for name, value in task_vars.items()
             if name.startswith("gpu_") and name not in ("gpu_plan", "gpu_changes")
         }
-        where = probe_settings(wishes)
-        looked = self._execute_module(
-            "gpufleet.gpu.gpu_facts", module_args=where, task_vars=task_vars
+        settings = probe_settings(variables)
+        facts = self._execute_module(
+            "gpufleet.gpu.gpu_facts", module_args=settings, task_vars=task_vars
         )
-        if looked.get("failed") or "snapshot" not in looked:
-            result.update(looked, failed=True)
+        if facts.get("failed") or "snapshot" not in facts:
+            result.update(facts, failed=True)
             return result
-        snapshot = looked["snapshot"]
-        plan = resolve(wishes, snapshot, task_vars["inventory_hostname"])
-        plan = with_locks(plan, digests(wishes["gpu_locks_dir"]))
+        snapshot = facts["snapshot"]
+        plan = resolve(variables, snapshot, task_vars["inventory_hostname"])
+        plan = with_locks(plan, lock_digests(variables["gpu_locks_dir"]))
         if plan["problems"]:
             raise AnsibleError(
-                "Nothing was changed on {}: its declaration cannot be carried out.\n{}".format(
-                    task_vars["inventory_hostname"], told(plan["problems"])
+                "Nothing was changed on {}: its declaration cannot be fulfilled.\n{}".format(
+                    task_vars["inventory_hostname"], problems_message(plan["problems"])
                 )
             )
-        look = dict(where, expect_gpus=visible_gpus(wishes))
-        result.update(changed=False, plan=plan, changes=changes(plan, snapshot), look=look)
+        options = dict(settings, expect_gpus=visible_gpus(variables))
+        result.update(
+            changed=False, plan=plan, changes=changes(plan, snapshot), probe_options=options
+        )
         return result

@@ -1,5 +1,9 @@
 # Apache-2.0, see LICENSE
-"""Bring an installed driver to run as far as that goes without a reboot, and say what remains."""
+"""Load an installed driver as far as possible without a reboot, and return what remains.
+
+Runs on the control machine. Through modules it reloads the host's kernel modules and writes its
+marker of a pending restart.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,15 @@ from pathlib import Path
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import require_package
 
-from gpufleet.diff import restart
-from gpufleet.host_state.host import Host
+try:
+    from gpufleet.diff import restart
+    from gpufleet.host_state.host import Host
+except ImportError as error:
+    IMPORT_ERROR = error
+else:
+    IMPORT_ERROR = None
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -17,22 +27,23 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class ActionModule(ActionBase):
     """Probes the host and decides (``gpufleet.diff.restart``); reloads the modules if possible.
 
-    Takes the plan; returns what then still is to be done as ``action``, ``because``, ``remedy``.
-    The marker of a pending restart is noted before a reboot, and goes when nothing is pending.
+    Takes the plan; returns what remains to be done as ``action``, ``because``, ``remedy``.
+    Sets the marker of a pending restart before a reboot; removes it when nothing is pending.
     """
 
     TRANSFERS_FILES = False
     _VALID_ARGS = frozenset(["plan"])
 
     def run(self, tmp=None, task_vars=None):
+        require_package(IMPORT_ERROR)
         result = super().run(tmp, task_vars)
         self.task_vars, plan = task_vars, self._task.args["plan"]
-        decision, on_disk = self.look(plan)
+        decision, on_disk = self.decide(plan)
         reloaded, marked = None, {}
         if decision["action"] == "reload":
             reloaded = self.module("gpu_driver_reload", version=on_disk)
             if not self._task.check_mode:
-                decision, on_disk = self.look(plan)
+                decision, on_disk = self.decide(plan)
                 if reloaded.get("failed") and decision["action"] == "none":
                     return dict(result, **reloaded)
         if decision["action"] in ("none", "reboot"):
@@ -40,26 +51,26 @@ class ActionModule(ActionBase):
             marked = self.module("gpu_reboot_pending", state=state, because=decision["because"])
             if marked.get("failed"):
                 return dict(result, **marked)
-        changed = [each.get("changed") for each in (reloaded or {}, marked)]
+        changed = [answer.get("changed") for answer in (reloaded or {}, marked)]
         result.update(decision, changed=any(changed))
         if reloaded:
             result.update({key: reloaded[key] for key in ("diff", "msg") if key in reloaded})
         return result
 
-    def look(self, plan):
-        """The decision, and the version of the modules on the host's disk."""
-        looked = self.module("gpu_facts")
-        if looked.get("failed") or "snapshot" not in looked:
-            raise AnsibleError("The host could not be looked at: {}".format(looked.get("msg")))
-        host = Host(looked["snapshot"])
-        here = self._connection.transport == "local" or (
+    def decide(self, plan):
+        """Return the decision, and the version of the modules on the host's disk."""
+        facts = self.module("gpu_facts")
+        if facts.get("failed") or "snapshot" not in facts:
+            raise AnsibleError("The host could not be probed: {}".format(facts.get("msg")))
+        host = Host(facts["snapshot"])
+        local = self._connection.transport == "local" or (
             (host.section("kernel") or {}).get("boot_id") == BOOT_ID.read_text().strip()
         )
-        decision = restart.decide(plan, host, control_node=here)
+        decision = restart.decide(plan, host, control_node=local)
         return decision, (host.section("driver") or {}).get("on_disk")
 
     def module(self, name, **arguments):
-        """A module's answer."""
+        """Run a module of the collection; returns its result."""
         return self._execute_module(
             f"gpufleet.gpu.{name}", module_args=arguments, task_vars=self.task_vars
         )

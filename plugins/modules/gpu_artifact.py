@@ -38,6 +38,9 @@ options:
     default: false
 attributes:
   check_mode: {support: full}
+  diff_mode: {support: none}
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
 author: [The gpufleet developers]
 """
 

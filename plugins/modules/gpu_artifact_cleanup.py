@@ -25,12 +25,12 @@ options:
     type: list
     elements: path
     default: []
-  state_dir:
-    description: Where the host's lock is kept.
-    type: path
-    default: /var/lib/gpufleet
 attributes:
   check_mode: {support: full}
+  diff_mode: {support: none}
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
+  - gpufleet.gpu.state_dir
 author: [The gpufleet developers]
 """
 

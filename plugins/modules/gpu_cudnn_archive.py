@@ -52,13 +52,12 @@ options:
     description: Whether headers and unversioned links are this version's.
     type: bool
     default: true
-  state_dir:
-    description: Where receipts and journal are kept.
-    type: path
-    default: /var/lib/gpufleet
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
+  - gpufleet.gpu.state_dir
 author: [The gpufleet developers]
 """
 

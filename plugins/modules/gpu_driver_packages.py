@@ -64,13 +64,12 @@ options:
     description: How long to wait for another package manager, in seconds.
     type: int
     default: 300
-  state_dir:
-    description: Where receipts, journal and packages are kept.
-    type: path
-    default: /var/lib/gpufleet
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
+  - gpufleet.gpu.state_dir
 author: [The gpufleet developers]
 """
 

@@ -24,13 +24,12 @@ options:
     type: list
     elements: str
     default: [nvidia-fabricmanager, nvidia-persistenced, nvidia-dcgm, dcgm]
-  state_dir:
-    description: Where the marker is kept.
-    type: path
-    default: /var/lib/gpufleet
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
+  - gpufleet.gpu.state_dir
 author: [The gpufleet developers]
 """
 

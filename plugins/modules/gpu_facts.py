@@ -19,10 +19,6 @@ options:
     description: Where stacks stand.
     type: path
     default: /opt/gpufleet/stacks
-  state_dir:
-    description: Where receipts and journal are kept.
-    type: path
-    default: /var/lib/gpufleet
   tmpdir:
     description: The directory that runfiles are to be unpacked in.
     type: path
@@ -44,6 +40,10 @@ options:
     type: str
 attributes:
   check_mode: {support: full}
+  diff_mode: {support: none}
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
+  - gpufleet.gpu.state_dir
 author: [The gpufleet developers]
 """
 

@@ -22,13 +22,12 @@ options:
   because:
     description: What makes a restart necessary.
     type: str
-  state_dir:
-    description: Where the marker is kept.
-    type: path
-    default: /var/lib/gpufleet
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
+  - gpufleet.gpu.state_dir
 author: [The gpufleet developers]
 """
 

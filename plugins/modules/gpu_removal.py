@@ -32,13 +32,12 @@ options:
     description: Where to look for environments of somebody else's that are bound to it.
     type: path
     default: /opt/gpufleet/stacks
-  state_dir:
-    description: Where receipts and journal are kept.
-    type: path
-    default: /var/lib/gpufleet
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
+  - gpufleet.gpu.state_dir
 author: [The gpufleet developers]
 """
 

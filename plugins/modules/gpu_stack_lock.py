@@ -37,6 +37,8 @@ options:
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
 author: [The gpufleet developers]
 """
 

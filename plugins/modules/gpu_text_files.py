@@ -38,13 +38,12 @@ options:
       with the last of them those that are for none.
     type: list
     elements: str
-  state_dir:
-    description: Where receipts and journal are kept.
-    type: path
-    default: /var/lib/gpufleet
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
+  - gpufleet.gpu.state_dir
 author: [The gpufleet developers]
 """
 

@@ -52,8 +52,10 @@ def host(fleet: Fleet) -> Fleet:
 @pytest.fixture
 def play(tmp_path: Path) -> Path:
     """A playbook that makes the plan, and then does no more than the role's last step."""
-    tasks = [{"ansible.builtin.include_role": {"name": "nvidia_driver", "tasks_from": "restart"}}]
-    play = {"hosts": "lab1", "become": True, "gather_facts": False, "roles": ["gpu_plan"]}
+    role = {"name": "gpufleet.gpu.nvidia_driver", "tasks_from": "restart"}
+    tasks = [{"ansible.builtin.include_role": role}]
+    roles = ["gpufleet.gpu.gpu_plan"]
+    play = {"hosts": "lab1", "become": True, "gather_facts": False, "roles": roles}
     path = tmp_path / "restart.yml"
     path.write_text(json.dumps([{**play, "tasks": tasks}]))
     return path

@@ -53,7 +53,8 @@ def on_disk(machine: vm.Machine, version: str) -> None:
 
 def restart(machine: vm.Machine, folder: Path, reboot: str = "auto") -> str:
     """The last step of the role; what it said, on one line."""
-    tasks = [{"ansible.builtin.include_role": {"name": "nvidia_driver", "tasks_from": "restart"}}]
+    role = {"name": "gpufleet.gpu.nvidia_driver", "tasks_from": "restart"}
+    tasks = [{"ansible.builtin.include_role": role}]
     plays = [{"hosts": "all", "become": True, "gather_facts": False, "tasks": tasks}]
     driver = {"managed": True, "source": "distro", "reboot": reboot}
     plan = {"host": "gpu-vm", "expect": {"count": 1}, "driver": driver}

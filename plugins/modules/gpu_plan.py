@@ -1,0 +1,53 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Documentation of the action plugin gpu_plan, which runs on the control machine."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_plan
+short_description: Resolve a host's plan
+description:
+  - Probes the host (M(gpufleet.gpu.gpu_facts)) and resolves its C(gpu_*) variables into a plan and
+    its pending changes. Fails where the declaration cannot be fulfilled on this host. Changes
+    nothing.
+  - The role P(gpufleet.gpu.gpu_plan#role) runs it and documents the variables.
+requirements:
+  - the Python package gpufleet on the control machine, in the environment that runs Ansible
+options: {}
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: none}
+  action:
+    description: Runs on the control machine.
+    support: full
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
+author: [The gpufleet developers]
+"""
+
+EXAMPLES = r"""
+- name: Probe the host and resolve its plan
+  gpufleet.gpu.gpu_plan:
+  register: resolved
+
+- name: Show pending changes
+  ansible.builtin.debug:
+    var: resolved.changes
+"""
+
+RETURN = r"""
+plan:
+  description: The host's plan, a versioned document.
+  type: dict
+  returned: success
+changes:
+  description: The pending changes, each with C(what), C(id), C(action) and C(because).
+  type: list
+  elements: dict
+  returned: success
+probe_options:
+  description: The options of a probe of this host.
+  type: dict
+  returned: success
+"""

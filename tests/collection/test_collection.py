@@ -1,0 +1,144 @@
+"""The collection as others install it: what the archive contains, its documentation, a playbook.
+
+No test changes this machine: playbooks run in check mode with directories of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / ".venv" / "bin"
+NAME = "gpufleet.gpu"
+
+# Of somebody else: gpufleet's role among the site's own variables, the minimum that it needs.
+PLAYBOOK = """
+- hosts: all
+  gather_facts: false
+  vars:
+    gpu_toolkits: ["11.8"]
+    gpu_accept_nvidia_eula: true
+    gpu_prefix: {directory}/prefix
+    gpu_artifacts_cache: {directory}/cache
+    ansible_python_interpreter: "{{{{ ansible_playbook_python }}}}"
+  roles: [gpufleet.gpu.cuda]
+"""
+
+
+def run(*arguments: str | Path, **environment: str) -> str:
+    """The output of a command that succeeds, run outside of the checkout's settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    done = subprocess.run(
+        arguments, cwd="/", env={**kept, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built collection."""
+    directory = tmp_path_factory.mktemp("archive")
+    run(BIN / "ansible-galaxy", "collection", "build", ROOT, "--output-path", directory)
+    (built,) = directory.glob("gpufleet-gpu-*.tar.gz")
+    return built
+
+
+@pytest.fixture(scope="module")
+def collections(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the collection installed, without a network."""
+    directory = tmp_path_factory.mktemp("collections")
+    # The checkout's own environment has the collection already, as a link: hence --force.
+    options = ("--offline", "--force", "--collections-path", directory)
+    run(BIN / "ansible-galaxy", "collection", "install", *options, archive)
+    return directory
+
+
+def check(playbook: Path, collections: Path, program: Path) -> str:
+    """The output of a playbook in check mode on this machine."""
+    playbook.write_text(PLAYBOOK.format(directory=playbook.parent))
+    return run(
+        program, "--check", "--connection", "local", "--inventory", "localhost,", playbook,
+        ANSIBLE_COLLECTIONS_PATH=str(collections), ANSIBLE_HOME=str(playbook.parent / "home"),
+    )  # fmt: skip
+
+
+def test_the_archive_contains_the_collection_and_nothing_else(archive: Path) -> None:
+    with tarfile.open(archive) as tar:
+        names = [name for name in tar.getnames() if not name.endswith("/")]
+    assert {name.partition("/")[0] for name in names} == {
+        "CHANGELOG.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "meta", "playbooks",
+        "plugins", "roles", "src", "tests"}  # fmt: skip
+    parts = {tuple(name.split("/")[:3]) for name in names if name.count("/") > 1}
+    assert {part for part in parts if part[0] == "src"} == {("src", "gpufleet", "probe")}
+    assert {part[:2] for part in parts if part[0] == "tests"} <= {("tests", "sanity")}
+
+
+def test_every_link_of_the_installed_collection_resolves(collections: Path) -> None:
+    root = collections / "ansible_collections" / "gpufleet" / "gpu"
+    links = [path for path in root.rglob("*") if path.is_symlink()]
+    assert links
+    for path in links:
+        assert path.resolve(strict=True).is_relative_to(root.resolve()), path
+
+
+@pytest.mark.parametrize("kind", ["module", "role", "callback"])
+def test_everything_is_documented(collections: Path, kind: str) -> None:
+    folder = {"module": "plugins/modules", "role": "roles", "callback": "plugins/callback"}[kind]
+    names = sorted(
+        f"{NAME}.{path.stem}" for path in (ROOT / folder).iterdir() if path.name != "__pycache__"
+    )
+    said = run(
+        BIN / "ansible-doc", "--type", kind, "--json", *names,
+        ANSIBLE_COLLECTIONS_PATH=str(collections),
+    )  # fmt: skip
+    documents = json.loads(said)
+    assert sorted(documents) == names
+    if kind == "module":
+        for name, document in documents.items():
+            assert document["doc"]["short_description"], name
+            assert yaml.safe_load(document["examples"]), name
+            assert document["return"], name
+
+
+def test_every_playbook_is_known_by_its_full_name(collections: Path) -> None:
+    names = sorted(f"{NAME}.{path.stem}" for path in (ROOT / "playbooks").glob("*.yml"))
+    run(
+        BIN / "ansible-playbook", "--syntax-check", "--inventory", "localhost,", *names,
+        ANSIBLE_COLLECTIONS_PATH=str(collections),
+    )  # fmt: skip
+
+
+def test_a_role_works_in_the_playbook_of_somebody_else(collections: Path, tmp_path: Path) -> None:
+    output = check(tmp_path / "play.yml", collections, BIN / "ansible-playbook")
+    assert "changed: [localhost] => (item=CUDA 11.8.0)" in output
+    assert not (tmp_path / "prefix").exists()
+
+
+@pytest.mark.slow
+def test_it_works_in_a_fresh_environment(archive: Path, tmp_path: Path) -> None:
+    """With nothing but Ansible, gpufleet's wheel and the installed collection."""
+    uv, fresh = BIN / "uv", tmp_path / "environment"
+    build = ("build", "--wheel", "--no-build-isolation", "--offline", "--python", BIN / "python")
+    run(uv, *build, "--out-dir", tmp_path, ROOT)
+    (wheel,) = tmp_path.glob("gpufleet-*.whl")
+    run(uv, "venv", "--python", BIN / "python", fresh)
+    target = ("--python", fresh / "bin" / "python")
+    run(uv, "pip", "install", "--require-hashes", *target, "-r", ROOT / "requirements.txt")
+    playbook, collections = tmp_path / "play.yml", tmp_path / "collections"
+    install = ("collection", "install", "--offline", "--collections-path", collections)
+    run(fresh / "bin" / "ansible-galaxy", *install, archive)
+
+    with pytest.raises(AssertionError, match="Install it, for example"):
+        check(playbook, collections, fresh / "bin" / "ansible-playbook")
+
+    run(uv, "pip", "install", "--no-deps", *target, wheel)
+    output = check(playbook, collections, fresh / "bin" / "ansible-playbook")
+    assert "changed: [localhost] => (item=CUDA 11.8.0)" in output
