@@ -229,7 +229,7 @@ def test_the_timer_fires_and_everyone_hears_of_the_first_night(night: Nightly) -
     night.fleet.on("lab1", f"test -s {HOME}/reports/latest/junit.xml")
     [mail] = night.mails()
     assert mail.subject == "gpufleet: first night (1 of 1 healthy)"
-    assert "The whole report: https://gpu.example.org/reports/20" in mail.text
+    assert "Full report: https://gpu.example.org/reports/20" in mail.text
     assert "using TLS" in mail.received
     [hook] = night.hooks()
     assert (hook["event"], hook["hosts"]["PASS"]) == ("night", 1)

@@ -31,7 +31,7 @@ def test_what_is_left_out_has_a_usual_value(configured: Configured) -> None:
         ({"inventory": []}, "inventory: [] should be non-empty"),
         ({"mail": {**MAIL, "tls": "maybe"}}, "mail.tls: 'maybe' is not one of"),
         ({"mail": {**MAIL, "to": ["a@b\nBcc: c@d"]}}, "mail.to.0: "),
-        ({"mail": {**MAIL, "user": "u"}}, "mail: There is a user and no password."),
+        ({"mail": {**MAIL, "user": "u"}}, "mail: A user is set without a password."),
         ({"mail": {**MAIL, "user": "u", "password_file": "/nowhere/smtp"}},
          "mail.password_file: The secret in /nowhere/smtp cannot be read: No such file"),
         ({"webhooks": [{"form": "slack"}]}, "webhooks.0: Exactly one of 'url' and 'url_file'"),
@@ -40,12 +40,14 @@ def test_what_is_left_out_has_a_usual_value(configured: Configured) -> None:
          "webhooks.0.secret_file: "),
         ({"drain": {"hook": "slurm", "after_strikes": 1}}, "drain.after_strikes: 1 is less than"),
         ({"state_dir": "here"}, "state_dir: 'here' does not match"),
-        ({"pulled": "/srv/pulled", "launcher": "slurm"}, "not by pulled and launcher: slurm"),
-        ({"topology": "/etc/topology.conf", "launcher": "slurm"}, "not by launcher: slurm and"),
-        ({"pulled": "/srv/pulled", "deep": True}, "deep: What the hosts have found is judged"),
+        ({"pulled": "/srv/pulled", "launcher": "slurm"},
+         "pulled and launcher: slurm exclude each other"),
+        ({"topology": "/etc/topology.conf", "launcher": "slurm"},
+         "launcher: slurm and topology exclude each other"),
+        ({"pulled": "/srv/pulled", "deep": True}, "deep: With 'pulled', hosts are not probed"),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_place(
+def test_a_mistake_is_refused_with_its_location(
     configured: Configured, wrong: dict[str, Any], words: str
 ) -> None:
     path = configured(**wrong)
@@ -80,7 +82,7 @@ def test_a_secret_is_read_from_its_file_and_shown_nowhere(
     assert "hunter" not in repr(settings)
 
 
-def test_the_password_may_come_from_the_environment_and_never_travels_readable(
+def test_the_password_may_come_from_the_environment_and_is_never_sent_unencrypted(
     configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUFLEET_SMTP_PASSWORD", "hunter2")
@@ -90,15 +92,15 @@ def test_the_password_may_come_from_the_environment_and_never_travels_readable(
         config.read(configured(mail={**MAIL, "user": "u", "tls": "none"}))
 
 
-def test_of_a_refused_file_what_holds_can_still_tell(configured: Configured) -> None:
-    settings = config.salvaged(configured(fanout="many", mial={}, mail=MAIL))
+def test_the_valid_settings_of_a_refused_file_are_read(configured: Configured) -> None:
+    settings = config.read_valid_settings(configured(fanout="many", mial={}, mail=MAIL))
     assert settings and settings.mail and settings.fanout == 32
-    assert config.salvaged(Path("/nowhere")) is None
+    assert config.read_valid_settings(Path("/nowhere")) is None
 
 
-def test_a_secret_that_is_gone_mutes_nobody_else(configured: Configured) -> None:
+def test_a_missing_secret_does_not_disable_other_channels(configured: Configured) -> None:
     gone, there = {"url_file": "/nowhere/hook"}, {"url": "https://hook.example.org"}
-    settings = config.salvaged(configured(
+    settings = config.read_valid_settings(configured(
         mail={**MAIL, "user": "u", "password_file": "/nowhere/smtp"}, webhooks=[gone, there]))
     assert settings and settings.mail is None
     assert [webhook.url for webhook in settings.webhooks] == ["https://hook.example.org"]

@@ -1,4 +1,4 @@
-"""The nightly as a command: what it keeps, whom it tells, and what it says when it cannot work."""
+"""The nightly as a command: its files, its notifications, and its errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import pytest
 from gpufleet.cli.nightly import main
 from gpufleet.nightly import config
 from gpufleet.nightly.history import History
-from gpufleet.nightly.run import hosts_of
+from gpufleet.nightly.run import configured_hosts
 from tests.support.receivers import Listener, Post
 
 ROOT = Path(__file__).resolve().parents[2]
 Configured = Callable[..., Path]
 
-# A host that lets us in and never answers: the look at it lasts until somebody ends it.
+# A host that lets us in and never answers: its probe lasts until somebody ends it.
 HANGING = "gpu_hosts: {hosts: {slow: {ansible_connection: local, ansible_become: false," \
     " ansible_python_interpreter: %s, gpu_expect: {count: 0}}}}"
 
@@ -55,7 +55,7 @@ def figures(path: Path) -> dict[str, float]:
 
 @pytest.fixture
 def hook(listener: Listener, tmp_path: Path) -> dict[str, Any]:
-    """Settings that tell the listener, and write metrics."""
+    """Settings that notify the listener, and write metrics."""
     (tmp_path / "metrics").mkdir()
     return {"webhooks": [{"url": listener.url}], "textfile_dir": str(tmp_path / "metrics"),
             "reports_url": "https://gpu.example.org/reports/"}
@@ -66,13 +66,13 @@ def nights(path: Path) -> int:
         return len(history.nights())
 
 
-def test_the_first_night_is_kept_reported_and_told_and_the_same_again_is_quiet(
+def test_the_first_run_is_recorded_and_notified_and_an_unchanged_one_is_quiet(
     configured: Configured, hook: dict[str, Any], listener: Listener
 ) -> None:
     path = configured(**hook, heartbeat_url=f"{listener.url}/alive")
     done = nightly(path)
     assert done.returncode == 1, done.stderr
-    # The first night is told as it is; then the dead man's switch hears that the work is done.
+    # The first run is always notified; then the heartbeat URL is called.
     told, alive = listener.heard
     assert (told[0], told[2]["event"], told[2]["since"]) == ("POST", "night", None)
     assert told[2]["hosts"]["UNREACHABLE"] == 1
@@ -92,7 +92,7 @@ def test_the_first_night_is_kept_reported_and_told_and_the_same_again_is_quiet(
     assert "s3cret" not in (path.parent / "state" / "told.json").read_text()
 
 
-def test_whom_it_could_not_tell_it_tells_the_next_night(
+def test_a_failed_notification_is_sent_by_the_next_run(
     configured: Configured, hook: dict[str, Any], listener: Listener
 ) -> None:
     listener.answers = [404, 404]
@@ -114,7 +114,7 @@ def test_whom_it_could_not_tell_it_tells_the_next_night(
     assert listener.heard == []
 
 
-def test_one_who_is_refused_keeps_nothing_from_the_others(
+def test_a_refused_recipient_does_not_affect_the_others(
     configured: Configured, post: Post
 ) -> None:
     post.refused.add("alice@example.org")
@@ -125,12 +125,12 @@ def test_one_who_is_refused_keeps_nothing_from_the_others(
     assert heartbeat(path)["troubles"] == {
         "tell": "mail by 127.0.0.1: it refused alice@example.org"}
     first = "Subject: gpufleet: first night (0 of 1 healthy)"
-    assert post.heard == [first, "Subject: gpufleet: the nightly did not do its work"]
+    assert post.heard == [first, "Subject: gpufleet: the nightly run failed"]
     nightly(path)
     assert post.heard[2:] == []
 
 
-def test_a_night_that_is_refused_again_is_given_up_and_tonights_comes_first(
+def test_a_message_that_is_refused_twice_is_dropped_and_the_current_comes_first(
     configured: Configured, hook: dict[str, Any], listener: Listener
 ) -> None:
     path = configured(**hook)
@@ -148,7 +148,7 @@ def test_a_night_that_is_refused_again_is_given_up_and_tonights_comes_first(
     assert listener.heard == []
 
 
-def test_figures_and_heartbeat_are_written_before_anybody_is_told(
+def test_metrics_and_heartbeat_are_written_before_notifications(
     configured: Configured, hook: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = configured(**hook)
@@ -156,20 +156,20 @@ def test_figures_and_heartbeat_are_written_before_anybody_is_told(
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpufleet.nightly.notifications.tell", killed)
+    monkeypatch.setattr("gpufleet.nightly.channels.deliver", killed)
     with pytest.raises(KeyboardInterrupt):
         nightly(path)
     assert figures(path)['gpufleet_host_healthy{host="gone"}'] == 0
     assert heartbeat(path)["troubles"] == {}
 
 
-def test_a_webhook_that_speaks_no_http_keeps_nobody_from_the_figures(
+def test_a_webhook_that_speaks_no_http_does_not_prevent_the_metrics(
     configured: Configured, hook: dict[str, Any], post: Post, listener: Listener
 ) -> None:
     hook["webhooks"].insert(0, {"url": f"http://127.0.0.1:{post.port}/s3cret"})
     path = configured(**hook)
     done = nightly(path)
-    assert "it should (BadStatusLine)" in done.stderr and "s3cret" not in done.stderr
+    assert "not valid HTTP (BadStatusLine)" in done.stderr and "s3cret" not in done.stderr
     assert [body["event"] for _, _, body in listener.heard] == ["night", "failure"]
     assert figures(path)['gpufleet_run_trouble{step="tell"}'] == 1
     assert "tell" in heartbeat(path)["troubles"]
@@ -181,7 +181,7 @@ def test_a_webhook_that_speaks_no_http_keeps_nobody_from_the_figures(
      ({"limit": "nobody"}, "No host matches"),
      ({"fanuot": 3}, "Did you mean 'fanout'?")],
 )
-def test_one_that_cannot_run_says_so_to_whom_it_can(
+def test_a_run_that_cannot_start_notifies_with_the_settings_that_are_valid(
     configured: Configured, hook: dict[str, Any], listener: Listener, wrong: dict[str, Any],
     words: str,
 ) -> None:
@@ -193,7 +193,7 @@ def test_one_that_cannot_run_says_so_to_whom_it_can(
     assert words in " ".join(body["errors"])
 
 
-def test_a_run_that_cannot_begin_moves_the_last_run_and_not_the_last_success(
+def test_a_run_that_cannot_start_moves_the_last_run_and_not_the_last_success(
     configured: Configured, hook: dict[str, Any]
 ) -> None:
     nightly(configured(**hook))
@@ -207,7 +207,7 @@ def test_a_run_that_cannot_begin_moves_the_last_run_and_not_the_last_success(
     assert not [name for name in after if name.startswith(("gpufleet_host_", "gpufleet_hosts"))]
 
 
-def test_a_history_that_cannot_be_written_is_told_with_what_was_seen(
+def test_a_history_that_cannot_be_written_is_notified_with_the_verdicts(
     configured: Configured, hook: dict[str, Any], listener: Listener
 ) -> None:
     path = configured(**hook)
@@ -244,7 +244,7 @@ def looking(path: Path) -> subprocess.Popen[str]:
     return running
 
 
-def test_a_run_that_is_stopped_calls_nobody_healthy_and_says_so(
+def test_a_stopped_run_reports_no_host_as_healthy_and_notifies(
     hanging: Path, listener: Listener
 ) -> None:
     listener.heard.clear()
@@ -252,7 +252,7 @@ def test_a_run_that_is_stopped_calls_nobody_healthy_and_says_so(
     running.send_signal(signal.SIGTERM)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 5
-    assert "It was stopped before it was done (SIGTERM)" in said
+    assert "The run was stopped before its end (SIGTERM)" in said
     [(_, _, body)] = listener.heard
     assert (body["event"], body["judged"]) == ("failure", False)
     assert nights(hanging) == 1
@@ -262,7 +262,7 @@ def test_a_run_that_is_stopped_calls_nobody_healthy_and_says_so(
 def test_one_runs_at_a_time_and_after_a_kill_the_next_does_all_of_it(hanging: Path) -> None:
     running = looking(hanging)
     other = nightly(hanging)
-    assert (other.returncode, "Another nightly is running." in other.stderr) == (4, True)
+    assert (other.returncode, "Another nightly run is in progress." in other.stderr) == (4, True)
     before = heartbeat(hanging)
     os.killpg(running.pid, signal.SIGKILL)
     running.communicate()
@@ -277,7 +277,7 @@ def test_one_runs_at_a_time_and_after_a_kill_the_next_does_all_of_it(hanging: Pa
 def test_status_says_when_it_has_not_run(configured: Configured, hook: dict[str, Any]) -> None:
     path = configured(**hook)
     never = nightly(path, "--status")
-    assert (never.returncode, "has never run" in never.stderr) == (1, True)
+    assert (never.returncode, "No nightly run is recorded" in never.stderr) == (1, True)
     nightly(path)
     assert nightly(path, "--status").returncode == 0
     last = heartbeat(path)
@@ -294,24 +294,24 @@ def test_check_reads_everything_and_runs_nothing(
     path = configured(**hook)
     done = nightly(path, "--check")
     assert (done.returncode, done.stdout) == (
-        0, f"{path}: 1 hosts, 1 channels. A night in which every host hangs takes 0.1 h.\n")
+        0, f"{path}: 1 hosts, 1 channels. If every host hangs, a run takes 0.1 h.\n")
     # Thirty-two at the same time, 300 s each.
     (path.parent / "hosts.yml").write_text(
         "gpu_hosts: {hosts: {'gpu[001:600]': {ansible_host: 127.0.0.1}}}")
-    assert "600 hosts, 1 channels. A night in which every host hangs takes 1.6 h." in nightly(
+    assert "600 hosts, 1 channels. If every host hangs, a run takes 1.6 h." in nightly(
         path, "--check").stdout
     assert nightly(configured(**hook, limit="nobody"), "--check").returncode == 4
     assert listener.heard == [] and not (path.parent / "state").exists()
 
 
-def test_what_the_hosts_found_themselves_is_a_night_too(
+def test_results_that_the_hosts_delivered_are_a_run_too(
     configured: Configured, hook: dict[str, Any], listener: Listener, tmp_path: Path
 ) -> None:
     path = configured(**hook, pulled=str(tmp_path / "pulled"))
     assert f"pulled: {tmp_path}/pulled: It is not there" in nightly(path, "--check").stderr
     assert nightly(path).returncode == 4
     (tmp_path / "pulled").mkdir()
-    assert f"What they found themselves is read from {tmp_path}/pulled." in nightly(
+    assert f"The hosts' own results are read from {tmp_path}/pulled." in nightly(
         path, "--check").stdout
     done = nightly(path)
     assert done.returncode == 1, done.stderr
@@ -322,13 +322,13 @@ def test_what_the_hosts_found_themselves_is_a_night_too(
 
 def test_under_slurm_the_probe_is_a_job_step(configured: Configured) -> None:
     settings = config.read(configured(launcher="slurm", deep=True))
-    host, = hosts_of(settings)
+    host, = configured_hosts(settings)
     assert host.connection.launcher[0] == "srun"
     # The minutes of `deep` are added to a host's deadline.
     assert "--time=12" in host.connection.launcher
 
 
-def test_check_refuses_a_place_that_it_cannot_write_to(
+def test_check_refuses_a_directory_that_it_cannot_write_to(
     configured: Configured, hook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda place, how: place != tmp_path / "metrics")

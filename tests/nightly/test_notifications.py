@@ -1,4 +1,4 @@
-"""Messages and channels: what changed and a link, tried again where that helps, no secret told."""
+"""Messages and channels: what changed and a link, retries, and no secret in an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.nightly import notifications
+from gpufleet.nightly import channels, notifications
 from gpufleet.nightly.config import Mail, Webhook
 from tests.support.receivers import Listener, change
 
@@ -18,10 +18,10 @@ MAIL = Mail("127.0.0.1", 25, "none", "gpufleet@example.org", ("ops@example.org",
 
 
 def test_a_message_has_what_changed_and_a_link(changes: dict[str, Any]) -> None:
-    message = notifications.of_night(changes, LINK, ["gpu01 was drained."])
+    message = notifications.nightly_message(changes, LINK, ["gpu01 was drained."])
     assert message.subject == "gpufleet: 2 hosts worse, 1 host better (98 of 100 healthy)"
-    assert notifications.plain(message) == f"""\
-2026-11-21T03:00:00Z: 98 of 100 hosts healthy; the night before, 99 of 100.
+    assert notifications.as_text(message) == f"""\
+2026-11-21T03:00:00Z: 98 of 100 hosts healthy; the night before: 99 of 100.
 
 Worse
   gpu01, gpu02: cudnn.files fails: 1 of its 39 files changed
@@ -32,7 +32,7 @@ Better
 
 gpu01 was drained.
 
-The whole report: {LINK}
+Full report: {LINK}
 """
 
 
@@ -40,34 +40,34 @@ def test_a_night_without_a_change_is_quiet_and_the_first_one_is_not(
     changes: dict[str, Any]
 ) -> None:
     quiet = {**changes, "changes": []}
-    assert not notifications.worth_telling(quiet)
-    assert notifications.worth_telling(quiet, ["gpu01 was drained."])
-    assert notifications.worth_telling(changes)
+    assert not notifications.has_content(quiet)
+    assert notifications.has_content(quiet, ["gpu01 was drained."])
+    assert notifications.has_content(changes)
     first = {**quiet, "since": None, "hosts_before": None}
-    assert notifications.worth_telling(first)
-    assert "first night" in notifications.of_night(first, LINK).subject
+    assert notifications.has_content(first)
+    assert "first night" in notifications.nightly_message(first, LINK).subject
 
 
 def test_a_thousand_changes_stay_one_readable_message(changes: dict[str, Any]) -> None:
     changes["changes"] = [change(f"gpu{n:04}") for n in range(1000)]
-    text = notifications.plain(notifications.of_night(changes, LINK))
+    text = notifications.as_text(notifications.nightly_message(changes, LINK))
     assert "1000 hosts (gpu[0000-0999]): cudnn.files fails: 1 of its 39" in text
     changes["changes"] = [change("gpu01", f"check.{n}", text=f"check.{n} fails: it is {n}",
                                  remedy=f"do {n}") for n in range(1000)]
-    message = notifications.of_night(changes, LINK)
-    assert "and 980 more; the report has them all" in notifications.plain(message)
-    sent = notifications.slack(message)["text"]
+    message = notifications.nightly_message(changes, LINK)
+    assert "and 980 more; see the report" in notifications.as_text(message)
+    sent = notifications.as_slack(message)["text"]
     assert len(sent) < 4000 and sent.endswith(f"report: {LINK}\n")
     changes["changes"] = [change("gpu01", f"check.{n}", text=f"check.{n} fails: {'so ' * 200}{n}")
                           for n in range(20)]
-    sent = notifications.slack(notifications.of_night(changes, LINK))["text"]
+    sent = notifications.as_slack(notifications.nightly_message(changes, LINK))["text"]
     assert len(sent) < 4000 and sent.endswith(f"\n...\n\n{LINK}")
     assert len(message.document["changes"]) == 200
     assert message.document["left_out"] == {"changes": 800, "done": 0}
 
 
 def unreachable(host: str, number: int, **more: Any) -> dict[str, Any]:
-    """A host to which ssh says what it says of every other."""
+    """An unreachable host, with the same message of ssh as the others."""
     return change(host, "host.reachable", **{
         "text": "It is not reached: ssh failed: ssh: connect to host"
                 f" 10.0.{number // 256}.{number % 256} port 22: No route to host.",
@@ -75,43 +75,45 @@ def unreachable(host: str, number: int, **more: Any) -> dict[str, Any]:
         **more})
 
 
-def test_a_fleet_that_nobody_reaches_is_one_line_and_pushes_nothing_out(
+def test_an_unreachable_fleet_is_one_line_and_hides_nothing_else(
     changes: dict[str, Any]
 ) -> None:
     changes["changes"] += [unreachable(f"gpu{n:03}", n) for n in range(600)]
     changes["hosts"] = dict.fromkeys(changes["hosts"], 0) | {"UNREACHABLE": 600}
-    message = notifications.of_night(changes, LINK)
-    text = notifications.plain(message)
+    message = notifications.nightly_message(changes, LINK)
+    text = notifications.as_text(message)
     assert ("  600 hosts (gpu[000-599]): It is not reached: ssh failed: ssh: connect to"
             " host ...: No route to host.\n") in text
-    assert "Nobody was reached: look at the control host and its network first." in text
+    assert "No host was reached: check the control host and its network first." in text
     assert "cudnn.files fails" in text and "gpu09: it answers again" in text
-    assert len(text) < 1500 and notifications.slack(message)["text"].endswith(f"report: {LINK}\n")
-    # One alone is told with all that ssh said.
+    assert len(text) < 1500
+    assert notifications.as_slack(message)["text"].endswith(f"report: {LINK}\n")
+    # A single host keeps ssh's full message.
     changes["changes"] = [unreachable("gpu07", 7)]
-    assert "host 10.0.0.7 port 22" in notifications.plain(notifications.of_night(changes, LINK))
+    text = notifications.as_text(notifications.nightly_message(changes, LINK))
+    assert "host 10.0.0.7 port 22" in text
 
 
-def test_what_a_check_says_in_hundreds_of_ways_is_one_line(changes: dict[str, Any]) -> None:
+def test_hundreds_of_causes_of_one_check_are_one_line(changes: dict[str, Any]) -> None:
     changes["changes"] = [
         change(f"gpu{n:03}", "gpu.smi", text=f"gpu.smi fails: pid {n} hangs.", remedy="")
         for n in range(300)]
-    assert ("300 hosts (gpu[000-299]): gpu.smi in 300 ways, such as: fails: pid 0 hangs."
-            in notifications.plain(notifications.of_night(changes, LINK)))
+    assert ("300 hosts (gpu[000-299]): gpu.smi (300 different causes), such as: fails: pid 0 hangs."
+            in notifications.as_text(notifications.nightly_message(changes, LINK)))
 
 
-def test_what_was_done_to_hundreds_of_hosts_is_told_in_part(changes: dict[str, Any]) -> None:
+def test_actions_on_hundreds_of_hosts_are_listed_in_part(changes: dict[str, Any]) -> None:
     done = [f"gpu{n:03} is not drained (gpu.smi failed)." for n in range(540)]
-    message = notifications.of_night(changes, LINK, done)
-    assert "gpu019 is not drained" in notifications.plain(message)
-    assert "... and 520 more; the journal has them all." in notifications.plain(message)
-    assert len(notifications.plain(message)) < 2500
+    message = notifications.nightly_message(changes, LINK, done)
+    assert "gpu019 is not drained" in notifications.as_text(message)
+    assert "... and 520 more; see the journal." in notifications.as_text(message)
+    assert len(notifications.as_text(message)) < 2500
     assert message.document["left_out"]["done"] == 340
 
 
 def test_mail_is_plain_text_and_a_small_page_that_loads_nothing(changes: dict[str, Any]) -> None:
     changes["changes"][0]["text"] = "<script>alert(1)</script>"
-    made = notifications.mail(notifications.of_night(changes, LINK), MAIL)
+    made = notifications.as_mail(notifications.nightly_message(changes, LINK), MAIL)
     assert made["To"] == "ops@example.org, b@example.org"
     assert made["Auto-Submitted"] == "auto-generated"
     plain, page = made.iter_parts()
@@ -122,24 +124,24 @@ def test_mail_is_plain_text_and_a_small_page_that_loads_nothing(changes: dict[st
     assert f'<a href="{LINK}">' in html
 
 
-def test_slack_gets_text_with_nothing_that_it_would_act_on(changes: dict[str, Any]) -> None:
+def test_slack_gets_text_without_markup(changes: dict[str, Any]) -> None:
     changes["changes"][0]["text"] = "<!channel> & co"
-    sent = notifications.slack(notifications.of_night(changes, LINK))
+    sent = notifications.as_slack(notifications.nightly_message(changes, LINK))
     assert list(sent) == ["text"]
     assert "&lt;!channel&gt; &amp; co" in sent["text"]
     assert sent["text"].startswith("gpufleet: ")
 
 
-def channel(webhook: Webhook) -> notifications.Channel:
-    return notifications.Channel("webhook at 127.0.0.1", "webhook 1",
-                           lambda message: notifications.send_webhook(webhook, message))
+def channel(webhook: Webhook) -> channels.Channel:
+    return channels.Channel("webhook at 127.0.0.1", "webhook 1",
+                           lambda message: channels.send_webhook(webhook, message))
 
 
 def test_a_webhook_gets_the_changes_as_a_document(
     changes: dict[str, Any], listener: Listener
 ) -> None:
     webhook = Webhook(listener.url, "json", "hunter2")
-    notifications.tell(channel(webhook), notifications.of_night(changes, LINK), 5)
+    channels.deliver(channel(webhook), notifications.nightly_message(changes, LINK), 5)
     [(method, headers, body)] = listener.heard
     assert (method, headers["Authorization"]) == ("POST", "Bearer hunter2")
     assert headers["Content-Type"] == "application/json"
@@ -147,29 +149,30 @@ def test_a_webhook_gets_the_changes_as_a_document(
                     "left_out": {"changes": 0, "done": 0}}
 
 
-def test_one_that_is_busy_is_tried_again(changes: dict[str, Any], listener: Listener) -> None:
+def test_a_busy_webhook_is_tried_again(changes: dict[str, Any], listener: Listener) -> None:
     listener.answers = [503, 429]
-    notifications.tell(channel(Webhook(listener.url)), notifications.of_night(changes, LINK), 20)
+    message = notifications.nightly_message(changes, LINK)
+    channels.deliver(channel(Webhook(listener.url)), message, 20)
     assert len(listener.heard) == 3
 
 
 @pytest.mark.parametrize(("answer", "words"), [(404, "it answered 404"), (302, "it answered 302")])
-def test_one_that_refuses_is_not_tried_again_and_said_without_its_address(
+def test_a_refusal_is_not_tried_again_and_reported_without_the_address(
     changes: dict[str, Any], listener: Listener, answer: int, words: str
 ) -> None:
     listener.answers = [answer]
-    with pytest.raises(notifications.NotToldError) as error:
-        message = notifications.of_night(changes, LINK)
-        notifications.tell(channel(Webhook(listener.url)), message, 20)
+    with pytest.raises(channels.DeliveryError) as error:
+        message = notifications.nightly_message(changes, LINK)
+        channels.deliver(channel(Webhook(listener.url)), message, 20)
     assert words in str(error.value)
     assert "s3cret" not in str(error.value)
     assert len(listener.heard) == 1
 
 
-def test_nobody_there_is_given_up_in_time(changes: dict[str, Any]) -> None:
-    with pytest.raises(notifications.NotToldError, match="refused"):
-        notifications.tell(channel(Webhook("http://127.0.0.1:1/s3cret")),
-                     notifications.of_night(changes, LINK), 0.1)
+def test_a_webhook_that_does_not_answer_is_given_up_in_time(changes: dict[str, Any]) -> None:
+    with pytest.raises(channels.DeliveryError, match="refused"):
+        channels.deliver(channel(Webhook("http://127.0.0.1:1/s3cret")),
+                     notifications.nightly_message(changes, LINK), 0.1)
 
 
 @pytest.mark.parametrize(
@@ -185,12 +188,13 @@ def test_nobody_there_is_given_up_in_time(changes: dict[str, Any]) -> None:
         (ValueError("a header"), False),
     ],
 )
-def test_only_what_may_pass_is_tried_again(error: Exception, again: bool) -> None:
-    assert notifications.passing(error) is again
+def test_only_temporary_failures_are_tried_again(error: Exception, again: bool) -> None:
+    assert channels.is_temporary(error) is again
 
 
-def test_a_failure_is_told_as_one(changes: dict[str, Any]) -> None:
-    message = notifications.of_failure(["history: the disk is full"], "2026-11-21T03:00:00Z", None)
-    assert "No host was judged" in notifications.plain(message)
-    assert "the disk is full" in notifications.plain(message)
+def test_a_failed_run_has_its_own_message(changes: dict[str, Any]) -> None:
+    message = notifications.failure_message(
+        ["history: the disk is full"], "2026-11-21T03:00:00Z", None)
+    assert "No host was judged" in notifications.as_text(message)
+    assert "the disk is full" in notifications.as_text(message)
     assert json.loads(json.dumps(message.document))["event"] == "failure"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
-from gpufleet.nightly import config, notifications, state
+from gpufleet.nightly import channels, config, notifications, state
 from gpufleet.nightly.config import Settings
-from gpufleet.nightly.run import Night, hosts_of, tell_all
-from gpufleet.nightly.state import ERROR, HEARTBEAT, say
+from gpufleet.nightly.run import NightlyRun, configured_hosts, notify_all
+from gpufleet.nightly.state import ERROR, HEARTBEAT, log
 from gpufleet.verification.session import utc_now
 
 from .parser import Parser
@@ -27,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Exit status: 0 all healthy, 1 something failed, 3 something could not be judged,"
         " 4 usage or configuration, 5 the nightly did not do all of its work.")
-    top.add_argument("--config", type=Path, default=config.USUAL, metavar="FILE",
-                     help=f"the configuration (usually {config.USUAL})")
+    top.add_argument("--config", type=Path, default=config.DEFAULT_PATH, metavar="FILE",
+                     help=f"the configuration (usually {config.DEFAULT_PATH})")
     other = top.add_mutually_exclusive_group()
     other.add_argument("--check", action="store_true",
                        help="read configuration, secrets and inventory; run nothing")
@@ -52,17 +52,17 @@ def main(words: list[str]) -> int:
             return HEALTHY
     except ConfigurationError as error:
         status = _refused(error)
-        known = config.salvaged(options.config)
+        known = config.read_valid_settings(options.config)
         if known and not (options.check or options.status or options.test_message):
-            tell_all(known, notifications.of_failure([str(error)], utc_now(), None))
+            notify_all(known, notifications.failure_message([str(error)], utc_now(), None))
         return status
     if options.status:
         return _status(settings)
     if options.test_message:
-        return FAILED if tell_all(settings, notifications.of_test(utc_now())) else HEALTHY
+        return FAILED if notify_all(settings, notifications.test_message_of(utc_now())) else HEALTHY
     try:
-        with state.alone(settings.state_dir):
-            return Night(settings).run()
+        with state.exclusive(settings.state_dir):
+            return NightlyRun(settings).run()
     except ConfigurationError as error:
         return _refused(error)
 
@@ -70,11 +70,11 @@ def main(words: list[str]) -> int:
 def _checked(settings: Settings) -> str:
     """What a night would do, or a `ConfigurationError` where it could not."""
     _places(settings)
-    hosts, channels = len(hosts_of(settings)), len(notifications.channels(settings))
+    hosts, count = len(configured_hosts(settings)), len(channels.configured_channels(settings))
     worst_h = math.ceil(hosts / settings.fanout) * settings.deadline_s / 3600
-    way = (f"What they found themselves is read from {settings.pulled}." if settings.pulled
-           else f"A night in which every host hangs takes {worst_h:.1f} h.")
-    return f"{hosts} hosts, {channels} channels. {way}"
+    way = (f"The hosts' own results are read from {settings.pulled}." if settings.pulled
+           else f"If every host hangs, a run takes {worst_h:.1f} h.")
+    return f"{hosts} hosts, {count} channels. {way}"
 
 
 def _places(settings: Settings) -> None:
@@ -91,7 +91,7 @@ def _places(settings: Settings) -> None:
 
 
 def _refused(error: ConfigurationError) -> int:
-    say(str(error), ERROR)
+    log(str(error), ERROR)
     return USAGE
 
 
@@ -99,7 +99,7 @@ def _status(settings: Settings) -> int:
     """Say how the last run went, and whether it is recent enough."""
     last = state.read(settings.state_dir / HEARTBEAT)
     if not last:
-        say(f"The nightly has never run: there is no {settings.state_dir / HEARTBEAT}.", ERROR)
+        log(f"No nightly run is recorded: there is no {settings.state_dir / HEARTBEAT}.", ERROR)
         return FAILED
     age_h = (time.time() - last["last_run"]) / 3600
     print(f"Last run: {last['finished']}, {age_h:.1f} h ago, exit status {last['status']}.")

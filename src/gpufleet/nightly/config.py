@@ -1,7 +1,7 @@
-"""The nightly's one configuration file: YAML, held against `nightly.schema.yml`, secrets read.
+"""The nightly's configuration file: YAML, checked by `nightly.schema.yml`, with its secrets.
 
-A secret stands in a file of its own, or for mail in the variable `GPUFLEET_SMTP_PASSWORD`; what is
-read is kept out of every repr, since logs and tracebacks show those.
+A secret is in a file of its own, or for mail in the variable `GPUFLEET_SMTP_PASSWORD`. No repr
+contains a secret, since logs and tracebacks show those.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gpufleet.errors import ConfigurationError
 
 SCHEMA: dict[str, Any] = yaml.safe_load(
     Path(__file__).with_name("nightly.schema.yml").read_text(encoding="utf-8"))
-USUAL = Path("/etc/gpufleet/nightly.yml")
+DEFAULT_PATH = Path("/etc/gpufleet/nightly.yml")
 PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 
 @dataclass(frozen=True)
 class Mail:
-    """Where mail is handed in, and whom it is for."""
+    """The SMTP server, the sender and the recipients."""
 
     host: str
     port: int
@@ -40,7 +40,7 @@ class Mail:
 
 @dataclass(frozen=True)
 class Webhook:
-    """An address that is told by POST; it may be a secret itself."""
+    """An address that gets messages by POST; the address itself may be a secret."""
 
     url: str = field(repr=False)
     form: str = "json"
@@ -49,7 +49,7 @@ class Webhook:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the file says, with what holds where it says nothing."""
+    """The file's settings, with defaults for those that it does not contain."""
 
     inventory: tuple[str, ...]
     limit: str | None
@@ -76,46 +76,46 @@ class Settings:
 
 
 def read(path: Path) -> Settings:
-    """The settings, or a `ConfigurationError` that says what is wrong, where, and what to do."""
+    """Return the settings; raise `ConfigurationError` for the first mistake."""
     document = _document(path)
     error = jsonschema.Draft202012Validator(SCHEMA).iter_errors(document)
     first = min(error, key=lambda found: list(map(str, found.absolute_path)), default=None)
     if first:
         raise _refusal(path, first)
     settings = _settings(document, path)
-    ways = [name for name, taken in {
+    methods = [name for name, used in {
         "pulled": settings.pulled, "launcher: slurm": settings.launcher == "slurm",
-        "topology": settings.topology}.items() if taken]
-    if len(ways) > 1:
-        raise ConfigurationError(f"The hosts are reached in one way, not by {' and '.join(ways)}.",
-                                 str(path), "Leave all but one of them out.")
+        "topology": settings.topology}.items() if used]
+    if len(methods) > 1:
+        raise ConfigurationError(f"{' and '.join(methods)} exclude each other.",
+                                 str(path), "Remove all but one of them.")
     if settings.pulled and settings.deep:
-        raise ConfigurationError("What the hosts have found is judged as it is.",
-                                 f"{path}: deep", "Leave it out, or pulled.")
+        raise ConfigurationError("With 'pulled', hosts are not probed, so 'deep' has no effect.",
+                                 f"{path}: deep", "Remove 'deep' or 'pulled'.")
     return settings
 
 
-def salvaged(path: Path) -> Settings | None:
-    """Of a file that is refused, what holds by itself: somebody may still be told. Else None."""
+def read_valid_settings(path: Path) -> Settings | None:
+    """Return the valid settings of a refused file, so that people can be notified; or None."""
     try:
         document = _document(path)
-        sound = {
+        valid = {
             name: value for name, value in document.items()
             if jsonschema.Draft202012Validator(SCHEMA["properties"].get(name, False))
             .is_valid(value)
         }
-        # One whose secret is gone mutes no other.
-        if "mail" in sound and not _whole(partial(_mail, sound["mail"], path)):
-            del sound["mail"]
-        sound["webhooks"] = [each for each in sound.get("webhooks", ())
-                             if _whole(partial(_webhook, each, str(path)))]
-        return _settings({"inventory": [], **sound}, path)
+        # A channel whose secret is missing does not disable the others.
+        if "mail" in valid and not _readable(partial(_mail, valid["mail"], path)):
+            del valid["mail"]
+        valid["webhooks"] = [each for each in valid.get("webhooks", ())
+                             if _readable(partial(_webhook, each, str(path)))]
+        return _settings({"inventory": [], **valid}, path)
     except ConfigurationError:
         return None
 
 
-def _whole(read: Callable[[], object]) -> bool:
-    """Whether it can be read, its secrets with it."""
+def _readable(read: Callable[[], object]) -> bool:
+    """Whether a function reads its settings and secrets without an error."""
     try:
         read()
     except ConfigurationError:
@@ -128,43 +128,45 @@ def _document(path: Path) -> dict[str, Any]:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(
-            f"It cannot be read: {error.strerror}.", str(path),
-            "Write it (docs/how-to/nightly.md has one to copy), or name another with --config FILE."
+            f"The configuration cannot be read: {error.strerror}.", str(path),
+            "Create it (docs/how-to/nightly.md has one to copy),"
+            " or name another with --config FILE."
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"It is no YAML: {' '.join(str(error).split())}", str(path), "Correct it.") from error
+            f"The file is not valid YAML: {' '.join(str(error).split())}", str(path),
+            "Correct it.") from error
     if not isinstance(document, dict):
         raise ConfigurationError(
-            "It is no mapping of names to values.", str(path),
+            "The file is not a mapping of names to values.", str(path),
             "docs/how-to/nightly.md has one to copy.")
     return document
 
 
 def _refusal(path: Path, error: jsonschema.ValidationError) -> ConfigurationError:
-    """The schema's complaint as a person needs it."""
-    place = ".".join(map(str, error.absolute_path))
-    where = f"{path}: {place}" if place else str(path)
+    """A schema's error as a `ConfigurationError`, with a suggestion for a mistyped name."""
+    name = ".".join(map(str, error.absolute_path))
+    where = f"{path}: {name}" if name else str(path)
     if error.validator == "additionalProperties":
         rules: Any = error.schema
         given: Any = error.instance
         known = sorted(rules["properties"])
         unknown = next(name for name in given if name not in known)
         near = difflib.get_close_matches(str(unknown), known, 1)
-        meant = f"Did you mean '{near[0]}'?" if near else f"Known are: {', '.join(known)}."
-        return ConfigurationError(f"There is no setting '{unknown}'.", where, meant)
+        remedy = f"Did you mean '{near[0]}'?" if near else f"Known settings: {', '.join(known)}."
+        return ConfigurationError(f"There is no setting '{unknown}'.", where, remedy)
     if error.validator == "oneOf":
         return ConfigurationError(
-            "Exactly one of 'url' and 'url_file' is needed.", where, "Correct it.")
+            "Exactly one of 'url' and 'url_file' is required.", where, "Correct it.")
     return ConfigurationError(f"{error.message}.", where, "Correct it; see docs/how-to/nightly.md.")
 
 
-def _usual(rule: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(rule: Mapping[str, Any]) -> dict[str, Any]:
     return {name: each.get("default") for name, each in rule["properties"].items()}
 
 
 def _settings(document: Mapping[str, Any], path: Path) -> Settings:
-    given = {**_usual(SCHEMA), **document}
+    given = {**_defaults(SCHEMA), **document}
     return Settings(**{
         **given,
         "inventory": tuple(given["inventory"]),
@@ -178,7 +180,7 @@ def _settings(document: Mapping[str, Any], path: Path) -> Settings:
         "mail": given["mail"] and _mail(given["mail"], path),
         "webhooks": tuple(_webhook(each, f"{path}: webhooks.{number}")
                           for number, each in enumerate(given["webhooks"])),
-        "drain": given["drain"] and {**_usual(SCHEMA["properties"]["drain"]), **given["drain"]},
+        "drain": given["drain"] and {**_defaults(SCHEMA["properties"]["drain"]), **given["drain"]},
     })
 
 
@@ -190,10 +192,11 @@ def _mail(given: Mapping[str, Any], path: Path) -> Mail:
     if "password_file" in given:
         password = _secret(given["password_file"], f"{where}.password_file")
     if user and not password:
-        raise ConfigurationError("There is a user and no password.", where,
+        raise ConfigurationError("A user is set without a password.", where,
                                  "Add password_file, or set GPUFLEET_SMTP_PASSWORD.")
     if user and tls == "none":
-        raise ConfigurationError("The password would travel readable by everyone.", f"{where}.tls",
+        raise ConfigurationError("The password would be sent unencrypted, readable by everyone.",
+                                 f"{where}.tls",
                                  "Use starttls or tls, or leave out user and password_file.")
     return Mail(given["host"], given.get("port", PORTS[tls]), tls, given["from"],
                 tuple(given["to"]), user, password)
@@ -202,18 +205,19 @@ def _mail(given: Mapping[str, Any], path: Path) -> Mail:
 def _webhook(given: Mapping[str, Any], where: str) -> Webhook:
     url = given.get("url") or _secret(given["url_file"], f"{where}.url_file")
     if not url.startswith(("https://", "http://")):
-        raise ConfigurationError("What stands in it is no http address.", f"{where}.url_file",
-                                 "Write the address alone, beginning with https://.")
+        raise ConfigurationError("The file does not contain an http address.", f"{where}.url_file",
+                                 "Write only the address into it, beginning with https://.")
     secret = given.get("secret_file")
     if secret and not url.startswith("https://"):
-        raise ConfigurationError("The secret would travel readable by everyone.",
-                                 f"{where}.secret_file", "Use an address that begins with https://.")
+        raise ConfigurationError("The secret would be sent unencrypted, readable by everyone.",
+                                 f"{where}.secret_file",
+                                 "Use an address that begins with https://.")
     return Webhook(url, given.get("form", "json"),
                    _secret(secret, f"{where}.secret_file") if secret else None)
 
 
 def _expanded(name: str) -> str:
-    """A path; systemd's ${CREDENTIALS_DIRECTORY} may stand in it."""
+    """A path with variables expanded, such as systemd's ${CREDENTIALS_DIRECTORY}."""
     return os.path.expandvars(name)
 
 
@@ -222,11 +226,11 @@ def _secret(name: str, where: str) -> str:
     try:
         text = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise ConfigurationError(
             f"The secret in {path} cannot be read: {why}.", where,
-            "Put it there, readable by the user of the nightly alone.") from error
+            "Create the file, readable only by the user of the nightly.") from error
     if not text or "\n" in text or "\r" in text:
-        raise ConfigurationError(f"{path} does not hold one line.", where,
-                                 "Write the secret into it, and nothing else.")
+        raise ConfigurationError(f"{path} does not contain exactly one line.", where,
+                                 "Write only the secret into it.")
     return text

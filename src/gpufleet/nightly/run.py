@@ -1,9 +1,9 @@
-"""One night: verify every host, keep what was found, say what changed.
+"""The nightly run: verify every host, record the results, report and notify what changed.
 
-Each step after the look is tried, whatever became of the others; what fails is a trouble: in the
-journal, the exit status, the metrics, the heartbeat, and told where somebody can be. A run that is
-stopped or killed judges nothing, and the next one finds everything whole: a night is recorded in
-one transaction, files appear by rename, and what was not told yet is told then.
+Every step after the probe runs, whether or not others fail. A failed step is in the journal, the
+exit status, the metrics, the heartbeat, and a notification. A run that is stopped or killed leaves
+its files consistent: results are recorded in one transaction, files are written by rename, and the
+next run sends the notifications that are still owed.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from gpufleet.transport.slurm import as_job_steps
 from gpufleet.verification import collected
 from gpufleet.verification.session import ProbeOptions, Session, utc_now, verify
 
-from . import metrics, notifications, state
+from . import channels, metrics, notifications, state
 from .baselines import slow_nights
 from .config import Settings
 from .history import History
 from .measures import measures
-from .state import ERROR, HEARTBEAT, HISTORY, OWED, TOLD, say
+from .state import DELIVERED, ERROR, HEARTBEAT, HISTORY, OWED, log
 
-# The exit status of a run that did not do all of its work, whatever it found.
+# The exit status of a run with a failed step, whatever its verdicts.
 TROUBLE = 5
-# Nights that are still told when nobody could be told before.
+# At most so many earlier runs are still notified when their notifications failed.
 MOST_OWED = 7
 
 
 class Stopped(BaseException):
-    """Told to stop: the time limit, a shutdown, a person. No `except Exception` swallows it."""
+    """Stopped by a time limit, a shutdown or a person. `except Exception` does not catch it."""
 
 
-class Night:
-    """One run."""
+class NightlyRun:
+    """One nightly run."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.started, self.begin = utc_now(), time.monotonic()
-        # What went wrong, by the step in which it did.
+        self.started, self.start_s = utc_now(), time.monotonic()
+        # Error messages by step: keys of heartbeat.json and labels of gpufleet_run_trouble.
         self.troubles: dict[str, str] = {}
         self.status = NOT_JUDGED
         self.session: Session | None = None
@@ -70,7 +70,7 @@ class Night:
         self.link = ""
 
     def run(self) -> int:
-        """All of it; the exit status."""
+        """Run all steps; return the exit status."""
         with _stoppable() as ending:
             try:
                 self._work()
@@ -80,25 +80,25 @@ class Night:
             except Exception as error:
                 self._trouble("look", error)
             except Stopped as stopped:
-                self.troubles["stopped"] = f"It was stopped before it was done ({stopped})."
-                say(self.troubles["stopped"], ERROR)
+                self.troubles["stopped"] = f"The run was stopped before its end ({stopped})."
+                log(self.troubles["stopped"], ERROR)
             ending()
             self._end()
         return self.exit_status
 
     @property
     def exit_status(self) -> int:
-        """That of `verify`, or that something went wrong here."""
+        """The exit status of `verify`, or `TROUBLE` if a step failed."""
         return TROUBLE if self.troubles and self.status != USAGE else self.status
 
     def _work(self) -> None:
         settings = self.settings
         directory = report.create_directory(settings.reports_dir)
-        session = look(settings, hosts_of(settings))
+        session = probe(settings, configured_hosts(settings))
         session.inventory_args = shlex.join(
-            word for given in settings.inventory for word in ("-i", given))
+            arg for inventory in settings.inventory for arg in ("-i", inventory))
         self.session, self.status = session, judge.exit_status(session.document)
-        say(summary.headline(session))
+        log(summary.headline(session))
         with self._step("history"), History(settings.state_dir / HISTORY) as history:
             self.night = history.record(session, kind="nightly")
             self.changes = history.changes(self.night)
@@ -109,7 +109,7 @@ class Night:
                     self.done, failed = drain.after_night(
                         history, {**settings.drain, "selector": selector(settings)})
                     for sentence in self.done:
-                        say(sentence)
+                        log(sentence)
                     if failed:
                         raise ConfigurationError(" ".join(failed))
             history.prune(settings.keep_days)
@@ -122,30 +122,30 @@ class Night:
             _prune_reports(settings.reports_dir, settings.keep_reports_days)
 
     def _end(self) -> None:
-        """Say how it went. Whatever happens here, the rest is still tried."""
+        """Write metrics and heartbeat, and notify people; every step is tried."""
         settings = self.settings
         before = float(state.read(settings.state_dir / HEARTBEAT).get("last_success", 0))
-        # Channels that do not answer may take longer than systemd waits.
+        # Before the notifications: channels may take longer to time out than systemd waits.
         self._note(before)
         if self.changes is not None and self.night is not None:
             with self._step("tell"):
-                self._tell(self.night, self.changes)
+                self._notify(self.night, self.changes)
         if self.troubles:
             headline = summary.headline(self.session) if self.session else None
             with self._step("tell"):
-                failed = tell_all(settings, notifications.of_failure(
+                failed = notify_all(settings, notifications.failure_message(
                     [f"{step}: {text}" for step, text in self.troubles.items()], utc_now(),
                     headline))
                 if failed:
                     self.troubles.setdefault("tell", " ".join(failed))
         elif settings.heartbeat_url:
             with self._step("heartbeat"):
-                notifications.patiently(
-                    lambda: notifications.call(str(settings.heartbeat_url)), settings.tell_within_s)
+                channels.retrying(
+                    lambda: channels.call(str(settings.heartbeat_url)), settings.tell_within_s)
         self._note(before)
 
     def _note(self, before: float) -> None:
-        """Metrics and heartbeat; `before`: when a run last did all of its work."""
+        """Write metrics and heartbeat; `before`: time of the last run without a failed step."""
         settings, now = self.settings, time.time()
         success = before if self.troubles else now
         if settings.textfile_dir:
@@ -158,7 +158,7 @@ class Night:
                 "hosts": self.changes["hosts"] if self.changes else None, "report": self.link})
 
     def _figures(self, now: float, success: float) -> metrics.Run:
-        seconds = time.monotonic() - self.begin
+        seconds = time.monotonic() - self.start_s
         if self.session is None:
             return metrics.Run(now, success, seconds, self.troubles, self.nights)
         return metrics.Run(
@@ -168,66 +168,66 @@ class Night:
             self._slow())
 
     def _slow(self) -> dict[tuple[str, str], int]:
-        """How many nights in a row a card is slow, by host and card."""
+        """By host and card, how many nights in a row the card is slow."""
         hosts = {host.name for host in self.session.hosts} if self.session else set()
         return slow_nights({
             (host, name): line for host, known in (self.past or {"hosts": {}})["hosts"].items()
             if host in hosts for name, line in known["measures"].items()})
 
-    def _tell(self, night: int, changes: dict[str, Any]) -> None:
-        """Tell each channel this night, and then those that it missed, the oldest first.
+    def _notify(self, night: int, changes: dict[str, Any]) -> None:
+        """Notify each channel of this run, then of the runs that it missed, the oldest first.
 
-        What a channel refuses a second time is given up: it must not keep back what comes later.
+        A message that a channel refuses twice is dropped: it must not block later ones.
         """
-        settings, place = self.settings, self.settings.state_dir / TOLD
-        told, missed = state.read(place), []
-        owed: dict[str, list[int]] = told.setdefault(OWED, {})
+        settings, path = self.settings, self.settings.state_dir / DELIVERED
+        delivered, missed = state.read(path), []
+        owed: dict[str, list[int]] = delivered.setdefault(OWED, {})
         with History(settings.state_dir / HISTORY) as history:
             earlier = [each.id for each in history.nights()
                        if each.kind == "nightly" and each.id < night][-MOST_OWED:]
-            for channel in notifications.channels(settings):
-                heard, still = told.get(channel.key, night - 1), owed.get(channel.key, [])
-                late = [each for each in earlier if each > heard or each in still]
-                told[channel.key], owed[channel.key] = night, [*late, night]
+            for channel in channels.configured_channels(settings):
+                last, still = delivered.get(channel.key, night - 1), owed.get(channel.key, [])
+                late = [each for each in earlier if each > last or each in still]
+                delivered[channel.key], owed[channel.key] = night, [*late, night]
                 for each in (night, *late):
                     try:
-                        what = changes if each == night else history.changes(each)
-                        self._tell_one(channel, what, late=each != night)
-                    except notifications.NotToldError as error:
+                        document = changes if each == night else history.changes(each)
+                        self._notify_one(channel, document, late=each != night)
+                    except channels.DeliveryError as error:
                         missed.append(str(error))
                         if not error.reached and (each == night or error.later):
                             break
                     owed[channel.key].remove(each)
-                    state.write(place, told)
-                state.write(place, told)
+                    state.write(path, delivered)
+                state.write(path, delivered)
         if missed:
-            raise notifications.NotToldError("; ".join(missed))
+            raise channels.DeliveryError("; ".join(missed))
 
-    def _tell_one(
-        self, channel: notifications.Channel, what: dict[str, Any], *, late: bool
+    def _notify_one(
+        self, channel: channels.Channel, document: dict[str, Any], *, late: bool
     ) -> None:
         done = [] if late else self.done
         link = _link(self.settings, report.LATEST) if late else self.link
-        if notifications.worth_telling(what, done):
-            message = notifications.of_night(what, link, done)
-            notifications.tell(channel, message, self.settings.tell_within_s)
-            say(f"Told: {channel.name}, the night of {what['night']}.")
+        if notifications.has_content(document, done):
+            message = notifications.nightly_message(document, link, done)
+            channels.deliver(channel, message, self.settings.tell_within_s)
+            log(f"Notified: {channel.name}, of the run at {document['night']}.")
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        """A step whose failure is no reason to leave out the next one."""
+        """Run a step; a failure is recorded and does not stop the next step."""
         try:
             yield
         except Exception as error:
             self._trouble(name, error)
 
     def _trouble(self, step: str, error: Exception) -> None:
-        expected = (OSError, sqlite3.Error, ConfigurationError, notifications.NotToldError)
+        expected = (OSError, sqlite3.Error, ConfigurationError, channels.DeliveryError)
         if not isinstance(error, expected):
             traceback.print_exc()
         text = str(error) or type(error).__name__
         self.troubles[step] = text
-        say(f"{step}: {text}", ERROR)
+        log(f"{step}: {text}", ERROR)
 
 
 def selector(settings: Settings) -> HostSelector:
@@ -236,45 +236,45 @@ def selector(settings: Settings) -> HostSelector:
     return HostSelector(settings.inventory, settings.limit, (), files)
 
 
-def hosts_of(settings: Settings) -> list[InventoryHost]:
+def configured_hosts(settings: Settings) -> list[InventoryHost]:
     """The hosts and how to connect to them, or a `ConfigurationError`."""
     selected = selector(settings)
     hosts = inventory_hosts(selected)
     if settings.launcher != "slurm":
         return hosts
-    return as_job_steps(hosts, selected, manner(settings).host_s)
+    return as_job_steps(hosts, selected, probe_options(settings).host_s)
 
 
-def manner(settings: Settings) -> ProbeOptions:
-    """How the hosts are looked at."""
+def probe_options(settings: Settings) -> ProbeOptions:
+    """The options with which the hosts are probed."""
     return ProbeOptions(
         "full", settings.fanout, settings.deadline_s, settings.deep, settings.topology
     )
 
 
-def look(settings: Settings, hosts: list[InventoryHost]) -> Session:
-    """What each of them is like now; with `pulled`, what it said of itself."""
+def probe(settings: Settings, hosts: list[InventoryHost]) -> Session:
+    """Probe the hosts and judge them; with `pulled`, judge the snapshots that they delivered."""
     if settings.pulled:
         max_age = timedelta(hours=settings.pulled_age_h)
         return collected.judge_results(settings.pulled, hosts, max_age)
-    with terminal.progress(Console(stderr=True), "Looking", len(hosts)) as heard:
-        return verify(hosts, manner(settings), heard)
+    with terminal.progress(Console(stderr=True), "Probing", len(hosts)) as advance:
+        return verify(hosts, probe_options(settings), advance)
 
 
 @contextmanager
 def _stoppable() -> Iterator[Callable[[], None]]:
-    """Have SIGTERM and Ctrl-C raise `Stopped`, until the function is called: then it is ending."""
-    both = (signal.SIGTERM, signal.SIGINT)
+    """Raise `Stopped` on SIGTERM and Ctrl-C until the yielded function is called."""
+    signals = (signal.SIGTERM, signal.SIGINT)
 
     def ending() -> None:
-        for each in both:
+        for each in signals:
             signal.signal(each, signal.SIG_IGN)
 
     def stop(number: int, frame: object) -> None:
         ending()
         raise Stopped(signal.Signals(number).name)
 
-    before = {each: signal.signal(each, stop) for each in both}
+    before = {each: signal.signal(each, stop) for each in signals}
     try:
         yield ending
     finally:
@@ -282,15 +282,15 @@ def _stoppable() -> Iterator[Callable[[], None]]:
             signal.signal(each, handler)
 
 
-def tell_all(settings: Settings, message: notifications.Message) -> list[str]:
-    """Tell a message that no night owes; why it could not be told, where it could not."""
+def notify_all(settings: Settings, message: notifications.Message) -> list[str]:
+    """Send a message to every channel; return the reason of each failure."""
     failed = []
-    for channel in notifications.channels(settings):
+    for channel in channels.configured_channels(settings):
         try:
-            notifications.tell(channel, message, settings.tell_within_s)
-            say(f"Told: {channel.name}.")
-        except notifications.NotToldError as error:
-            say(str(error), ERROR)
+            channels.deliver(channel, message, settings.tell_within_s)
+            log(f"Notified: {channel.name}.")
+        except channels.DeliveryError as error:
+            log(str(error), ERROR)
             failed.append(str(error))
     return failed
 
@@ -302,7 +302,7 @@ def _link(settings: Settings, name: str) -> str:
 
 
 def _prune_reports(directory: Path, days: int) -> None:
-    """Remove old reports: those whose names we gave."""
+    """Remove old reports: only directories with the names that we give."""
     oldest = (datetime.now(UTC) - timedelta(days=days)).strftime("%Y-%m-%dT%H-%M-%SZ")
     for path in directory.iterdir():
         ours = re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ(-\d+)?", path.name)
