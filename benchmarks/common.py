@@ -17,7 +17,6 @@ ENVIRONMENT = {
     **os.environ,
     "GPUFLEET_LAB": "bench",
     "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-    "PYTHONPATH": str(ROOT),
 }
 
 

@@ -101,7 +101,7 @@ def asked(path: Path, *words: str) -> Callable[[], object]:
     """What `./gpufleet history` asks, in this process."""
     def work() -> None:
         with History(path) as history:
-            document(history, parser().parse_args([*words, "--last", str(NIGHTS)]))
+            document(history, parser().parse([*words, "--last", str(NIGHTS)])[0])
     return work
 
 

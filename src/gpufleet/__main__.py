@@ -1,35 +1,32 @@
-"""`python -m gpufleet VERB ...`: each verb is a module of `cli` with `main(args) -> status`."""
+"""`gpufleet VERB ...` and `python -m gpufleet VERB ...`."""
 
 from __future__ import annotations
 
-import importlib
+import io
+import os
 import sys
+from pathlib import Path
 
-VERBS = {
-    "artifacts": "artifacts",
-    "catalogue": "verify",
-    "history": "history",
-    "measure": "measure",
-    "nightly": "nightly",
-    "pack": "pack",
-    "pack-pull": "pack_pull",
-    "plan": "verify",
-    "provision": "provision",
-    "resolve": "resolve",
-    "rollout": "rollout",
-    "verify": "verify",
-}
+from gpufleet.cli.main import main as run
+from gpufleet.paths import ROOT
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run a verb; its exit status."""
-    words = sys.argv[1:] if words is None else words
-    if not words or words[0] not in VERBS:
-        sys.stderr.write(f"usage: gpufleet {{{'|'.join(VERBS)}}} ...\n")
-        return 4
-    if words[0] in {"catalogue", "plan"}:
-        return int(importlib.import_module("gpufleet.cli.verify").main(words))
-    return int(importlib.import_module(f"gpufleet.cli.{VERBS[words[0]]}").main(words[1:]))
+def main() -> int:
+    """Prepare this process and its subprocesses, then run the verb; its exit status."""
+    # Ansible's programs and uv are beside this interpreter.
+    programs = str(Path(sys.executable).parent)
+    path = os.environ.get("PATH", os.defpath)
+    if path.split(os.pathsep)[0] != programs:
+        os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
+    os.environ.setdefault("ANSIBLE_CONFIG", str(ROOT / "ansible.cfg"))
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    # Relative to the current directory; some subprocesses have another one.
+    if cache := os.environ.get("GPUFLEET_CACHE"):
+        os.environ["GPUFLEET_CACHE"] = str(Path(cache).absolute())
+    # Lines of this process and of subprocesses keep their order in a pipe.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    return run()
 
 
 if __name__ == "__main__":

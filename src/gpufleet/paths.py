@@ -1,4 +1,4 @@
-"""Where gpufleet's own playbooks, roles and plugins are: in the checkout, or beside the wheel."""
+"""Locations of gpufleet's playbooks, roles and plugins: in the checkout, or beside the wheel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _INSTALLED = PACKAGE.parent / "ansible_collections" / "gpufleet" / "gpu"
 
 IN_CHECKOUT = (_CHECKOUT / "ansible.cfg").exists()
 ROOT = _CHECKOUT if IN_CHECKOUT else _INSTALLED
-# A checkout keeps its reports; an installed gpufleet leaves them where the person stands.
+PLAYBOOKS = ROOT / "playbooks"
+LAB_INVENTORY = ROOT / "inventory" / "lab"
+# A checkout keeps its reports; an installed gpufleet writes them into the current directory.
 REPORTS = (ROOT if IN_CHECKOUT else Path.cwd()) / "reports"
 
 

@@ -97,8 +97,8 @@ def test_the_plan_tells_which_toolkits_the_linker_leaves_out(fleet: Fleet) -> No
     said = " ".join(fleet.gpufleet("plan", *WHERE).stdout.split())
     assert "CUDA 8.0.61, patch 8.0.61.2 in /usr/local/cuda-8.0" in said
     for loser in ("12.3", "12.5"):
-        assert f"CUDA {loser} is left out of the linker's cache: 11.8 offers" in said
-    assert "nothing: it is as planned" in said
+        assert f"CUDA {loser} is left out of the linker cache: 11.8 provides" in said
+    assert "none: the host matches its plan" in said
 
 
 # What people do to such hosts, and what they are told: {check: a part of its cause}.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpufleet.cli import history as history_cli
+from gpufleet.cli.main import main
 from gpufleet.nightly.history import History
 from gpufleet.report import directory as report
 from tests.nightly.test_history import files, host, measured, session
@@ -37,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     """Exit status, standard output and error."""
-    status = history_cli.main(list(words))
+    status = main(["history", *words])
     said = capsys.readouterr()
     return status, said.out, said.err
 
@@ -102,8 +103,8 @@ def test_measures_by_a_form(capsys: pytest.CaptureFixture[str], path: Path) -> N
     (["--host", "gpu1"], "No night knew of the host gpu1. Did you mean gpu0"),
     (["--check", "z"], "No night knew of the check z."),
     (["--last", "0"], "--last is more than 0"),
-    (["--last", "many"], "--help names the options"),
-    (["--colour"], "--help names the options"),
+    (["--last", "many"], "--help lists the options"),
+    (["--colour"], "--help lists the options"),
     (["--record", "/nowhere"], "Name the directory of a report"),
 ])
 def test_mistakes_are_status_4_in_one_line_and_one_document(

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpufleet.cli.artifacts import main
+from gpufleet.cli.main import main
 
 RUNFILE = "cuda_11.8.0_520.61.05_linux.run"
 ARCHIVE = "cudnn-linux-x86_64-8.6.0.163_cuda11-archive.tar.xz"
@@ -135,7 +135,7 @@ class Desk:
         """`python -m gpufleet artifacts VERB DIR -i INVENTORY WORDS`."""
         native = self.words(verb, *words)
         self.capfd.readouterr()
-        return Call(main(native), *self.capfd.readouterr())
+        return Call(main(["artifacts", *native]), *self.capfd.readouterr())
 
     def words(self, verb: str, *words: str | Path) -> list[str]:
         """The words after `python -m gpufleet artifacts`, with the inventory written down."""

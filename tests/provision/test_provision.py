@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from gpufleet.checks import judge
-from gpufleet.cli import provision
+from gpufleet.cli.main import main
 from gpufleet.inventory import Connection, HostSelector, InventoryHost, locks_in
+from gpufleet.paths import PLAYBOOKS
+from gpufleet.provision import provision
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of
 from tests.support.host_documents import converged as as_planned
 from tests.support.host_documents import receipt, section, wish
@@ -44,8 +46,8 @@ class Fleet:
         """Stands for gpufleet.inventory.inventory_hosts."""
         return self.hosts
 
-    def verify(self, hosts: list[InventoryHost], manner: ProbeOptions, heard: object) -> Session:
-        """Stands for verify.session.verify."""
+    def verify(self, hosts: list[InventoryHost], options: ProbeOptions, report: object) -> Session:
+        """Stands for gpufleet.verification.session.verify."""
         self.looks.append([host.name for host in hosts])
         session = Session(seconds=1.0)
         for host in hosts:
@@ -70,7 +72,7 @@ class Fleet:
     def converge(self, **more: Any) -> provision.Converged:
         """Provision."""
         return provision.converge(
-            HostSelector(["inv"]), ProbeOptions(), told=self.said.append, **more
+            HostSelector(["inv"]), ProbeOptions(), notify=self.said.append, **more
         )
 
 
@@ -82,7 +84,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Fleet:
     return made
 
 
-PLAYBOOK = ["playbooks/site.yml", "-i", "inv"]
+PLAYBOOK = [str(PLAYBOOKS / "site.yml"), "-i", "inv"]
 
 
 def test_where_no_host_differs_nothing_is_run(fleet: Fleet) -> None:
@@ -96,13 +98,13 @@ def test_the_one_that_differs_is_run_and_looked_at_again_and_the_others_are_left
     fleet: Fleet,
 ) -> None:
     fleet.drift("gpu02")
-    done = fleet.converge(words=["-v"])
+    done = fleet.converge(args=["-v"])
     assert fleet.ran == [[*PLAYBOOK, "--limit", "gpu02", "-v"]]
     assert fleet.looks == [list(NAMES), ["gpu02"]]
     assert fleet.said == [
         "Ansible runs on gpu02: repair toolkit 11.8: changed since it was installed:"
         " bin/nvcc (size)",
-        "2 of 3 hosts are what their plans say, and left alone.",
+        "2 of 3 hosts match their plans and are left alone.",
     ]
     assert done.status == 0
     assert [run.name for run in done.session.hosts] == list(NAMES)
@@ -131,7 +133,7 @@ def test_force_runs_it_everywhere_after_no_look(fleet: Fleet) -> None:
 def test_where_all_differ_the_limit_is_the_person_s_own(fleet: Fleet) -> None:
     for name in NAMES:
         fleet.drift(name)
-    provision.converge(HostSelector(["inv"], "gpu0*"), ProbeOptions(), told=fleet.said.append)
+    provision.converge(HostSelector(["inv"], "gpu0*"), ProbeOptions(), notify=fleet.said.append)
     assert fleet.ran == [[*PLAYBOOK, "--limit", "gpu0*"]]
 
 
@@ -147,8 +149,8 @@ def test_a_failure_that_no_provisioning_mends_is_called_so(fleet: Fleet) -> None
     fleet.failing["gpu03"] = "FAIL"
     done = fleet.converge()
     assert fleet.ran == []
-    assert "gpu03 is what its plan says, and fails in gpu.count" in fleet.said[-1]
-    assert "provisioning cannot mend that" in fleet.said[-1]
+    assert "gpu03 matches its plan, and fails gpu.count" in fleet.said[-1]
+    assert "provisioning cannot repair that" in fleet.said[-1]
     assert done.status == 1
 
 
@@ -156,7 +158,7 @@ def test_a_playbook_that_failed_where_all_is_healthy_is_told(fleet: Fleet) -> No
     fleet.drift("gpu01")
     fleet.status = 2
     assert fleet.converge().status == 1
-    assert fleet.said[-1].startswith("ansible-playbook ended with status 2")
+    assert fleet.said[-1].startswith("ansible-playbook returned status 2")
 
 
 def test_what_documents_can_refuse_is_refused_before_any_host_is_looked_at(
@@ -166,7 +168,7 @@ def test_what_documents_can_refuse_is_refused_before_any_host_is_looked_at(
     with pytest.raises(provision.RefusedError, match="Nothing was changed on any host") as refused:
         fleet.converge()
     assert [row["host"] for row in refused.value.problems] == ["gpu02"]
-    assert provision.main(["-i", "inv", "--json"]) == 4
+    assert main(["provision", "-i", "inv,", "--json"]) == 4
     told = json.loads(capsys.readouterr().out)
     assert told["problems"][0]["where"] == "gpu_stacks[0].tensorflow"
     assert (fleet.looks, fleet.ran) == ([], [])
@@ -176,10 +178,11 @@ def test_check_mode_runs_where_something_would_change_and_writes_no_report(
     fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet.drift("gpu02")
-    words = ["-i", "inv", "--check", "--tags", "cuda_install", "--report", str(tmp_path / "r")]
-    assert provision.main(words) == 0
+    words = ["-i", "inv,", "--check", "--tags", "cuda_install", "--report", str(tmp_path / "r")]
+    assert main(["provision", *words]) == 0
     assert fleet.ran == [shlex.split(
-        "playbooks/site.yml -i inv --limit gpu02 --check --diff --tags cuda_install")]  # fmt: skip
+        f"{PLAYBOOKS}/site.yml -i inv, --limit gpu02 --check --diff"
+        " --tags cuda_install")]  # fmt: skip
     assert fleet.looks == [list(NAMES)]
     assert not (tmp_path / "r").exists()
     assert "Check mode: nothing was changed" in capsys.readouterr().err
@@ -204,14 +207,14 @@ def test_a_lock_that_the_run_resolved_is_seen_by_the_second_look(
 @pytest.mark.parametrize("words", [
     ["--fanout", "0"], ["--deadline", "soon"], ["--tagz", "driver"], ["gpu01"]])
 def test_mistakes_in_the_call_are_status_4(fleet: Fleet, words: list[str]) -> None:
-    assert provision.main(words) == 4
+    assert main(["provision", "-i", "inv,", *words]) == 4
     assert fleet.looks == []
 
 
 def test_what_is_ansible_s_goes_there(fleet: Fleet, tmp_path: Path) -> None:
     fleet.drift("gpu01")
     words = ["--tags", "cuda_toolkit", "-vv", "--become-user=root"]
-    assert provision.main(["--report", str(tmp_path), *words]) == 0
+    assert main(["provision", "-i", "inv,", "--report", str(tmp_path), *words]) == 0
     assert fleet.ran[0][-4:] == words
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from gpufleet.cli import rollout as command
-from gpufleet.cli.provision import Converged
+from gpufleet.cli.main import main
 from gpufleet.inventory import HostSelector
 from gpufleet.model.verdict import exit_status
+from gpufleet.paths import PLAYBOOKS
+from gpufleet.provision.provision import Converged
 from gpufleet.rollout import progress, rollout, runner, schedulers
 from gpufleet.rollout.progress import TOKEN, Store
 from gpufleet.rollout.schedulers import PROMISE, SLURM, Scheduler
@@ -49,7 +50,8 @@ class World:
         return Converged(session(verdicts), names, {}, exit_status(verdicts.values()))
 
     def run(self, *words: str) -> int:
-        return command.main([
+        return main([
+            "rollout",
             "-i", str(self.inventory), "--state", str(self.folder / "state"),
             "--report", str(self.folder / "reports"), *words])
 
@@ -227,7 +229,7 @@ def test_on_request_the_unhealthy_hosts_go_back_to_the_former_driver(
     world.bad = {"gpu2": "FAIL"}
     assert world.run("--batch", "2", "--rollback") == 1
     assert [words[1:] for words in commands] == [
-        ["playbooks/rollback.yml", "-i", str(world.inventory), "--limit", "gpu2"]]
+        [str(PLAYBOOKS / "rollback.yml"), "-i", str(world.inventory), "--limit", "gpu2"]]
     assert told in capsys.readouterr().out
     assert world.drained == ["gpu2", "gpu3"]
 
@@ -324,7 +326,7 @@ def test_nothing_to_resume_is_refused(world: World, capsys: pytest.CaptureFixtur
     (["--pause", "--canary", "0"], "no canary"),
     (["--cannary", "gpu2"], "Did you mean --canary?"),
     (["--skiptags=driver"], "Did you mean --skip-tags?"),
-    (["gpu2"], "'gpu2' is no option. Hosts are named by --limit"),
+    (["gpu2"], "'gpu2' is not an option. Select hosts by --limit"),
     (["--forks", "many"], "value: 'many'"),
 ])
 def test_a_mistake_is_refused_before_anything_changes(

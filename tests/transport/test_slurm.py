@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.cli.verify import main
+from gpufleet.cli.main import main
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection, HostSelector, inventory_hosts
 from gpufleet.transport.connection import READY, command, failure_reason
@@ -99,7 +99,7 @@ def test_the_remedy_has_the_whole_command_of_a_step_over_ssh() -> None:
 def test_it_excludes_local_pairs_and_topology(
     more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["-i", "localhost,", "--launcher", "slurm", *more]) == 4
+    assert main(["verify", "-i", "localhost,", "--launcher", "slurm", *more]) == 4
     assert "--launcher slurm" in capsys.readouterr().err
 
 

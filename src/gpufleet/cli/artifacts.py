@@ -1,9 +1,11 @@
-"""`gpufleet artifacts fetch|verify|serve DIR`: all that a fleet installs, in one directory."""
+"""`gpufleet artifacts fetch|verify|serve DIR`: everything that a fleet installs, in one directory.
+
+Reads the inventory, writes that directory and the stacks' locks; serve opens a port.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -13,27 +15,23 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import gethostname
-from typing import NoReturn
 
 from rich.console import Console
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector, inventory_hosts
+from gpufleet.inventory import inventory_hosts
 from gpufleet.mirror import fetch, locks, needs, show
 from gpufleet.mirror.contents import Contents
 from gpufleet.mirror.needs import File, MirrorError, Needs
 from gpufleet.paths import ROOT
 
-WHOLE, INCOMPLETE, USAGE, INTERRUPTED = 0, 1, 4, 130
+from .lab import build
+from .options import add_hosts, default_inventory, print_json, selector
+from .parser import Parser
+
+SCHEMA = show.SCHEMA
+WHOLE, INCOMPLETE, INTERRUPTED = 0, 1, 130
 PORT = 8090
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser by which a mistake in the call is one like any other: exit status 4."""
-
-    def error(self, message: str) -> NoReturn:
-        """argparse's hook."""
-        raise ConfigurationError(f"{message}.", remedy=f"{self.prog} --help names the options.")
 
 
 class RefusedError(ConfigurationError):
@@ -47,8 +45,7 @@ class RefusedError(ConfigurationError):
 
 def needed(options: argparse.Namespace) -> Needs:
     """What the whole inventory needs, or a refusal."""
-    found = needs.of(inventory_hosts(HostSelector(
-        options.inventory, options.limit, options.extra_vars, options.vault_password_file)))
+    found = needs.of(inventory_hosts(selector(options)))
     if found.problems:
         raise RefusedError(found.problems)
     if options.with_gpufleet:
@@ -122,7 +119,7 @@ def verify(options: argparse.Namespace, console: Console) -> int:
 def finish(options: argparse.Namespace, console: Console, result: fetch.Result) -> int:
     """Tell what came of it; its exit status."""
     if options.json:
-        tell(show.document(result))
+        print_json(show.document(result))
     show.end(console, result)
     return WHOLE if result.whole else INCOMPLETE
 
@@ -166,72 +163,70 @@ def serve(options: argparse.Namespace, console: Console) -> int:
     return WHOLE
 
 
-def tell(document: object) -> None:
-    """The document, on standard output."""
-    sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    sys.stdout.flush()
+def parser() -> Parser:
+    """The options of the three actions."""
+    verb = Parser(
+        "artifacts", ("artifacts fetch /srv/mirror -i inventory/fleet",
+                      "artifacts serve /srv/mirror --port 8090"),
+        usage="fetch|verify|serve DIR [options]",
+        exit_status="Exit status: 0 complete and verified, 1 a file is missing or wrong, 4 usage or"
+        " configuration.")
+    group = verb.add_argument_group("Action")
+    group.add_argument("act", choices=list(ACTIONS), metavar="ACTION",
+                       help="fetch: download what is missing; verify: read every file again;"
+                       " serve: serve the directory over plain HTTP")
+    group.add_argument("directory", metavar="DIR", type=lambda name: Path(name).absolute(),
+                       help="Directory of the mirror")
+    add_hosts(verb)
+    group = verb.add_argument_group("fetch, verify")
+    group.add_argument("--with-gpufleet", action="store_true",
+                       help="Include what gpufleet itself needs on a control machine like this")
+    group.add_argument("--json", action="store_true",
+                       help="Print one JSON document on standard output")
+    group = verb.add_argument_group("fetch")
+    group.add_argument("--from", dest="places", action="append", default=[], metavar="DIRECTORY",
+                       help="Take correct files from this directory; may be repeated")
+    group = verb.add_argument_group("serve")
+    group.add_argument("--bind", default="0.0.0.0", metavar="ADDRESS",
+                       help="Serve on this address (default: all)")
+    group.add_argument("--port", type=int, default=PORT, metavar="N", help="Serve on this port")
+    return verb
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of every verb."""
-    top = Parser(prog="mirror", description=__doc__, epilog="Exit status: 0 all there and"
-                 " checked, 1 something is missing or wrong, 4 usage or configuration.")
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-
-    def verb(act: Callable[..., int]) -> argparse.ArgumentParser:
-        name = act.__name__.partition("_")[0]
-        made = verbs.add_parser(name, help=act.__doc__, description=act.__doc__)
-        made.set_defaults(act=act)
-        made.add_argument("directory", metavar="DIR", type=lambda name: Path(name).absolute())
-        return made
-
-    for act in (fetch_files, verify):
-        made = verb(act)
-        made.add_argument("-i", "--inventory", action="append", default=[], metavar="INV")
-        made.add_argument("-l", "--limit", metavar="HOSTS")
-        made.add_argument("-e", "--extra-vars", action="append", default=[], metavar="VARS")
-        made.add_argument("--vault-password-file", action="append", default=[], metavar="FILE")
-        made.add_argument("--json", action="store_true", help="one document on standard output")
-        made.add_argument("--with-gpufleet", action="store_true",
-                          help="also what gpufleet itself needs on a control machine like this")
-        made.set_defaults(places=[])
-        if act is fetch_files:
-            made.add_argument("--from", dest="places", action="append", metavar="DIRECTORY",
-                              help="take files from here if they are right; may be repeated")
-    made = verb(serve)
-    made.add_argument("--bind", default="0.0.0.0", metavar="ADDRESS", help="if not given: all")
-    made.add_argument("--port", type=int, default=PORT, metavar="N", help=f"if not given: {PORT}")
-    return top
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run a verb; its exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
+def run(options: argparse.Namespace, _: list[str]) -> int:
+    """Run an action; its exit status."""
+    refuse_others(options)
     console = Console(stderr=True, highlight=False)
-    problems: list[dict[str, str]] = []
+    if options.act != "serve" and default_inventory(options):
+        build("artifacts")
     try:
-        options = parser().parse_args(words)
-        act: Callable[[argparse.Namespace, Console], int] = options.act
-        return act(options, console)
-    except RefusedError as error:
-        status, told, problems = USAGE, str(error), error.problems
-    except ConfigurationError as error:
-        status, told = USAGE, str(error)
-        problems = [{"code": "configuration", "message": error.message, "where": error.where,
-                     "remedy": error.remedy}]
+        return ACTIONS[options.act](options, console)
     except MirrorError as error:
-        status, told = INCOMPLETE, f"{error.message}. {error.remedy}"
-        problems = [{"code": "not-possible", "message": error.message, "where": "",
-                     "remedy": error.remedy}]
+        if options.json:
+            print_json({"schema": SCHEMA, "problems": [
+                {"code": "not-possible", "message": error.message, "where": "",
+                 "remedy": error.remedy}]})
+        console.print(f"{error.message}. {error.remedy}", style="bold red", markup=False,
+                      soft_wrap=True)
+        return INCOMPLETE
     except KeyboardInterrupt:
-        console.print("Interrupted. The same command goes on from here.")
-        # Downloads under way are threads of this process, and nobody waits for them.
+        console.print("Interrupted. The same command continues.")
+        # Downloads under way are threads of this process that nobody waits for.
         os._exit(INTERRUPTED)
-    if "--json" in words:
-        tell({"schema": show.SCHEMA, "problems": problems})
-    console.print(told, style="bold red", markup=False, soft_wrap=True)
-    return status
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def refuse_others(options: argparse.Namespace) -> None:
+    """Refuse options of another action."""
+    hosts = {"inventory", "limit", "extra_vars", "vault_password_file", "with_gpufleet", "json"}
+    others = {"fetch": {"bind", "port"}, "verify": {"bind", "port", "places"},
+              "serve": {*hosts, "places"}}[options.act]
+    own = parser()
+    for action in own._actions:
+        if action.dest in others and action.dest in own.given(options.args):
+            raise ConfigurationError(
+                f"artifacts {options.act} has no option {action.option_strings[-1]}.",
+                remedy=own.remedy)
+
+
+ACTIONS: dict[str, Callable[[argparse.Namespace, Console], int]] = {
+    "fetch": fetch_files, "verify": verify, "serve": serve}

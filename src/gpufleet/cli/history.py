@@ -1,7 +1,7 @@
-"""`./gpufleet history`: what the nights said of a host, of a check, of a measure; or of them all.
+"""`gpufleet history`: the nightly verdicts of a host, a check, a measure, or of all hosts.
 
-Only reads, but for --record, which takes a report into the history that was not recorded when it
-was made.
+Only reads, except for --record, which adds a report to the history that was not recorded when it
+was written.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from rich.table import Table
 from rich.text import Text
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.model.verdict import HEALTHY, USAGE
+from gpufleet.model.verdict import HEALTHY
 from gpufleet.nightly import drift
 from gpufleet.nightly.baselines import LEAST_SPREAD
 from gpufleet.nightly.drift import NOT_THERE
 from gpufleet.nightly.history import NIGHTLY, SCHEMA, WINDOW, History, split_measure
 from gpufleet.paths import REPORTS, host_file_name
 
+from .options import add_json
 from .parser import Parser
 
 # That of the nightly, else one beside the reports.
@@ -44,49 +45,42 @@ _BARS = "▁▂▃▄▅▆▇█"
 Document = dict[str, Any]
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options."""
-    top = Parser(
-        remedy="./gpufleet history --help names the options.",
-        prog="gpufleet history",
-        description="What the nights said: of a host, a check, a measure, or of all hosts.",
-        epilog="A letter per night: P pass, F fail, H hung, U unreachable, ? could not be judged,"
-        " - not declared, . not there. Exit status: 0, or 4 for a mistake in the call.")
-    top.add_argument("--host", metavar="NAME")
-    top.add_argument("--check", metavar="ID")
-    top.add_argument("--measure", metavar="NAME", help="* stands for anything: '*.tflops'")
-    top.add_argument("--last", type=int, default=WINDOW, metavar="N", help="how many nights (30)")
-    top.add_argument("--kind", choices=KINDS, default=NIGHTLY, help="of which runs")
-    top.add_argument("--json", action="store_true", help="one document on standard output")
-    top.add_argument("--database", type=Path, metavar="FILE",
-                     help=f"the history ({NIGHTLYS} where it is there, else one in reports/)")
-    top.add_argument("--record", type=Path, action="append", default=[], metavar="DIR",
-                     help="first take this report into the history, as a run of --kind")
-    return top
+    verb = Parser(
+        "history", ("history --host gpu07", "history --measure '*.tflops' --last 90 --json"),
+        exit_status="A letter per night: P pass, F fail, H hung, U unreachable, ? could not be"
+        " judged,\n- not declared, . absent.\n\nExit status: 0, or 4 usage or configuration.")
+    group = verb.add_argument_group("Selection")
+    group.add_argument("--host", metavar="NAME", help="Show the checks and measures of this host")
+    group.add_argument("--check", metavar="ID", help="Show this check on every host")
+    group.add_argument("--measure", metavar="NAME",
+                       help="Show this measure; * matches anything: '*.tflops'")
+    group.add_argument("--last", type=int, default=WINDOW, metavar="N",
+                       help="Show this many nights")
+    group.add_argument("--kind", choices=KINDS, default=NIGHTLY, help="Show runs of this kind")
+    group = verb.add_argument_group("Database")
+    group.add_argument("--database", type=Path, metavar="FILE",
+                       help=f"Read this history (default: {NIGHTLYS} where it exists, else"
+                       " history.sqlite among the reports)")
+    group.add_argument("--record", type=Path, action="append", default=[], metavar="DIR",
+                       help="First record this report as a run of --kind; may be repeated")
+    add_json(verb.add_argument_group("Output"))
+    return verb
 
 
-def main(words: list[str]) -> int:
-    """Show it; the exit status."""
-    console, told_as_json = Console(stderr=True), "--json" in words
-    try:
-        options = parser().parse_args(words)
-        path = options.database or (NIGHTLYS if NIGHTLYS.exists() else OWN)
-        with History(path) as history:
-            for directory in options.record:
-                _record(history, directory, options.kind)
-            found = document(history, options)
-        if options.json:
-            sys.stdout.write(json.dumps(found, indent=1) + "\n")
-        else:
-            show(Console(), found, path)
-        return HEALTHY
-    except ConfigurationError as error:
-        if told_as_json:
-            sys.stdout.write(json.dumps({"schema": SCHEMA, "problems": [
-                {"code": "configuration", "message": error.message, "where": error.where,
-                 "remedy": error.remedy}]}, indent=1) + "\n")
-        console.print(str(error), style="bold red", markup=False, soft_wrap=True)
-        return USAGE
+def run(options: argparse.Namespace, _: list[str]) -> int:
+    """Print the selection; the exit status."""
+    path = options.database or (NIGHTLYS if NIGHTLYS.exists() else OWN)
+    with History(path) as history:
+        for directory in options.record:
+            _record(history, directory, options.kind)
+        found = document(history, options)
+    if options.json:
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    else:
+        show(Console(), found, path)
+    return HEALTHY
 
 
 def document(history: History, options: argparse.Namespace) -> Document:

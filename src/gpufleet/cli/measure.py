@@ -1,48 +1,43 @@
-"""`gpufleet measure`: hold the fact base against TensorFlow's wheels, and keep what was seen.
+"""`gpufleet measure`: compare the catalog with TensorFlow's wheels, and record what they contain.
 
-Exit status 0 when the facts agree, 1 when a wheel says otherwise, 3 when one could not be read,
-4 when called wrongly. A release without a wheel on the index is recorded as such. The index is the
-one that uv or pip is set to (UV_DEFAULT_INDEX, PIP_INDEX_URL, `pip config list`), else PyPI.
+Writes the catalog's measurements in the checkout. A release without a wheel on the index is
+recorded as such. The index is the one that uv or pip is set to (UV_DEFAULT_INDEX, PIP_INDEX_URL,
+`pip config list`), else PyPI.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import zipfile
 from dataclasses import asdict
 from datetime import date
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 from gpufleet.catalog import facts
 from gpufleet.catalog_check import compare, index, record, remote, wheel
 from gpufleet.catalog_check.errors import MeasureError
+from gpufleet.errors import ConfigurationError
 
-AGREES, DIFFERS, UNREAD, USAGE = 0, 1, 3, 4
+from .developer import require_checkout
+from .parser import Parser
 
-
-class Parser(argparse.ArgumentParser):
-    """One status for every mistake in how a command was called, as in all of gpufleet."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"error: {message}\n")
+AGREES, DIFFERS, UNREAD = 0, 1, 3
 
 
 @cache
-def listed(distribution: str, place: str) -> list[index.File]:
-    """A project's wheels, asked for once."""
-    return index.files(distribution, place)
+def listed(distribution: str, address: str) -> list[index.File]:
+    """A project's wheels, requested once."""
+    return index.files(distribution, address)
 
 
-def measure(version: str, place: str, largest: int | None = None) -> dict[str, Any]:
+def measure(version: str, address: str, largest: int | None = None) -> dict[str, Any]:
     """Measure one release; raises MeasureError when its wheel cannot be read."""
     build = facts.build(version)
     if build is None:
         raise MeasureError(f"TensorFlow {version} has no GPU build that the fact base knows")
     today = date.today().isoformat()
-    wheels = [each for each in listed(build.distribution, place) if str(each.version) == version]
+    wheels = [each for each in listed(build.distribution, address) if str(each.version) == version]
     if not wheels:
         return {"absent": f"{build.distribution} {version} is not on the index", "date": today}
     # The wheel that the facts were gathered from, so that its checksum is held against theirs.
@@ -63,38 +58,45 @@ def measure(version: str, place: str, largest: int | None = None) -> dict[str, A
     }
 
 
-def main(words: list[str]) -> int:
-    """Measure what is asked for; returns the exit status."""
-    parser = Parser(prog="measure", description=__doc__)
-    parser.add_argument("versions", nargs="*", metavar="VERSION",
-                        help="releases such as 2.13.1; without any, those never measured")
-    parser.add_argument("--all", action="store_true", help="every release, again")
-    parser.add_argument("--largest", type=int, metavar="MIB",
-                        help="leave out libraries that are larger in the wheel than this")
-    options = parser.parse_args(words)
+def parser() -> Parser:
+    """The options."""
+    verb = Parser(
+        "measure", ("measure 2.13.1", "measure --all --largest 50"),
+        usage="[VERSION ...] [options]",
+        exit_status="Exit status: 0 the catalog agrees, 1 a wheel differs, 3 a wheel could not be"
+        " read,\n4 usage or configuration.")
+    group = verb.add_argument_group("Releases")
+    group.add_argument("versions", nargs="*", metavar="VERSION",
+                       help="Releases such as 2.13.1 (default: those that were never measured)")
+    group.add_argument("--all", action="store_true", help="Measure every release again")
+    group.add_argument("--largest", type=int, metavar="MIB",
+                       help="Leave out libraries that are larger in the wheel than this")
+    return verb
+
+
+def run(options: argparse.Namespace, _: list[str]) -> int:
+    """Measure the releases and record them; the exit status."""
+    require_checkout("measure")
     known = facts.build_versions()
     if unknown := set(options.versions) - set(known):
-        parser.error(f"no TensorFlow GPU release: {', '.join(sorted(unknown))}")
+        raise ConfigurationError(f"No TensorFlow GPU release: {', '.join(sorted(unknown))}.",
+                                 remedy="gpufleet measure --help lists the options.")
     measured = record.load()
-    chosen = options.versions or [each for each in known if options.all or each not in measured]
-    place = index.address()
+    versions = options.versions or [each for each in known if options.all or each not in measured]
+    address = index.address()
     status = AGREES
-    for version in chosen:
+    for version in versions:
         try:
-            row = measure(version, place, options.largest and options.largest << 20)
+            row = measure(version, address, options.largest and options.largest << 20)
         except MeasureError as error:
             print(f"{version}: could not be measured: {error}", flush=True)
             status = max(status, UNREAD)
             continue
         record.save(version, row)
-        told = [row["absent"]] if "absent" in row else compare.differences(
+        differences = [row["absent"]] if "absent" in row else compare.differences(
             compare.expected(version), row
         )
-        print(f"{version}: {'; '.join(told) or 'agrees'}", flush=True)
-        if told and "absent" not in row:
+        print(f"{version}: {'; '.join(differences) or 'agrees'}", flush=True)
+        if differences and "absent" not in row:
             status = max(status, DIFFERS)
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

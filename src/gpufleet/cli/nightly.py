@@ -1,4 +1,7 @@
-"""`./gpufleet nightly`: a whole night, one at a time; or only whether one would work or did."""
+"""`gpufleet nightly`: one whole nightly run, one at a time; or only a check of it.
+
+Reads hosts; writes state, history, reports and metrics; notifies people; drains hosts.
+"""
 
 from __future__ import annotations
 
@@ -16,42 +19,44 @@ from gpufleet.nightly.run import NightlyRun, configured_hosts, notify_all
 from gpufleet.nightly.state import ERROR, HEARTBEAT, log
 from gpufleet.verification.session import utc_now
 
-from .parser import Parser
+from .parser import EXIT_STATUS, Parser
+from .system_packages import SSH, require
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = Parser(
-        remedy="./gpufleet nightly --help has the options.",
-        prog="gpufleet nightly", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Exit status: 0 all healthy, 1 something failed, 3 something could not be judged,"
-        " 4 usage or configuration, 5 the nightly did not do all of its work.")
-    top.add_argument("--config", type=Path, default=config.DEFAULT_PATH, metavar="FILE",
-                     help=f"the configuration (usually {config.DEFAULT_PATH})")
-    other = top.add_mutually_exclusive_group()
-    other.add_argument("--check", action="store_true",
-                       help="read configuration, secrets and inventory; run nothing")
-    other.add_argument("--test-message", action="store_true",
-                       help="tell everyone that this is a test")
-    other.add_argument("--status", action="store_true",
-                       help="how the last run went; 1 where it is too old or did not do its work")
-    return top
+def parser() -> Parser:
+    """The options."""
+    verb = Parser(
+        "nightly", ("nightly --config nightly.yml --check", "nightly --status"),
+        exit_status=EXIT_STATUS.rstrip(".") + ", 5 the nightly run did not do all of its work.")
+    group = verb.add_argument_group("Configuration")
+    group.add_argument("--config", type=Path, default=config.DEFAULT_PATH, metavar="FILE",
+                       help="Read the configuration from this file")
+    group = verb.add_argument_group("Instead of a nightly run").add_mutually_exclusive_group()
+    group.add_argument("--check", action="store_true",
+                       help="Check configuration, secrets and inventory")
+    group.add_argument("--test-message", action="store_true",
+                       help="Send a test message to every configured channel")
+    group.add_argument("--status", action="store_true",
+                       help="Show the last run; exit status 1 where it is too old or incomplete")
+    return verb
 
 
-def main(words: list[str]) -> int:
-    """The verb; its exit status."""
-    try:
-        options = parser().parse_args(words)
-    except ConfigurationError as error:
-        return _refused(error)
+def refused(error: ConfigurationError) -> int:
+    """Log an error as everything of a nightly run; the exit status."""
+    log(str(error), ERROR)
+    return USAGE
+
+
+def run(options: argparse.Namespace, _: list[str]) -> int:
+    """Do what the options select; the exit status."""
+    require(SSH)
     try:
         settings = config.read(options.config)
         if options.check:
             print(f"{options.config}: {_checked(settings)}")
             return HEALTHY
     except ConfigurationError as error:
-        status = _refused(error)
+        status = refused(error)
         known = config.read_valid_settings(options.config)
         if known and not (options.check or options.status or options.test_message):
             notify_all(known, notifications.failure_message([str(error)], utc_now(), None))
@@ -60,21 +65,18 @@ def main(words: list[str]) -> int:
         return _status(settings)
     if options.test_message:
         return FAILED if notify_all(settings, notifications.test_message_of(utc_now())) else HEALTHY
-    try:
-        with state.exclusive(settings.state_dir):
-            return NightlyRun(settings).run()
-    except ConfigurationError as error:
-        return _refused(error)
+    with state.exclusive(settings.state_dir):
+        return NightlyRun(settings).run()
 
 
 def _checked(settings: Settings) -> str:
-    """What a night would do, or a `ConfigurationError` where it could not."""
+    """What a nightly run would do, or a `ConfigurationError` where it could not."""
     _places(settings)
     hosts, count = len(configured_hosts(settings)), len(channels.configured_channels(settings))
     worst_h = math.ceil(hosts / settings.fanout) * settings.deadline_s / 3600
-    way = (f"The hosts' own results are read from {settings.pulled}." if settings.pulled
-           else f"If every host hangs, a run takes {worst_h:.1f} h.")
-    return f"{hosts} hosts, {count} channels. {way}"
+    source = (f"The hosts' own results are read from {settings.pulled}." if settings.pulled
+              else f"If every host hangs, a run takes {worst_h:.1f} h.")
+    return f"{hosts} hosts, {count} channels. {source}"
 
 
 def _places(settings: Settings) -> None:
@@ -90,13 +92,8 @@ def _places(settings: Settings) -> None:
                                      "Have it belong to the user of the nightly.")
 
 
-def _refused(error: ConfigurationError) -> int:
-    log(str(error), ERROR)
-    return USAGE
-
-
 def _status(settings: Settings) -> int:
-    """Say how the last run went, and whether it is recent enough."""
+    """Print how the last run went, and whether it is recent enough."""
     last = state.read(settings.state_dir / HEARTBEAT)
     if not last:
         log(f"No nightly run is recorded: there is no {settings.state_dir / HEARTBEAT}.", ERROR)

@@ -1,33 +1,37 @@
-"""`python -m gpufleet pack FILE`: this checkout as one archive, to be put on a control host.
+"""`gpufleet pack FILE`: this checkout as one archive, for a control host.
 
-The files that git tracks, as they stand here; where there is no git, all but what is made by use.
-Prints the digest of what is in it: the same files make the same digest.
+Reads the files that git tracks, as they are here; without git, all but what use leaves behind.
+Prints the digest of the content: the same files have the same digest.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 from gpufleet.paths import ROOT
 
+from .developer import require_checkout
+from .parser import Parser
+
 # As .gitignore has it.
-MADE = {".git", ".venv", ".venv.lock", "reports", ".gpufleet", "__pycache__", ".mypy_cache",
+GENERATED = {".git", ".venv", ".venv.lock", "reports", ".gpufleet", "__pycache__", ".mypy_cache",
         ".ruff_cache", ".pytest_cache", ".ansible"}
 
 
 def files(root: Path) -> list[str]:
     """The names of the files, sorted."""
     if (root / ".git").exists():
-        told = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True)
-        names = [name for name in told.stdout.decode().split("\0") if name]
+        listed = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True)
+        names = [name for name in listed.stdout.decode().split("\0") if name]
     else:
         names = [str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()]
     return sorted(name for name in names
-                  if not MADE & set(Path(name).parts) and (root / name).exists())
+                  if not GENERATED & set(Path(name).parts) and (root / name).exists())
 
 
 def pack(root: Path, archive: Path) -> str:
@@ -42,19 +46,26 @@ def pack(root: Path, archive: Path) -> str:
         digest.update(f"{entry.name} {entry.mode:o} {entry.linkname}\0".encode())
         return entry
 
-    with tarfile.open(partial, "w") as made:
+    with tarfile.open(partial, "w") as tar:
         for name in files(root):
-            made.add(root / name, name, filter=plain)
+            tar.add(root / name, name, filter=plain)
             if not (root / name).is_symlink():
                 digest.update((root / name).read_bytes())
     partial.replace(archive)
     return digest.hexdigest()[:16]
 
 
-def main(words: list[str]) -> int:
-    """The verb; its exit status."""
-    if len(words) != 1:
-        sys.stderr.write("usage: python -m gpufleet pack FILE\n")
-        return 4
-    print(pack(ROOT, Path(words[0])))
+def parser() -> Parser:
+    """The options."""
+    verb = Parser("pack", ("pack gpufleet.tar", "pack .gpufleet/nightly.tar"), usage="FILE",
+                  exit_status="Prints the digest of the content.")
+    verb.add_argument_group("Archive").add_argument(
+        "file", type=Path, metavar="FILE", help="Write this archive")
+    return verb
+
+
+def run(options: argparse.Namespace, _: list[str]) -> int:
+    """Write the archive and print its digest; the exit status."""
+    require_checkout("pack")
+    print(pack(ROOT, options.file))
     return 0

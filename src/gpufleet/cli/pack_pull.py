@@ -1,17 +1,25 @@
-"""`python -m gpufleet pack-pull FILE`: the probe and the judge as one file that hosts run."""
+"""`gpufleet pack-pull FILE`: probe and judge as one file that hosts run."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from gpufleet.verification.pull import pack
 
+from .parser import Parser
 
-def main(words: list[str]) -> int:
-    """Write the file; its exit status."""
-    if len(words) != 1:
-        sys.stderr.write("usage: gpufleet pack-pull FILE\n")
-        return 4
-    pack(Path(words[0]))
+
+def parser() -> Parser:
+    """The options."""
+    verb = Parser("pack-pull", ("pack-pull gpufleet-pull.pyz", "pack-pull /tmp/pull.pyz"),
+                  usage="FILE")
+    verb.add_argument_group("Program").add_argument(
+        "file", type=Path, metavar="FILE", help="Write this program")
+    return verb
+
+
+def run(options: argparse.Namespace, _: list[str]) -> int:
+    """Write the program; the exit status."""
+    pack(options.file)
     return 0

@@ -1,10 +1,11 @@
-"""`plan`: what each host is to become, and what would change there. Nothing is changed."""
+"""`gpufleet plan`: each host's plan and pending changes. Reads hosts, changes nothing."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,25 +15,51 @@ from rich.text import Text
 from gpufleet.checks import judge
 from gpufleet.checks.registry import shortened
 from gpufleet.diff import changes
-from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
+from gpufleet.inventory import InventoryHost, inventory_hosts
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
-from gpufleet.verification.session import ProbeOptions, plan_of, probe_hosts
+from gpufleet.verification.session import plan_of, probe_hosts
+
+from .options import add_hosts, add_output, add_probe, probe_options, selector
+from .parser import Parser
+from .system_packages import SSH, require
+
+SCHEMA = judge.SCHEMA
 
 
-def show(
-    options: argparse.Namespace, question: HostSelector, manner: ProbeOptions, console: Console
-) -> int:
+def parser() -> Parser:
+    """The options."""
+    verb = Parser(
+        "plan", ("plan -i inventory/fleet --limit 'gpu0*'",
+                 "plan -i inventory/fleet --offline --json"),
+        exit_status="Exit status: 0 all planned, 1 a host was not reached, 4 a plan is refused,"
+        " usage or configuration.")
+    add_hosts(verb)
+    group = add_probe(verb)
+    group.add_argument("--topology", type=Path, metavar="FILE",
+                       help="Probe through the gateways of this topology.conf of ClusterShell")
+    group.add_argument("--deep", action="store_true",
+                       help="Compare the contents of installed files, not only size and date")
+    group.add_argument("--offline", action="store_true",
+                       help="Probe no host: show what the inventory alone determines")
+    add_output(verb, report=False)
+    return verb
+
+
+def run(options: argparse.Namespace, _: list[str]) -> int:
     """Print the plans: 4 if one is refused, 1 if a host was not reached, else 0."""
-    hosts = inventory_hosts(question)
+    how = probe_options(options, "facts", deep=options.deep, topology=options.topology)
+    if not options.offline:
+        require(SSH)
+    hosts = inventory_hosts(selector(options))
     outcomes: dict[str, Outcome] = {}
     if not options.offline:
-        with terminal.progress(console, "Looking", len(hosts)) as heard:
-            outcomes = probe_hosts(hosts, manner, heard)
+        with terminal.progress(Console(stderr=True), "Probing", len(hosts)) as report:
+            outcomes = probe_hosts(hosts, how, report)
     plans = {host.name: planned(host, outcomes.get(host.name)) for host in hosts}
     if options.json:
-        document = {"schema": judge.SCHEMA, "hosts": plans}
+        document = {"schema": SCHEMA, "hosts": plans}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         for name, plan in plans.items():
@@ -43,7 +70,7 @@ def show(
 
 
 def planned(host: InventoryHost, outcome: Outcome | None) -> dict[str, Any]:
-    """The plan with its changes; `changes` is null where the host was not seen."""
+    """The plan with its changes; `changes` is null where the host was not probed."""
     snapshot = outcome.snapshot if outcome else None
     plan = plan_of(host, snapshot)
     if outcome and not snapshot:
@@ -53,7 +80,7 @@ def planned(host: InventoryHost, outcome: Outcome | None) -> dict[str, Any]:
 
 
 def _driver(row: dict[str, Any]) -> str:
-    """The driver in words: the planned one, or the least that will do."""
+    """The planned driver, or the minimum, as a sentence."""
     least = f"{row['minimum']} or newer ({row['because']})" if row["minimum"] else "any"
     if not row["managed"]:
         return f"{least}, {row['source'] or 'not managed'}"
@@ -81,8 +108,8 @@ def _host(console: Console, name: str, plan: dict[str, Any]) -> None:
         table.add_row("  cuDNN", Text(f"{cudnn['version']} in CUDA {cudnn['toolkit']}"))
     for clash in plan["linker"]["clashes"]:
         table.add_row("  linker", Text(
-            f"CUDA {clash['loser']} is left out of the linker's cache: {clash['winner']} offers"
-            f" {shortened(clash['sonames'])} as well. Stacks have their own toolkit all the same"))
+            f"CUDA {clash['loser']} is left out of the linker cache: {clash['winner']} provides"
+            f" {shortened(clash['sonames'])} as well. Each stack still uses its own toolkit"))
     if plan["driver"]:
         table.add_row("  driver", Text(_driver(plan["driver"])))
     for note in plan["notes"]:
@@ -97,5 +124,5 @@ def _host(console: Console, name: str, plan: dict[str, Any]) -> None:
                           Text(f"{change['action']} {change['what']} {change['id']}:"
                                f" {change['because']}"))
         if not plan["changes"] and not plan["problems"]:
-            table.add_row(Text("  change", style="green"), "nothing: it is as planned")
+            table.add_row(Text("  change", style="green"), "none: the host matches its plan")
     console.print(table)

@@ -1,7 +1,6 @@
-"""The knowledge at the command line: `python -m gpufleet resolve --tensorflow 1.4.0`.
+"""`gpufleet resolve`: what goes with a release, or the reasons why it cannot be installed.
 
-Exit status 0 with what goes with the release, 4 with the reasons why it cannot be (or when called
-wrongly). With --json one document is written to standard output, and nothing else.
+Reads the catalog only. Imports nothing heavy: other programs call it with --json.
 """
 
 from __future__ import annotations
@@ -9,35 +8,35 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from gpufleet.resolver.release import release
 
+from .parser import Parser
+
 REFUSED = 4
+CHECKED = ("tensorflow", "cuda", "cudnn", "driver", "gpu", "python")
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that ends with this project's status for wrong usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(REFUSED, f"{self.prog}: {message}\n")
-
-
-def parser() -> argparse.ArgumentParser:
-    """The options of the command."""
-    verb = _Parser(
-        prog="gpufleet resolve",
-        description="What goes with a TensorFlow release, or why it cannot be.",
-    )
-    verb.add_argument("--tensorflow", required=True, metavar="VERSION", help="such as 1.4.0")
-    verb.add_argument("--cuda", metavar="VERSION", help='check this CUDA, or "pip" for wheels')
-    verb.add_argument("--cudnn", metavar="VERSION", help="check this cuDNN")
-    verb.add_argument("--driver", metavar="BRANCH", help="check this driver branch or version")
-    verb.add_argument("--gpu", metavar="GPU", help="check this GPU: 8.9, H100, Ampere, ...")
-    verb.add_argument("--python", metavar="VERSION", help="check this Python")
-    verb.add_argument("--json", action="store_true", help="one JSON document, and nothing else")
+def parser() -> Parser:
+    """The options."""
+    verb = Parser(
+        "resolve", ("resolve --tensorflow 2.17.1", "resolve --tensorflow 1.4.0 --gpu V100 --json"),
+        usage="--tensorflow VERSION [options]",
+        exit_status="Exit status: 0 resolved, 4 it cannot be installed, or usage.")
+    group = verb.add_argument_group("Release")
+    group.add_argument("--tensorflow", required=True, metavar="VERSION",
+                       help="TensorFlow release, such as 2.17.1")
+    group = verb.add_argument_group("Check against the release")
+    group.add_argument("--cuda", metavar="VERSION", help='CUDA version, or "pip" for wheels')
+    group.add_argument("--cudnn", metavar="VERSION", help="cuDNN version")
+    group.add_argument("--driver", metavar="BRANCH", help="Driver branch or version")
+    group.add_argument("--gpu", metavar="GPU",
+                       help="Compute capability, model or architecture: 8.9, H100, Ampere")
+    group.add_argument("--python", metavar="VERSION", help="Python version")
+    group = verb.add_argument_group("Output")
+    group.add_argument("--json", action="store_true",
+                       help="Print one JSON document on standard output")
     return verb
 
 
@@ -76,19 +75,13 @@ def _refuse(problems: list[dict[str, str]]) -> None:
         print(f"    -> {problem['remedy']}", file=sys.stderr)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit status."""
-    asked = vars(parser().parse_args(arguments))
-    as_json = asked.pop("json")
-    answer = release(**asked)
-    if as_json:
+def run(options: argparse.Namespace, _: list[str]) -> int:
+    """Print the answer or the problems; the exit status."""
+    answer = release(**{name: getattr(options, name) for name in CHECKED})
+    if options.json:
         print(json.dumps(answer, indent=2))
     elif "problems" in answer:
         _refuse(answer["problems"])
     else:
         _show(answer)
     return REFUSED if "problems" in answer else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

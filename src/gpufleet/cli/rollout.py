@@ -1,12 +1,13 @@
-"""`rollout`: provision a fleet batch by batch: drain, provision, verify, resume.
+"""`gpufleet rollout`: provision batch by batch: drain, provision, verify, return to service.
 
-The first unhealthy batch stops the rollout and stays drained. `--resume` continues a stopped or
-killed rollout where it was; each step can be repeated.
+Changes hosts and asks the scheduler to drain them; keeps its state in a file. The first unhealthy
+batch stops it and stays drained. Killed or stopped, it continues where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,79 +21,92 @@ from gpufleet.rollout import rollout
 from gpufleet.rollout.progress import Store
 from gpufleet.rollout.runner import show
 from gpufleet.rollout.schedulers import SCHEDULERS
-from gpufleet.verification.session import ProbeOptions
 
-from .arguments import read
+from .arguments import check_playbook_args
+from .options import add_hosts, add_probe, add_report, selector
 from .parser import Parser
+from .system_packages import SSH, require
 
 INTERRUPTED = 130
 
 
 def parser() -> Parser:
-    """The options; what is not known goes to ansible-playbook."""
-    top = Parser(
-        remedy="./gpufleet rollout --help",
-        prog="rollout",
-        description="Provision a fleet batch by batch, the canary first; stop at the first batch in"
-        " which not everything holds.",
-        epilog="Exit status: 0 all done, 1 stopped at something that failed, 3 at something that"
-        " could not be judged, 4 usage or configuration: nothing was changed.")
-    top.ask_for_hosts()
-    top.add_argument("--canary", default="1", metavar="HOST,..|N",
-                     help="who goes first: these hosts, or the first N (1); 0 for nobody")
-    top.add_argument("--pause", action="store_true",
-                     help="stop after a healthy canary, until --resume: it may work a day first")
-    top.add_argument("--batch", default="10%", metavar="N|N%",
-                     help="at most so many hosts at a time (10%%)")
-    top.add_argument("--domain", metavar="NAME",
-                     help="no batch has hosts of two of these: a variable, or groups NAME_x")
-    top.add_argument("--hook", default="none", choices=list(SCHEDULERS),
-                     help="who drains hosts and gives them back")
-    top.add_argument("--drain-wait", type=float, default=3600, metavar="S",
-                     help="how long running jobs are waited for (3600)")
-    top.add_argument("--rollback", action="store_true",
-                     help="go back to the former driver on the hosts of an unhealthy batch")
-    top.add_argument("--force", action="store_true", help="run Ansible also where nothing differs")
-    top.add_argument("--fanout", type=int, default=ProbeOptions.fanout, metavar="N")
-    top.add_argument("--deadline", type=float, default=ProbeOptions.deadline_s, metavar="S")
-    top.add_argument("--deep", action="store_true")
-    what = top.add_mutually_exclusive_group()
-    what.add_argument("--plan", action="store_true", help="show the batches, and do nothing")
-    what.add_argument("--resume", action="store_true",
-                      help="continue the one that was begun; --drain-wait, --rollback, --fanout and"
-                      " --deadline may be given anew")
-    what.add_argument("--abandon", action="store_true", help="let go of the one that was begun")
-    top.add_argument("--state", type=Path, default=REPORTS / "rollout", metavar="DIR",
-                     help="where it is noted how far it has come")
-    top.add_argument("--report", type=Path, default=REPORTS, metavar="DIR")
-    return top
+    """The options."""
+    verb = Parser(
+        "rollout", ("rollout -i inventory/fleet --canary gpu07 --batch 10% --hook slurm",
+                    "rollout --resume"),
+        passes_to="ansible-playbook",
+        exit_status="Exit status: 0 done, 1 stopped by a failure, 3 stopped by what could not be"
+        " judged, 4 usage or configuration: nothing was changed.")
+    add_hosts(verb)
+    group = verb.add_argument_group("Batches")
+    group.add_argument("--canary", default="1", metavar="HOST,..|N",
+                       help="Provision these hosts first, or the first N; 0 for none")
+    group.add_argument("--pause", action="store_true",
+                       help="Stop after a healthy canary, until --resume")
+    group.add_argument("--batch", default="10%", metavar="N|N%",
+                       help="Provision at most this many hosts at a time (default: 10%%)")
+    group.add_argument("--domain", metavar="NAME",
+                       help="Keep each batch within one failure domain: a variable of that name,"
+                       " or groups NAME_x")
+    group.add_argument("--force", action="store_true",
+                       help="Run Ansible on every host, also where nothing differs")
+    group.add_argument("--rollback", action="store_true",
+                       help="Return to the previous driver on the hosts of an unhealthy batch")
+    group = verb.add_argument_group("Scheduler")
+    group.add_argument("--hook", default="none", choices=list(SCHEDULERS),
+                       help="Scheduler that drains hosts and returns them to service")
+    group.add_argument("--drain-wait", type=float, default=3600, metavar="S",
+                       help="Wait this many seconds for running jobs")
+    group = verb.add_argument_group("Progress")
+    group.add_argument("--state", type=Path, default=REPORTS / "rollout", metavar="DIR",
+                       help="Keep the progress in this directory (default: rollout/ among the"
+                       " reports)")
+    group = group.add_mutually_exclusive_group()
+    group.add_argument("--plan", action="store_true", help="Show the batches, and do nothing")
+    group.add_argument("--resume", action="store_true",
+                       help="Continue the rollout that was started; --drain-wait, --rollback,"
+                       " --fanout and --deadline may be given again")
+    group.add_argument("--abandon", action="store_true",
+                       help="Abandon the rollout that was started")
+    group = add_probe(verb)
+    group.add_argument("--deep", action="store_true",
+                       help="Compare the contents of installed files, not only size and date")
+    add_report(verb.add_argument_group("Output"))
+    return verb
 
 
-def main(words: list[str]) -> int:
-    """Run the verb; its exit status."""
-    console = Console(soft_wrap=True, highlight=False)
+def refused(error: ConfigurationError) -> int:
+    """Print an error, as everything of a rollout, on standard output."""
+    console().print(str(error), style="bold red", markup=False)
+    return USAGE
+
+
+def console() -> Console:
+    """The console of a rollout."""
+    return Console(soft_wrap=True, highlight=False)
+
+
+def run(options: argparse.Namespace, rest: list[str]) -> int:
+    """Start, continue or abandon a rollout; the exit status."""
+    own = parser()
+    check_playbook_args(own, rest)
+    require(SSH)
+    given: dict[str, Any] = own.given(options.args)
     try:
-        options, rest = read(parser(), words)
-        # What argparse finds in the namespace has no default: None is what nobody said.
-        said, _ = parser().parse_known_args(
-            words, argparse.Namespace(**dict.fromkeys(vars(options))))
-        given = {name: value for name, value in vars(said).items() if value is not None}
-        return _main(options, given, rest, console)
-    except ConfigurationError as error:
-        console.print(str(error), style="bold red", markup=False)
-        return USAGE
+        return _run(options, given, rest, console())
     except KeyboardInterrupt:
-        console.print("Interrupted. './gpufleet rollout --resume' continues it.")
+        console().print("Interrupted. './gpufleet rollout --resume' continues it.")
         return INTERRUPTED
 
 
-def _main(
-    options: argparse.Namespace, given: dict[str, Any], rest: list[str], console: Console
+def _run(
+    options: argparse.Namespace, given: dict[str, Any], rest: list[str], out: Console
 ) -> int:
     store = Store(options.state)
     request = _request(options, rest)
     if options.plan:
-        show(console, rollout.prepare(request))
+        show(out, rollout.prepare(request))
         return HEALTHY
     with store.alone():
         last = store.load()
@@ -107,15 +121,16 @@ def _main(
                 "'./gpufleet rollout --resume' continues it, '--abandon' abandons it.")
         progress = last if last and unfinished else rollout.prepare(request)
         if options.abandon:
-            return rollout.abandon(progress, store, console)
+            return rollout.abandon(progress, store, out)
         if options.resume:
             rollout.resume(progress, given, rest)
-        return rollout.run(progress, store, console, options.report)
+        return rollout.run(progress, store, out, options.report)
 
 
 def _request(options: argparse.Namespace, rest: list[str]) -> rollout.Request:
-    selector = HostSelector(
-        options.inventory, options.limit, options.extra_vars, options.vault_password_file,
-        domain=options.domain)
+    # --resume and --abandon read the selection from the progress.
+    named = (options.resume or options.abandon) and not options.inventory
+    hosts = HostSelector() if named else selector(options)
     settings = {name: getattr(options, name) for name in rollout.SETTINGS}
-    return rollout.Request(selector, options.canary, options.batch, settings, rest)
+    return rollout.Request(replace(hosts, domain=options.domain), options.canary, options.batch,
+                           settings, rest)

@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from gpufleet.cli.provision import checked
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.model.verdict import FAILED, HEALTHY
+from gpufleet.provision.provision import checked_hosts
 
 from .batches import CANARY, batches, canaries, size_of
 from .progress import Progress, Store, wait_for_leftovers
@@ -40,7 +40,7 @@ def prepare(request: Request) -> Progress:
     """Return the rollout's batches; raise `ConfigurationError` for every mistake in the request."""
     check_numbers(request.settings)
     selector = replace(request.selector, inventories=absolute(request.selector.inventories))
-    hosts = checked(selector)
+    hosts = checked_hosts(selector)
     names = [host.name for host in hosts]
     domains = {host.name: host.domain for host in hosts} if selector.domain else None
     planned = batches(
@@ -54,7 +54,7 @@ def prepare(request: Request) -> Progress:
 
 def run(progress: Progress, store: Store, console: Console, reports: Path) -> int:
     """Run the batches that are left; return the exit status. The caller holds the store's lock."""
-    hosts = checked(progress.selector)
+    hosts = checked_hosts(progress.selector)
     scheduler = scheduler_of(progress.settings["hook"], hosts, progress.selector)
     rollout = Rollout(progress, store, scheduler, console, reports)
     wait_for_leftovers(progress.started, rollout.log)

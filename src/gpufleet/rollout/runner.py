@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,9 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from gpufleet.checks import judge
-from gpufleet.cli.provision import Converged, converge, run
 from gpufleet.errors import ConfigurationError
 from gpufleet.model.verdict import FAILED, HEALTHY, Verdict
+from gpufleet.provision.playbook import playbook_command, run
+from gpufleet.provision.provision import Converged, converge
 from gpufleet.report import directory as report
 from gpufleet.report import terminal
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, utc_now
@@ -199,7 +199,7 @@ class Rollout:
         options = ProbeOptions("full", settings["fanout"], settings["deadline"], settings["deep"])
         converged = converge(
             replace(self.progress.selector, limit=",".join(hosts)), options,
-            force=settings["force"], words=settings["words"], told=self.log)
+            force=settings["force"], args=settings["words"], notify=self.log)
         self.judged.update({host.name: host for host in converged.session.hosts})
         return converged
 
@@ -238,12 +238,7 @@ class Rollout:
 
     def roll_back(self, hosts: list[str]) -> str:
         """Roll back the driver from the packages that the hosts keep; return the outcome."""
-        selector, args = self.progress.selector, ["playbooks/rollback.yml"]
-        for option, values in (("-i", selector.inventories), ("-e", selector.extra_vars),
-                               ("--vault-password-file", selector.vault_password_files)):
-            args += [arg for value in values for arg in (option, value)]
-        status = run([str(Path(sys.executable).with_name("ansible-playbook")), *args,
-                      "--limit", ",".join(hosts)])
+        status = run(playbook_command("rollback.yml", self.progress.selector, ",".join(hosts)))
         return ("the former driver is installed again; declare it" if not status
                 else f"the former driver could not be restored (status {status}; see above)")
 

@@ -1,0 +1,11 @@
+"""`gpufleet bench ...`: the command line of benchmarks/."""
+
+from __future__ import annotations
+
+from .developer import run_module
+from .system_packages import LAB
+
+
+def run(args: list[str]) -> int:
+    """Hand everything to `python -m benchmarks`."""
+    return run_module("benchmarks", args, packages=LAB)

@@ -1,0 +1,117 @@
+"""`gpufleet VERB ...`: find the verb's module, parse its options, run it, report errors.
+
+A module is imported when its verb is called, so that `--help` and `resolve` start fast.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from gpufleet.errors import ConfigurationError
+
+from .parser import Parser
+from .verbs import GROUPS, VERBS
+
+USAGE, INTERRUPTED = 4, 130
+DESCRIPTION = "Provision servers with NVIDIA GPUs; prove that each GPU computes in every stack."
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run a verb; its exit status."""
+    args = list(sys.argv[1:] if args is None else args)
+    if args and args[0] in {"-h", "--help", "help"}:
+        print(overview())
+        return 0
+    if args and args[0] in {"-V", "--version"}:
+        print(f"gpufleet {importlib.metadata.version('gpufleet')}")
+        return 0
+    try:
+        if not args or args[0] not in VERBS:
+            raise unknown_verb(args)
+        return run(args[0], args[1:])
+    except ConfigurationError as error:
+        sys.stderr.write(f"gpufleet: {error}\n")
+        return USAGE
+    except KeyboardInterrupt:
+        sys.stderr.write("gpufleet: interrupted. The same command continues what was started.\n")
+        return INTERRUPTED
+
+
+def run(verb: str, args: list[str]) -> int:
+    """Run a verb; its exit status. Its errors are printed, and also as JSON where it was given."""
+    module = load(verb)
+    if VERBS[verb].program:
+        return int(module.run(args))
+    try:
+        parser: Parser = module.parser()
+        options, rest = parser.parse(args)
+        options.args = args
+        return int(module.run(options, rest))
+    except ConfigurationError as error:
+        if refused := getattr(module, "refused", None):
+            return int(refused(error))
+        if "--json" in args:
+            print_problems(error, getattr(module, "SCHEMA", None))
+        print_error(error)
+        return USAGE
+    except SystemExit as ended:  # --help
+        return int(ended.code or 0)
+
+
+def load(verb: str) -> Any:
+    """The module of a verb."""
+    return importlib.import_module(f".{VERBS[verb].module}", __package__)
+
+
+def parsers() -> dict[str, Parser]:
+    """The parser of every public verb whose command line is part of this package."""
+    return {verb.name: load(verb.name).parser()
+            for verbs in GROUPS.values() for verb in verbs if not verb.program}
+
+
+def overview() -> str:
+    """The help of `gpufleet` itself."""
+    width = max(map(len, VERBS)) + 2
+    lines = [f"{DESCRIPTION}", "", "Usage: gpufleet VERB [options]"]
+    for title, verbs in GROUPS.items():
+        lines += ["", f"{title}:", *(f"    {verb.name:{width}}{verb.summary}" for verb in verbs)]
+    lines += [
+        "", "Options:", f"    {'-h, --help':{width}}Show this help",
+        f"    {'--version':{width}}Show the version", "",
+        "In a checkout the verbs work on the lab's hosts unless -i names an inventory.",
+        "gpufleet VERB --help lists the options of a verb."]
+    return "\n".join(lines)
+
+
+def unknown_verb(args: Sequence[str]) -> ConfigurationError:
+    """The error for a call without a verb, or with one that does not exist."""
+    if not args:
+        return ConfigurationError("A verb is missing.", remedy="gpufleet --help lists the verbs.")
+    near = difflib.get_close_matches(args[0], VERBS, 1)
+    return ConfigurationError(
+        f"There is no verb {shlex.quote(args[0])}.",
+        remedy=f"Did you mean {near[0]}?" if near else "gpufleet --help lists the verbs.")
+
+
+def print_problems(error: ConfigurationError, schema: int | None) -> None:
+    """The error as a document on standard output."""
+    problems = getattr(error, "problems", [{
+        "code": "configuration", "message": error.message, "where": error.where,
+        "remedy": error.remedy}])
+    document = {"problems": problems} if schema is None else {
+        "schema": schema, "problems": problems}
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
+
+
+def print_error(error: ConfigurationError) -> None:
+    """The error for a person, on standard error."""
+    from rich.console import Console  # noqa: PLC0415 (only errors need it here)
+
+    Console(stderr=True).print(str(error), style="bold red", markup=False, soft_wrap=True)

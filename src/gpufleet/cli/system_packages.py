@@ -1,0 +1,69 @@
+"""Programs of the operating system that a verb needs, and their Debian packages.
+
+In a checkout, root gets them installed; everybody else gets the command that installs them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.paths import IN_CHECKOUT
+from gpufleet.provision.playbook import log, run
+
+# {program or file: the package that provides it}
+SSH = {"ssh": "openssh-client"}
+LAB = {
+    "podman": "podman",
+    "runc": "runc",
+    "mmdebstrap": "mmdebstrap",
+    "makeself": "makeself",
+    "iptables": "iptables",
+    "xz": "xz-utils",
+    "zstd": "zstd",
+    "/usr/lib/podman/netavark": "netavark",
+    "/usr/lib/podman/aardvark-dns": "aardvark-dns",
+    **SSH,
+}
+# The tests compile stand-ins for NVIDIA's libraries.
+COMPILER = {"gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev"}
+# The tests of the HTML page run in a browser.
+BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
+# The tests of the alert rules run promtool.
+ALERTS = {"promtool": "prometheus"}
+# The slow tests alone start a virtual machine.
+VM = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils"}
+
+
+def require(programs: Mapping[str, str]) -> None:
+    """Install the packages of missing programs; a `ConfigurationError` where that is not allowed.
+
+    Only root in a checkout installs packages.
+    """
+    missing = sorted({package for program, package in programs.items() if not found(program)})
+    if not missing:
+        return
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", *missing]
+    if os.geteuid() != 0 or not IN_CHECKOUT or not shutil.which("apt-get"):
+        raise ConfigurationError(
+            f"Packages are not installed: {', '.join(missing)}.", "",
+            f"Install them first:\n  sudo {shlex.join(command)}")
+    log(f"Installing packages: {', '.join(missing)}")
+    for step in (["apt-get", "update", "--quiet"], [*command, "--quiet"]):
+        status = run(step, sys.stderr, stdin=subprocess.DEVNULL)
+        if status:
+            raise ConfigurationError(
+                f"{shlex.join(step)} failed with status {status}.", "", "See its output above.")
+
+
+def found(program: str) -> bool:
+    """Whether a program exists, by name or by path."""
+    if program.startswith("/"):
+        return Path(program).exists()
+    return shutil.which(program) is not None

@@ -1,0 +1,63 @@
+"""The verbs of `gpufleet`, grouped by what people do. Data only: `gpufleet --help` prints it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb; its module in `cli` has the verb's name, with an underscore for a hyphen.
+
+    `program`: a package of the checkout that has the whole command line of this verb.
+    """
+
+    name: str
+    summary: str
+    program: str = ""
+
+    @property
+    def module(self) -> str:
+        """The module's name within `gpufleet.cli`."""
+        return self.name.replace("-", "_")
+
+
+GROUPS: dict[str, tuple[Verb, ...]] = {
+    "Start": (
+        Verb("init", "Create an inventory to start from"),
+        Verb("completion", "Print a completion script for bash or zsh"),
+    ),
+    "Plan and provision": (
+        Verb("resolve", "Show what goes with a TensorFlow release, or why it cannot be installed"),
+        Verb("plan", "Show each host's plan and pending changes"),
+        Verb("provision", "Provision the hosts that differ from their plans, and verify them"),
+        Verb("rollout", "Provision a fleet batch by batch, the canary first"),
+        Verb("remove", "Remove toolkits, stacks, the driver or the container integration"),
+    ),
+    "Verify": (
+        Verb("verify", "Verify the hosts of an inventory"),
+        Verb("nightly", "Run nightly verification"),
+        Verb("history", "Show nightly verification history"),
+        Verb("report", "Show the latest report"),
+    ),
+    "Offline": (
+        Verb("artifacts", "Mirror everything that the hosts of an inventory install"),
+    ),
+    "Lab": (
+        Verb("lab", "Manage throwaway hosts on this machine", "lab"),
+    ),
+    "Developer": (
+        Verb("test", "Run the tests"),
+        Verb("lint", "Run every linter"),
+        Verb("docs", "Generate the reference documentation", "docs.generate"),
+        Verb("bench", "Run the benchmarks", "benchmarks"),
+        Verb("measure", "Compare the catalog with TensorFlow's wheels"),
+    ),
+}
+# Run by roles and by the generator of documents.
+INTERNAL = (
+    Verb("catalogue", "Print the checks as a table"),
+    Verb("pack", "Write this checkout into one archive"),
+    Verb("pack-pull", "Write probe and judge into one file that hosts run"),
+)
+VERBS = {verb.name: verb for verbs in (*GROUPS.values(), INTERNAL) for verb in verbs}

@@ -1,0 +1,177 @@
+"""Provision hosts: probe each one, run Ansible where one differs from its plan, probe those again.
+
+What documents can refuse is refused first, for all hosts, before any host is reached. Then one
+probe decides; its verdicts stand for the hosts that match their plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console
+
+from gpufleet.checks import judge
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
+from gpufleet.model.verdict import FAILED, HEALTHY
+from gpufleet.report import terminal
+from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of, verify
+
+from . import reasons as differences
+from .playbook import log, playbook_command, run
+
+# The names of more hosts than this are written to a file instead of the command line.
+MOST_NAMED = 8
+# Further reasons are in the report.
+MOST_SHOWN = 2
+
+Notify = Callable[[str], None]
+Reasons = dict[str, list[str]]
+
+
+class RefusedError(ConfigurationError):
+    """A declaration that no host can satisfy; `problems` name the variables."""
+
+    def __init__(self, problems: Sequence[Mapping[str, str]]) -> None:
+        lines = "\n".join("{host}: {where}: {message} {remedy}".format(**row) for row in problems)
+        super().__init__(f"{lines}\nNothing was changed on any host.")
+        self.problems = problems
+
+
+@dataclass(frozen=True)
+class ProvisionOptions:
+    """Which hosts, how they are probed, and how Ansible is run.
+
+    `args` go to ansible-playbook, whose standard output goes to `output`. Where it runs on many
+    hosts, but not on all, their names go to a file in `folder`.
+    """
+
+    selector: HostSelector
+    probe_options: ProbeOptions
+    force: bool = False
+    args: Sequence[str] = ()
+    folder: Path | None = None
+    output: IO[str] | None = None
+
+
+@dataclass(frozen=True)
+class Converged:
+    """The result: the verdicts of all hosts, where Ansible ran and why, the exit status."""
+
+    session: Session
+    ran: list[str]
+    reasons: Reasons
+    status: int
+
+
+def converge(
+    selector: HostSelector, probe_options: ProbeOptions, *, force: bool = False,
+    args: Sequence[str] = (), notify: Notify = log,
+) -> Converged:
+    """Provision the selector's hosts; raises `RefusedError` for a plan with problems.
+
+    `args` go to ansible-playbook.
+    """
+    options = ProvisionOptions(selector, probe_options, force, args)
+    return converge_hosts(checked_hosts(selector), options, notify)
+
+
+def converge_hosts(
+    hosts: list[InventoryHost], options: ProvisionOptions, notify: Notify = log
+) -> Converged:
+    """Provision hosts whose declarations were checked."""
+    session, reasons = hosts_to_run(hosts, options, notify)
+    status = play(options, list(reasons), len(hosts))
+    if reasons:
+        changed = with_new_locks([host for host in hosts if host.name in reasons])
+        again = probe_hosts("Probing the provisioned hosts", changed, options.probe_options)
+        session = merged(session, again) if session else again
+    assert session is not None
+    session.provisioned = reasons
+    for host in session.hosts:
+        beyond = differences.beyond(host.plan, host.snapshot, host.result)
+        if beyond:
+            notify(f"{host.name} matches its plan, and fails {', '.join(beyond)}:"
+                   " provisioning cannot repair that; the remedies in the report can.")
+    verified = judge.exit_status(session.document)
+    if status and verified == HEALTHY:
+        notify(f"ansible-playbook returned status {status}: not every host was provisioned.")
+    return Converged(session, list(reasons), reasons, verified or (FAILED if status else HEALTHY))
+
+
+def hosts_to_run(
+    hosts: list[InventoryHost], options: ProvisionOptions, notify: Notify
+) -> tuple[Session | None, Reasons]:
+    """The session of the probe of all hosts, if one was needed, and where Ansible runs: why."""
+    if options.force:
+        return None, {host.name: ["--force"] for host in hosts}
+    session = probe_hosts("Probing", hosts, options.probe_options)
+    reasons = reasons_of(hosts, session)
+    show_reasons(reasons, len(hosts), notify)
+    return session, reasons
+
+
+def checked_hosts(selector: HostSelector) -> list[InventoryHost]:
+    """The hosts, or a `RefusedError` where a plan has problems that documents alone can show."""
+    hosts = inventory_hosts(selector)
+    problems = [{"host": host.name, **problem}
+                for host in hosts for problem in plan_of(host, None)["problems"]]
+    if problems:
+        raise RefusedError(problems)
+    return hosts
+
+
+def probe_hosts(what: str, hosts: list[InventoryHost], probe_options: ProbeOptions) -> Session:
+    """A whole verification of these hosts; `what` heads its progress."""
+    with terminal.progress(Console(stderr=True), what, len(hosts)) as report:
+        return verify(hosts, probe_options, report)
+
+
+def reasons_of(hosts: Sequence[InventoryHost], session: Session) -> Reasons:
+    """{host: why Ansible runs there}, without the hosts that need nothing."""
+    keeps = {host.name: host.keeps_artifacts for host in hosts}
+    found = {run.name: differences.why(run.plan, run.snapshot, run.result, kept=keeps[run.name])
+             for run in session.hosts}
+    return {name: reasons for name, reasons in found.items() if reasons}
+
+
+def show_reasons(reasons: Reasons, count: int, notify: Notify) -> None:
+    """One line for each host on which Ansible runs, and one for the others."""
+    for name, host_reasons in reasons.items():
+        more = len(host_reasons) - MOST_SHOWN
+        notify(f"Ansible runs on {name}: {'; '.join(host_reasons[:MOST_SHOWN])}"
+               + (f", and {more} more" if more > 0 else ""))
+    if not reasons:
+        notify("No host differs from its plan: nothing to run. (--force runs Ansible anyway.)")
+    elif len(reasons) < count:
+        notify(f"{count - len(reasons)} of {count} hosts match their plans and are left alone.")
+
+
+def play(options: ProvisionOptions, names: Sequence[str], count: int) -> int:
+    """Run the playbook on these of `count` hosts; its exit status."""
+    if not names:
+        return 0
+    limit = options.selector.limit
+    if len(names) < count:
+        limit = ",".join(names)
+        if options.folder and len(names) > MOST_NAMED:
+            file = options.folder / "differ.txt"
+            file.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+            limit = f"@{file}"
+    return run(playbook_command("site.yml", options.selector, limit, options.args), options.output)
+
+
+def with_new_locks(hosts: list[InventoryHost]) -> list[InventoryHost]:
+    """The same hosts, with the locks that a run has resolved meanwhile."""
+    locks_in.cache_clear()
+    return [replace(host, locks=locks_in(host.locks_dir)) for host in hosts]
+
+
+def merged(first: Session, again: Session) -> Session:
+    """The first session, with the hosts of the second one in place of theirs."""
+    newer: dict[str, HostRun] = {run.name: run for run in again.hosts}
+    hosts = [newer.get(run.name, run) for run in first.hosts]
+    return Session(hosts, first.started, again.finished, first.seconds + again.seconds)
