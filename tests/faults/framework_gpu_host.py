@@ -9,7 +9,7 @@ from typing import Any
 from gpufleet.checks import judge
 from gpufleet.probe.constants import FRAMEWORK_MARK
 from gpufleet.probe.host import Host
-from gpufleet.probe.workload_run import framework_of
+from gpufleet.probe.workload_run import run_framework
 from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import data, document
 from tests.workload.test_compute import run
@@ -58,5 +58,5 @@ class Computing:
         (self.home / "document").write_text(
             f"noise\n{FRAMEWORK_MARK}{json.dumps(printed)}\n")
         host = Host({"root": str(self.home), "matmul": "", "tmpdir": "/"}, 20)
-        found: dict[str, Any] = framework_of(host, {"venv": venv}, 10)
+        found: dict[str, Any] = run_framework(host, {"venv": venv}, 10)
         return found

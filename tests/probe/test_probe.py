@@ -28,10 +28,10 @@ from gpufleet.probe.manifest import compare_manifest, compare_records, manifest_
 from gpufleet.probe.processes import in_child
 from gpufleet.probe.runner import COMPUTING, SECTIONS, probe
 from gpufleet.probe.sections.receipts import unrecorded
-from gpufleet.probe.sections.stacks import started
+from gpufleet.probe.sections.stacks import start_interpreter
 from gpufleet.probe.text import last_lines
-from gpufleet.probe.venvs import hooks_of
-from gpufleet.probe.workload_run import FRAMEWORK_SILENT, scratch_script
+from gpufleet.probe.venvs import start_hooks
+from gpufleet.probe.workload_run import FRAMEWORK_SILENT, write_script
 from gpufleet.resolver import environment, resolve
 from gpufleet.workload import loaded, output
 from tests.support.elf_file import shared_library
@@ -296,17 +296,17 @@ def test_a_stack_is_started_as_people_start_it(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     site = next(venv.glob("lib/python3*/site-packages"))
     host = Host({})
-    assert started(host, str(venv)) == {
+    assert start_interpreter(host, str(venv)) == {
         "python": "{}.{}.{}".format(*sys.version_info[:3]), "prefix": str(venv), "strange": [],
         "error": None}
     other = tmp_path / "other/site-packages"
     other.mkdir(parents=True)
     # At the end of the way it shadows nothing, as after `pip install --editable`.
     (site / "end.pth").write_text(f"{other}\n")
-    assert (started(host, str(venv))["strange"], hooks_of(host, str(venv))) == ([], [])
+    assert (start_interpreter(host, str(venv))["strange"], start_hooks(host, str(venv))) == ([], [])
     (site / "first.pth").write_text(f"import sys; sys.path.insert(0, {str(other)!r})\n")
-    assert started(host, str(venv))["strange"] == [str(other)]
-    assert hooks_of(host, str(venv)) == [str(site / "first.pth")]
+    assert start_interpreter(host, str(venv))["strange"] == [str(other)]
+    assert start_hooks(host, str(venv)) == [str(site / "first.pth")]
 
 
 def test_packages_vouch_for_their_own_files(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_a_name_that_is_no_utf8_stays_legible(root: Path) -> None:
 
 def test_a_full_tmp_does_not_keep_a_framework_from_running(root: Path) -> None:
     host = Host({"tmpdir": "/proc/no", "matmul": "x"})
-    home, script = scratch_script(host)
+    home, script = write_script(host)
     assert Path(script).read_text(encoding="utf-8") == "x"
     shutil.rmtree(home)
 

@@ -23,7 +23,7 @@ from gpufleet.probe.holders import OWN_RUN
 from gpufleet.probe.host import Host
 from gpufleet.probe.sections.compute import section_compute
 from gpufleet.workload import sustained, timing, toolkit_run
-from gpufleet.workload.exactness import Exact
+from gpufleet.workload.exactness import ExactProduct
 from gpufleet.workload.sensors import sensors
 from gpufleet.workload.sustained import sustain
 from gpufleet.workload.timing import best_rate
@@ -78,7 +78,7 @@ class TestNumbers:
 
     @pytest.fixture
     def exact(self) -> Any:
-        return Exact(self.N)
+        return ExactProduct(self.N)
 
     def product(self, a: Any, b: Any) -> Any:
         n = range(self.N)
@@ -350,7 +350,7 @@ class TestDeep:
             def free_mib(self) -> int:
                 return 8000
 
-            def get(self, place: object, count: int) -> Any:
+            def download(self, pointer: object, count: int) -> Any:
                 return array.array("f", [0.0]) * count
 
         def sense() -> Document:

@@ -18,7 +18,7 @@ from gpufleet.workload.loaded import foreign_libraries
 from gpufleet.workload.tensorflow_1 import Graph
 from gpufleet.workload.tensorflow_2 import Eager
 from gpufleet.workload.tensorflow_loader import NOT_OPENED, OPENED
-from gpufleet.workload.tensorflow_run import unseen, wanted_devices
+from gpufleet.workload.tensorflow_run import missing_gpu, wanted_devices
 from gpufleet.workload.timing import entry
 from tests.support.stand_ins.tensorflow import TensorFlow
 
@@ -60,9 +60,9 @@ def test_declared_gpus_are_asked_for_even_where_none_is_seen(
 
 def test_a_gpu_that_is_not_seen_is_a_failing_entry() -> None:
     found = entry("/GPU:1", 8)
-    assert unseen(found, 1) == "TensorFlow sees 1 GPU"
-    assert unseen(entry("/GPU:0", 8), 1) is None
-    assert unseen(entry("/CPU:0", 8), 0) is None
+    assert missing_gpu(found, 1) == "TensorFlow sees 1 GPU"
+    assert missing_gpu(entry("/GPU:0", 8), 1) is None
+    assert missing_gpu(entry("/CPU:0", 8), 0) is None
 
 
 def test_without_tensorflow_it_says_so_in_one_document(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_tensorflow_1_places_the_product_alone() -> None:
     engine = Graph.__new__(Graph)
     engine.tf, engine.config = tf, None
     a = SimpleNamespace(shape=(8, 8))
-    engine.place("/GPU:0")
+    engine.log_placement("/GPU:0")
     engine.multiply(entry("/GPU:1", 8), a, a)
     engine.tower_sum(["/GPU:2", "/GPU:3"], [a, a], a)
     assert places["matmul"] == ["/gpu:0", "/gpu:1", "/gpu:2", "/gpu:3"]

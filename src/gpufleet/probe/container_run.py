@@ -6,16 +6,16 @@ import sys
 import time
 
 from .processes import NoAnswerError, run_command
-from .receipts import receipts_of
+from .receipts import receipts_of_kind
 from .text import last_lines, natural
 from .venvs import packages_of, venvs
-from .workload_run import framework_told, scratch_script
+from .workload_run import parse_framework_output, write_script
 
 # On everything that a verification makes in an engine, so that nothing of it is left behind.
 OWN_LABEL = "gpufleet=verify"
 # Inside a container: which of the cards' nodes can be opened. Those that a container lost are
 # still there, and forbidden. Numbers only: nvidiactl and nvidia-uvm are no cards.
-LOOK = """
+LIST_NODES = """
 import glob, json, os, re
 found = []
 for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
@@ -29,7 +29,7 @@ print(json.dumps(found))
 """
 
 
-class Trial:
+class TrialContainer:
     """One container of our own, without a network and with this host's programs read-only in it.
 
     It ends by itself, should nobody be left to end it, and is gone then.
@@ -44,14 +44,14 @@ class Trial:
         self.name = "gpufleet-verify-%d" % os.getpid()
         self.with_gpus = host["expect_gpus"] != 0 and host.exists("/dev/nvidiactl")
 
-    def call(self, *words, **more):
+    def call(self, *args, **more):
         """What the engine said, a RuntimeError if it failed."""
         share_s = max(1, min(more.get("most_s", 60), self.ends - time.monotonic()))
-        status, out, err = run_command([self.engine, *words], share_s, partial=True)
+        status, out, err = run_command([self.engine, *args], share_s, partial=True)
         if more.get("checked", True) and status != 0:
             if status is None and err.startswith("no answer"):
-                raise NoAnswerError("%s %s: %s" % (self.engine_name, words[0], err))
-            raise RuntimeError("%s %s: %s" % (self.engine_name, words[0],
+                raise NoAnswerError("%s %s: %s" % (self.engine_name, args[0], err))
+            raise RuntimeError("%s %s: %s" % (self.engine_name, args[0],
                                               last_lines(err or out, 500) or "status %s" % status))
         return status, out, err
 
@@ -68,17 +68,17 @@ class Trial:
 
     def mounts(self):
         """Directories of programs, libraries and stacks, none inside another."""
-        places = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt",
+        directories = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt",
                   self.host["stack_root"], self.host["prefix"],
                   os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))]
         kept = []
-        for place in places:
-            if os.path.isdir(place) and not any(place.startswith(k + "/") or place == k
+        for directory in directories:
+            if os.path.isdir(directory) and not any(directory.startswith(k + "/") or directory == k
                                                 for k in kept):
-                kept.append(place)
+                kept.append(directory)
         return kept
 
-    def run(self, image, *words, **more):
+    def run(self, image, *args, **more):
         """Start a container; through the nvidia-docker command, as people do, if it is to see."""
         options = ["--rm", "--network", "none", "--security-opt", "label=disable",
                    "--label", OWN_LABEL, "-v", self.home + ":/gpufleet:ro"]
@@ -91,27 +91,27 @@ class Trial:
                     else ["--device", "nvidia.com/gpu=all"])
         usual, self.engine = self.engine, engine
         try:
-            return self.call("run", *gpus, *options, image, *words,
+            return self.call("run", *gpus, *options, image, *args,
                              **{k: v for k, v in more.items() if k != "options"})
         finally:
             self.engine = usual
 
     def start(self):
         options = ["-d", "--name", self.name, "--tmpfs", "/tmp"]
-        for place in self.mounts():
-            options += ["-v", "%s:%s:ro" % (place, place)]
+        for directory in self.mounts():
+            options += ["-v", "%s:%s:ro" % (directory, directory)]
         seconds = int(self.host.inner_s) + 60
         self.run(self.image(), sys.executable, "-I", "-S", "-c",
                  "import time; time.sleep(%d)" % seconds, options=options)
 
-    def look(self):
+    def nodes(self):
         """The nodes of the cards, from inside."""
-        out = self.call("exec", self.name, sys.executable, "-I", "-S", "-c", LOOK)[1]
+        out = self.call("exec", self.name, sys.executable, "-I", "-S", "-c", LIST_NODES)[1]
         return json.loads(out)
 
     def framework(self, venv):
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
-        return framework_told(*self.call(
+        return parse_framework_output(*self.call(
             "exec", self.name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp",
             venv + "/bin/python", "/gpufleet/matmul.py", "--expect-gpus", expect,
             checked=False, most_s=self.host.inner_s * 0.5))
@@ -121,9 +121,9 @@ class Trial:
         if self.call("image", "inspect", name, checked=False)[0] != 0:
             return {"name": name, "present": False, "framework": None}
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
-        told = self.run(name, "/gpufleet/matmul.py", "--expect-gpus", expect, checked=False,
+        ended = self.run(name, "/gpufleet/matmul.py", "--expect-gpus", expect, checked=False,
                         options=["--entrypoint", "python3"], most_s=self.host.inner_s * 0.5)
-        return {"name": name, "present": True, "framework": framework_told(*told)}
+        return {"name": name, "present": True, "framework": parse_framework_output(*ended)}
 
     def clean(self):
         self.ends = time.monotonic() + self.host.inner_s * 0.2
@@ -135,22 +135,22 @@ class Trial:
             self.call("rmi", *dict.fromkeys(images), checked=False)
 
 
-def in_container(host, wanted, found):
+def run_trial(host, wanted, found):
     """What a container of our own sees of the cards, before and after systemd reloads its units."""
     run = {"state": "ok", "error": None, "gpus": [], "reload": None, "stack": None,
            "framework": None, "image": None}
     try:
-        home, _script = scratch_script(host)
+        home, _script = write_script(host)
     except (OSError, TypeError) as error:
         return dict(run, state="failed", error="no script to run in a container: %s" % error)
-    trial = Trial(host, wanted, found, home)
+    trial = TrialContainer(host, wanted, found, home)
     try:
         trial.start()
-        run["gpus"] = trial.look()
+        run["gpus"] = trial.nodes()
         # With a link missing, other people's containers would lose their cards by it: told so.
         if trial.with_gpus and not found["dev_char"]["missing"] and shutil.which("systemctl"):
             status, _, err = run_command(["systemctl", "daemon-reload"], 20)
-            run["reload"] = {"error": None if status == 0 else err.strip(), "gpus": trial.look()}
+            run["reload"] = {"error": None if status == 0 else err.strip(), "gpus": trial.nodes()}
         run["stack"] = newest_stack(host)
         if run["stack"]:
             run["framework"] = trial.framework(run["stack"])
@@ -169,7 +169,7 @@ def in_container(host, wanted, found):
 def newest_stack(host):
     """The environment with the newest TensorFlow: one proves that a container computes."""
     found = []
-    for venv in venvs(host, {r["path"]: r["id"] for r in receipts_of(host, "stack")}):
+    for venv in venvs(host, {r["path"]: r["id"] for r in receipts_of_kind(host, "stack")}):
         packages = packages_of(host, venv)
         version = packages.get("tensorflow") or packages.get("tensorflow-gpu")
         if version:

@@ -59,10 +59,10 @@ class Host:
             if part == "..":
                 done = os.path.dirname(done)
                 continue
-            here = self.path(done + "/" + part)
-            if os.path.islink(here) and budget:
+            current = self.path(done + "/" + part)
+            if os.path.islink(current) and budget:
                 budget -= 1
-                target = os.readlink(here)
+                target = os.readlink(current)
                 parts = [p for p in target.split("/") if p and p != "."] + parts
                 done = "" if target.startswith("/") else done
             else:
@@ -81,9 +81,10 @@ class Host:
 
     def glob(self, pattern):
         # A directory that may not be listed looks like an empty one.
-        place = os.path.dirname(re.split(r"[*?[]", pattern)[0])
-        if os.path.isdir(self.path(place)) and not os.access(self.path(place), os.R_OK | os.X_OK):
-            self.miss(place, "this account may not list it")
+        directory = os.path.dirname(re.split(r"[*?[]", pattern)[0])
+        path = self.path(directory)
+        if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
+            self.miss(directory, "this account may not list it")
         return sorted(self.name(p) for p in glob.glob(self.path(pattern)))
 
     def text(self, name):

@@ -6,36 +6,37 @@ import struct
 
 from .elf import elf_modinfo
 from .processes import run_command
-from .programs import tool
+from .programs import find_tool
 from .text import first_match
 
 # Kernel modules of the driver, by the names that distributions give them (nvidia-current-uvm.ko).
 DRIVER_MODULE = re.compile(r"^(nvidia(?![-_](?:wmi|fs)\b)(?:[-_][\w-]+)?)\.ko(?:\.(?:xz|zst|gz))?$")
 BESIDE_MODULE = re.compile(r"[-_](uvm|drm|modeset|peermem)$")
 # Where in /lib/modules/VERSION they are put; to walk through all of it takes ten times as long.
-MODULE_PLACES = ("updates", "extra", "weak-updates", "misc", "kernel/nvidia*", "kernel/extra",
-                 "kernel/drivers/video", "kernel/drivers/char")
-MODPROBE_PLACES = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+MODULE_DIRECTORIES = ("updates", "extra", "weak-updates", "misc", "kernel/nvidia*", "kernel/extra",
+                      "kernel/drivers/video", "kernel/drivers/char")
+MODPROBE_LOCATIONS = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d",
+                      "/lib/modprobe.d")
 
 
 def driver_modules(host, kernel):
     """NVIDIA's modules for a kernel; of several drivers the one first that would be loaded."""
     found = []
-    for place in MODULE_PLACES:
-        for top in host.glob("/lib/modules/%s/%s" % (glob.escape(kernel), place)):
+    for location in MODULE_DIRECTORIES:
+        for top in host.glob("/lib/modules/%s/%s" % (glob.escape(kernel), location)):
             for directory, _, files in os.walk(host.path(top)):
                 found += [host.name(os.path.join(directory, f)) for f in files
                           if DRIVER_MODULE.match(f)]
     chosen, modules = loaded_by_name(host), []
     for path in found:
         stem = DRIVER_MODULE.match(os.path.basename(path)).group(1)
-        beside = BESIDE_MODULE.search(stem)
-        told = module_told(host, path, "" if beside else stem)
-        driver = stem[:beside.start()] if beside else stem
-        name = "nvidia-" + beside.group(1) if beside else "nvidia"
+        suffix = BESIDE_MODULE.search(stem)
+        information = module_information(host, path, "" if suffix else stem)
+        driver = stem[:suffix.start()] if suffix else stem
+        name = "nvidia-" + suffix.group(1) if suffix else "nvidia"
         modules.append((driver != chosen, name, path, {
-            "name": name, "path": path, "version": told.get("version"),
-            "license": told.get("license")}))
+            "name": name, "path": path, "version": information.get("version"),
+            "license": information.get("license")}))
     return [entry[-1] for entry in sorted(modules, key=lambda entry: entry[:3])]
 
 
@@ -51,15 +52,15 @@ def loaded_by_name(host):
 def modprobe_files(host):
     """[(path, text)] of modprobe's configuration, links followed as the host would."""
     found = {}
-    for place in MODPROBE_PLACES:
-        for name in host.glob(place + "/*.conf"):
+    for location in MODPROBE_LOCATIONS:
+        for name in host.glob(location + "/*.conf"):
             # The first directory that has a file of that name wins.
             if os.path.basename(name) not in found:
                 found[os.path.basename(name)] = (name, host.text_or_none(host.realpath(name)) or "")
     return list(found.values())
 
 
-def module_told(host, path, stem):
+def module_information(host, path, stem):
     """`version` and `license` of a module file; nothing where they cannot be read.
 
     To unpack the driver itself, `stem`, takes a second. Of packed ones it alone is told, and from
@@ -73,10 +74,10 @@ def module_told(host, path, stem):
     if not stem or not host.real:
         return {}
     small = path.replace(stem + ".ko", stem + "-modeset.ko")
-    status, out, _ = run_command([tool("modinfo"), small if host.exists(small) else path],
+    status, out, _ = run_command([find_tool("modinfo"), small if host.exists(small) else path],
                                  host.inner_s / 4)
-    told = [line.partition(":") for line in out.splitlines()] if status == 0 else []
-    return {key.strip(): value.strip() for key, mark, value in told if mark}
+    information = [line.partition(":") for line in out.splitlines()] if status == 0 else []
+    return {key.strip(): value.strip() for key, mark, value in information if mark}
 
 
 def forbids_nouveau(text):

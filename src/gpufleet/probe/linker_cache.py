@@ -37,20 +37,20 @@ def parse_linker_cache(raw):
     return entries
 
 
-def linker_files(host, name="/etc/ld.so.conf", seen=None):
+def linker_files(host, name="/etc/ld.so.conf", visited=None):
     """Each file of the linker's configuration with the directories it names."""
-    seen = set() if seen is None else seen
-    text = None if name in seen else host.text_or_none(name)
+    visited = set() if visited is None else visited
+    text = None if name in visited else host.text_or_none(name)
     if text is None:
         return []
-    seen.add(name)
-    here, files = {"path": name, "directories": []}, []
+    visited.add(name)
+    current, files = {"path": name, "directories": []}, []
     for line in text.splitlines():
-        words = line.split("#")[0].replace(",", " ").replace(":", " ").split()
-        if words and words[0] == "include":
-            for pattern in words[1:]:
+        fields = line.split("#")[0].replace(",", " ").replace(":", " ").split()
+        if fields and fields[0] == "include":
+            for pattern in fields[1:]:
                 for found in host.glob(os.path.join(os.path.dirname(name), pattern)):
-                    files += linker_files(host, found, seen)
-        elif words and words[0] != "hwcap":
-            here["directories"] += [word.split("=")[0] for word in words]
-    return [here, *files]
+                    files += linker_files(host, found, visited)
+        elif fields and fields[0] != "hwcap":
+            current["directories"] += [word.split("=")[0] for word in fields]
+    return [current, *files]

@@ -36,21 +36,21 @@ def manifest_of(root, paths):
         else:
             found = [full]
         for name in found:
-            place = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
-            relative = os.path.relpath(place, top)
+            location = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
+            relative = os.path.relpath(location, top)
             if relative.startswith(".."):
                 raise ValueError("%s leads out of %s" % (path, root))
-            entries[relative] = _entry(relative, place)
+            entries[relative] = _entry(relative, location)
     return [entries[key] for key in sorted(entries)]
 
 
-def _entry(relative, place):
-    info = os.lstat(place)
+def _entry(relative, location):
+    info = os.lstat(location)
     if stat.S_ISLNK(info.st_mode):
-        return {"path": relative, "type": "link", "target": os.readlink(place)}
+        return {"path": relative, "type": "link", "target": os.readlink(location)}
     return {"path": relative, "type": "file", "size": info.st_size, "mtime": int(info.st_mtime),
             "mode": mode_of(info),
-            "sha256": sha256_of(place) if is_library(place) else None}
+            "sha256": sha256_of(location) if is_library(location) else None}
 
 
 def compare_manifest(root, manifest, deep=False):
@@ -75,9 +75,9 @@ def _difference(path, entry, deep):
         return None if os.readlink(path) == entry["target"] else "target"
     if not stat.S_ISREG(info.st_mode):
         return "type"
-    for what, there in (("size", info.st_size), ("mode", mode_of(info)),
+    for what, actual in (("size", info.st_size), ("mode", mode_of(info)),
                         ("mtime", int(info.st_mtime))):
-        if entry.get(what) is not None and entry[what] != there:
+        if entry.get(what) is not None and entry[what] != actual:
             return what
     if deep and entry.get("sha256") and sha256_of(path) != entry["sha256"]:
         return "sha256"

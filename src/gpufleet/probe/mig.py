@@ -12,8 +12,8 @@ def mig_of(host):
     """
     if not host["mig"] or not host.exists("/proc/driver/nvidia/version"):
         return None
-    place = nvidia_smi(host)
-    smi = host.path(place) if place else "nvidia-smi"
+    path = nvidia_smi(host)
+    smi = host.path(path) if path else "nvidia-smi"
     status, modes, _ = run_command(
         [smi, "--query-gpu=index,mig.mode.current", "--format=csv,noheader"], host.inner_s / 2)
     if status != 0:

@@ -63,19 +63,19 @@ LEFT_OUT = ("payload", "__main__")
 @functools.lru_cache(maxsize=None)
 def probe():
     """The probe's text. Its configuration is one JSON document."""
-    return program("gpufleet.probe.runner", sources("probe"))
+    return find_engine_program("gpufleet.probe.runner", sources("probe"))
 
 
 @functools.lru_cache(maxsize=None)
 def workload():
     """The script that the probe starts in a framework's interpreter, and for each toolkit."""
-    return program("gpufleet.workload.command", _workload())
+    return find_engine_program("gpufleet.workload.command", _workload())
 
 
 @functools.lru_cache(maxsize=None)
 def distributed():
     """The text of one side of a distributed run."""
-    return program("gpufleet.workload.distributed", _workload())
+    return find_engine_program("gpufleet.workload.distributed", _workload())
 
 
 def _workload():
@@ -84,7 +84,7 @@ def _workload():
                                         constants: sources("probe")[constants]})
 
 
-def program(entry, texts):
+def find_engine_program(entry, texts):
     """One text that calls `main` of the module `entry` with CONFIG, or None where there is none."""
     raw = json.dumps(texts, sort_keys=True).encode()
     packed = base64.b64encode(zlib.compress(raw, 9)).decode()

@@ -38,7 +38,7 @@ def kill_session(pid):
             pass
 
 
-def death(number):
+def signal_description(number):
     """`killed by SIGSEGV`, with what it means where it means one thing."""
     try:
         name = signal.Signals(number).name
@@ -113,7 +113,7 @@ class Child:
 
     def _read(self, status):
         if os.WIFSIGNALED(status):
-            return "error", None, death(os.WTERMSIG(status))
+            return "error", None, signal_description(os.WTERMSIG(status))
         self.output.seek(0)
         try:
             state, data, error = json.loads(self.output.read().decode("utf-8"))
@@ -122,7 +122,7 @@ class Child:
         return state, data, error
 
 
-class After:
+class StartAfter:
     """A child that is started once another has come to its end, or was given up."""
 
     def __init__(self, other, start):

@@ -2,18 +2,18 @@
 import shutil
 
 
-def tool(name):
+def find_tool(name):
     """A system administrator's command, also where the path leads to a user's only."""
     return shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/bin") or name
 
-SYSTEM_PLACES = ("/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/", "/usr/local/bin/")
+SYSTEM_LOCATIONS = ("/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/", "/usr/local/bin/")
 
 
 def nvidia_smi(host):
-    """Where nvidia-smi stands, in the usual places or on the path; None where it is not."""
-    found = next((d + "nvidia-smi" for d in SYSTEM_PLACES if host.exists(d + "nvidia-smi")), None)
-    return found or (shutil.which("nvidia-smi") if host.real else None)
+    """The path of nvidia-smi, in the usual directories or on PATH; None where it is not installed.
+    """
+    return find_program(host, "nvidia-smi") or (shutil.which("nvidia-smi") if host.real else None)
 
 
-def system_program(host, name):
-    return next((d + name for d in SYSTEM_PLACES if host.exists(d + name)), None)
+def find_program(host, name):
+    return next((d + name for d in SYSTEM_LOCATIONS if host.exists(d + name)), None)

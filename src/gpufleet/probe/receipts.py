@@ -5,19 +5,19 @@ import os
 from .host import SCHEMA
 
 # What a record must hold for anything to be concluded from it: {kind: {key: type}}.
-RECORD_SHAPES = {
+REQUIRED_KEYS = {
     "receipts": {"kind": str, "id": str, "path": str, "version": str, "manifest": list},
     "journal": {"kind": str, "id": str, "path": str, "state": str},
 }
 
 
-def _misshapen(kind, document):
+def _why_unusable(kind, document):
     """Why a receipt or journal entry cannot be used, if it cannot."""
     if not isinstance(document, dict):
         return "it is no JSON object"
     if document.get("schema") != SCHEMA:
         return "its schema is %s, known is %d" % (document.get("schema"), SCHEMA)
-    for key, shape in sorted(RECORD_SHAPES[kind].items()):
+    for key, shape in sorted(REQUIRED_KEYS[kind].items()):
         if not isinstance(document.get(key), shape):
             return "it has no %s" % key
     for entry in document.get("manifest", []):
@@ -47,7 +47,7 @@ def read_receipts(state_dir):
                     raise ValueError("it is no file")
                 with open(path, encoding="utf-8") as stream:
                     document = json.load(stream)
-                reason = _misshapen(kind, document)
+                reason = _why_unusable(kind, document)
                 if not reason and name != "{kind}-{id}.json".format(**document):
                     reason = "it is of {kind} {id}".format(**document)
                 if reason:
@@ -58,5 +58,5 @@ def read_receipts(state_dir):
     return found
 
 
-def receipts_of(host, kind):
+def receipts_of_kind(host, kind):
     return [r for r in read_receipts(host.path(host["state_dir"]))["receipts"] if r["kind"] == kind]

@@ -10,7 +10,7 @@ import sys
 import time
 
 from .host import DEFAULTS, SCHEMA, SECTION_DEADLINE_S, Host
-from .processes import After, Child, await_all
+from .processes import Child, StartAfter, await_all
 from .sections.compute import section_compute
 from .sections.containers import section_containers
 from .sections.cudnn import section_cudnn
@@ -56,37 +56,37 @@ def probe(config):
     """
     settings = dict(DEFAULTS, **config)
     started = utc_now()
-    children = one_by_one(settings) if in_turn(settings) else {}
+    children = start_in_turn(settings) if must_take_turns(settings) else {}
     for name in SECTIONS:
         if name in children:
             continue
         deadline = float(settings["deadline_s"])
         if name not in LONG or settings["mode"] != "full":
             deadline = min(deadline, SECTION_DEADLINE_S)
-        children[name] = begun(name, settings, deadline)
+        children[name] = start_section(name, settings, deadline)
     sections, unseen = {}, []
     outcomes = await_all([children[name] for name in SECTIONS])
-    for name, (state, told, error, seconds) in zip(SECTIONS, outcomes):
-        data, missed = told or (None, [])
+    for name, (state, answer, error, seconds) in zip(SECTIONS, outcomes):
+        data, missed = answer or (None, [])
         sections[name] = {"state": state, "seconds": seconds, "error": error, "data": data}
-        unseen += [dict(each, section=name) for each in missed]
-    return legible({"schema": SCHEMA, "host": settings["host"] or platform.node(),
+        unseen += [dict(entry, section=name) for entry in missed]
+    return replace_undecodable({"schema": SCHEMA, "host": settings["host"] or platform.node(),
                     "mode": settings["mode"], "euid": os.geteuid(), "started": started,
                     "finished": utc_now(), "unseen": unseen, "sections": sections})
 
 
-def begun(name, settings, deadline_s):
+def start_section(name, settings, deadline_s):
     """The child that looks at a section."""
-    return Child(looked, (SECTIONS[name], Host(settings, deadline_s)), deadline_s)
+    return Child(run_section, (SECTIONS[name], Host(settings, deadline_s)), deadline_s)
 
 
-def in_turn(settings):
+def must_take_turns(settings):
     """Whether there may be a GPU to be fought for."""
     return (settings["mode"] == "full" and settings["expect_gpus"] != 0
             and Host(settings).exists("/dev/nvidiactl"))
 
 
-def one_by_one(settings):
+def start_in_turn(settings):
     """{section: child} of those that compute, one after the other within the one deadline."""
     ends = time.monotonic() + float(settings["deadline_s"])
     # The minutes of load, which are inner ones, come to the share of the toolkits.
@@ -94,20 +94,20 @@ def one_by_one(settings):
 
     def start(name, more_s=0):
         left_s = max(1, ends - time.monotonic() - more_s)
-        return begun(name, settings, left_s * COMPUTING[name] + more_s)
+        return start_section(name, settings, left_s * COMPUTING[name] + more_s)
 
     compute = start("compute", min(deep_s, float(settings["deadline_s"]) / 2))
-    stacks = After(compute, lambda: start("stacks"))
+    stacks = StartAfter(compute, lambda: start("stacks"))
     return {"compute": compute, "stacks": stacks,
-            "containers": After(stacks, lambda: start("containers"))}
+            "containers": StartAfter(stacks, lambda: start("containers"))}
 
 
-def looked(function, host):
+def run_section(function, host):
     """(data of a section, what of it this account may not see)."""
     return function(host), host.unseen
 
 
-def legible(document):
+def replace_undecodable(document):
     """The same with `?` for each byte of a name that is no UTF-8: no reader would take it."""
     return json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace").decode())
 

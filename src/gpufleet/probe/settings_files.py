@@ -5,17 +5,17 @@ import shlex
 
 STEERING_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
                       "PYTHONPATH", "PYTHONHOME")
-PAM_PLACES = ("/etc/security/pam_env.conf",)
-USER_SERVICE_PLACES = ("/etc/environment.d/*.conf", "/usr/lib/environment.d/*.conf")
-MANAGER_PLACES = ("/etc/systemd/system.conf", "/etc/systemd/system.conf.d/*.conf",
+PAM_LOCATIONS = ("/etc/security/pam_env.conf",)
+USER_SERVICE_LOCATIONS = ("/etc/environment.d/*.conf", "/usr/lib/environment.d/*.conf")
+MANAGER_LOCATIONS = ("/etc/systemd/system.conf", "/etc/systemd/system.conf.d/*.conf",
                   "/etc/systemd/user.conf", "/etc/systemd/user.conf.d/*.conf")
 # A drop-in of `service.d` is every service's; any other file of units is of one job.
-UNIT_PLACES = tuple(place + name for place in (
+UNIT_LOCATIONS = tuple(pattern + name for pattern in (
     "/etc/systemd/system/", "/etc/systemd/user/", "/run/systemd/system/",
     "/usr/local/lib/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/")
     for name in ("*.service", "*.service.d/*.conf", "service.d/*.conf"))
-CRON_PLACES = ("/etc/crontab", "/etc/anacrontab")
-CRON_JOB_PLACES = ("/etc/cron.d/*", "/var/spool/cron/crontabs/*", "/var/spool/cron/*")
+CRON_LOCATIONS = ("/etc/crontab", "/etc/anacrontab")
+CRON_JOB_LOCATIONS = ("/etc/cron.d/*", "/var/spool/cron/crontabs/*", "/var/spool/cron/*")
 
 
 def settings_of_files(host, unread):
@@ -25,11 +25,11 @@ def settings_of_files(host, unread):
     read are added to `unread`.
     """
     found = []
-    for places, reader, job in (
-            (PAM_PLACES, pam_settings, False), (USER_SERVICE_PLACES, assignments, False),
-            (MANAGER_PLACES, manager_settings, False), (UNIT_PLACES, unit_settings, True),
-            (CRON_PLACES, assignments, False), (CRON_JOB_PLACES, assignments, True)):
-        for name in files_of(host, places):
+    for patterns, reader, job in (
+            (PAM_LOCATIONS, pam_settings, False), (USER_SERVICE_LOCATIONS, assignments, False),
+            (MANAGER_LOCATIONS, manager_settings, False), (UNIT_LOCATIONS, unit_settings, True),
+            (CRON_LOCATIONS, assignments, False), (CRON_JOB_LOCATIONS, assignments, True)):
+        for name in files_of(host, patterns):
             variables = {}
             try:
                 pairs = reader(host, host.text_or_none(name) or "")
@@ -45,11 +45,11 @@ def settings_of_files(host, unread):
     return found
 
 
-def files_of(host, places):
+def files_of(host, patterns):
     """Regular files of these patterns, each real one once (/lib may be /usr/lib)."""
     found = {}
-    for place in places:
-        for name in host.glob(place):
+    for pattern in patterns:
+        for name in host.glob(pattern):
             path = host.path(host.realpath(name))
             if os.path.isfile(path):
                 found.setdefault(path, name)
@@ -70,34 +70,34 @@ def pam_settings(host, text):
 
 def manager_settings(host, text):
     """(name, value) of what systemd gives to all that it starts."""
-    lines = re.findall(r"^[ \t]*(?:Default|Manager)Environment[ \t]*=(.*)$", joined(text),
+    lines = re.findall(r"^[ \t]*(?:Default|Manager)Environment[ \t]*=(.*)$", join_continued(text),
                        re.MULTILINE)
-    return [pair for line in lines for pair in pairs_of(line)]
+    return [pair for line in lines for pair in parse_pairs(line)]
 
 
 def unit_settings(host, text):
     """(name, value) of a unit: its own variables, and those of the files that it names."""
     found = []
-    for kind, line in re.findall(r"^[ \t]*(Environment|EnvironmentFile)[ \t]*=(.*)$", joined(text),
-                                 re.MULTILINE):
+    for kind, line in re.findall(r"^[ \t]*(Environment|EnvironmentFile)[ \t]*=(.*)$",
+                                 join_continued(text), re.MULTILINE):
         name = line.strip().lstrip("-")
         if kind == "Environment":
-            found += pairs_of(line)
+            found += parse_pairs(line)
         elif name[:1] == "/":
             for path in files_of(host, [name]):
                 found += assignments(host, host.text_or_none(path) or "")
     return found
 
 
-def joined(text):
+def join_continued(text):
     """systemd's lines: one that ends in a backslash goes on in the next."""
     return re.sub(r"\\\n", " ", text)
 
 
-def pairs_of(line):
+def parse_pairs(line):
     """(name, value) of `A=1 "B=2 3"`."""
     try:
-        words = shlex.split(line)
+        args = shlex.split(line)
     except ValueError:
-        words = line.split()
-    return [tuple(word.split("=", 1)) for word in words if "=" in word]
+        args = line.split()
+    return [tuple(word.split("=", 1)) for word in args if "=" in word]

@@ -26,7 +26,7 @@ def parse_smi(out):
     devices = []
     for text in re.findall(r"<gpu id=.*?</gpu>", out, re.DOTALL):
         try:
-            devices.append(Card(ElementTree.fromstring(text)).told(len(devices)))
+            devices.append(SmiDevice(ElementTree.fromstring(text)).document(len(devices)))
         except ElementTree.ParseError:
             continue
     head = out.partition("<gpu id=")[0]
@@ -35,7 +35,7 @@ def parse_smi(out):
             "devices": devices}
 
 
-class Card:
+class SmiDevice:
     """One `<gpu>` of the document. What is no value is None, and named in `raw_unknown`.
 
     Elements were renamed from driver to driver; the first that is there is read.
@@ -72,7 +72,7 @@ class Card:
             return None
         return value if more.get("real") else int(value)
 
-    def yes(self, field, *paths):
+    def boolean(self, field, *paths):
         """True for Yes, Enabled and Active, False for their contraries."""
         text = (self.text(field, *paths) or "").lower()
         if text in ("yes", "enabled", "active", "1", "pending"):
@@ -83,17 +83,17 @@ class Card:
             self.raw_unknown.append(field)
         return None
 
-    def total(self, field, place):
+    def total(self, field, location):
         """Errors that could not be corrected, as each generation of drivers counts them."""
-        block = self.element.find(place)
+        block = self.element.find(location)
         if block is None:
             self.raw_unknown.append(field)
             return None
         if block.find("double_bit/total") is not None:
-            return self.number(field, place + "/double_bit/total")
+            return self.number(field, location + "/double_bit/total")
         names = [part.tag for part in block if part.tag == "dram_uncorrectable"
                  or re.match(r"sram_uncorrectable(_parity|_secded)?$", part.tag)]
-        counts = [self.number(field, place + "/" + name) for name in names]
+        counts = [self.number(field, location + "/" + name) for name in names]
         if not names:
             self.raw_unknown.append(field)
         known = [count for count in counts if count is not None]
@@ -103,19 +103,20 @@ class Card:
         """Why the clocks are lower than they could be; None where the card does not say."""
         for name in ("clocks_event_reasons", "clocks_throttle_reasons"):
             block = self.element.find(name)
-            told = [] if block is None else [
+            reasons = [] if block is None else [
                 (re.sub(r"^clocks_(event|throttle)_reasons?_", "", part.tag),
                  (part.text or "").strip()) for part in block]
-            told = [(reason, text) for reason, text in told if text in ("Active", "Not Active")]
-            if told:
+            reasons = [(reason, text) for reason, text in reasons
+                       if text in ("Active", "Not Active")]
+            if reasons:
                 return sorted(REASONS.get(reason, reason.replace("_", "-"))
-                              for reason, text in told if text == "Active")
+                              for reason, text in reasons if text == "Active")
         self.raw_unknown.append("throttle")
         return None
 
     def remap(self):
-        rows = {"pending": self.yes("remap.pending", "remapped_rows/remapped_row_pending"),
-                "failure": self.yes("remap.failure", "remapped_rows/remapped_row_failure"),
+        rows = {"pending": self.boolean("remap.pending", "remapped_rows/remapped_row_pending"),
+                "failure": self.boolean("remap.failure", "remapped_rows/remapped_row_failure"),
                 "correctable": self.number("remap.correctable", "remapped_rows/remapped_row_corr"),
                 "uncorrectable": self.number("remap.uncorrectable",
                                              "remapped_rows/remapped_row_unc")}
@@ -136,7 +137,7 @@ class Card:
                               "memory_mib": int(memory.group()) if memory else None})
         return found
 
-    def told(self, index):
+    def document(self, index):
         link = "pci/pci_gpu_link_info/"
         power = ("gpu_power_readings/", "power_readings/")
         address = re.match(r"(?:([0-9a-f]+):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])$",
@@ -157,14 +158,14 @@ class Card:
             "memory_used_mib": self.number("memory_used_mib", "fb_memory_usage/used"),
             "memory_free_mib": self.number("memory_free_mib", "fb_memory_usage/free"),
             "compute_capability": None,
-            "persistence": self.yes("persistence", "persistence_mode"),
+            "persistence": self.boolean("persistence", "persistence_mode"),
             "compute_mode": (self.text("compute_mode", "compute_mode") or "").lower() or None,
             "ecc": states.get(ecc), "ecc_pending": states.get(pending),
             "ecc_uncorrected_volatile": self.total("ecc_uncorrected_volatile",
                                                    "ecc_errors/volatile"),
             "ecc_uncorrected_aggregate": self.total("ecc_uncorrected_aggregate",
                                                     "ecc_errors/aggregate"),
-            "retired_pending": self.yes("retired_pending", "retired_pages/pending_retirement",
+            "retired_pending": self.boolean("retired_pending", "retired_pages/pending_retirement",
                                         "retired_pages/pending_blacklist"),
             "remap": self.remap(),
             "power_limit_w": watts("power_limit_w", "current_power_limit", "power_limit"),

@@ -2,13 +2,13 @@
 import re
 
 
-def last_lines(text, most):
+def last_lines(text, limit):
     """The end of what a command said, from the beginning of a line; the most in characters."""
     text = text.strip()
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    _, _, rest = text[-most:].partition("\n")
-    return rest or text[-most:]
+    _, _, rest = text[-limit:].partition("\n")
+    return rest or text[-limit:]
 
 
 def first_match(pattern, text):

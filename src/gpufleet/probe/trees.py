@@ -3,7 +3,7 @@ import os
 import stat
 
 from .manifest import mode_of
-from .receipts import receipts_of
+from .receipts import receipts_of_kind
 from .text import natural
 
 
@@ -11,7 +11,7 @@ def toolkit_trees(host):
     """Trees under the prefix and wherever a receipt says; links to a tree are not trees."""
     trees = [name for name in host.glob(host["prefix"] + "/cuda-[0-9]*")
              if os.path.isdir(host.path(name)) and not os.path.islink(host.path(name))]
-    for receipt in receipts_of(host, "toolkit"):
+    for receipt in receipts_of_kind(host, "toolkit"):
         if receipt["path"] not in trees and os.path.isdir(host.path(receipt["path"])):
             trees.append(receipt["path"])
     return sorted(trees, key=natural)
@@ -29,24 +29,24 @@ def libraries(host, directory, stem):
         if directory else []
 
 
-def closed_to_users(host, names):
+def unreadable_by_others(host, names):
     """[{"path", "mode"}] of what keeps other users than its owner from reading these files."""
-    closed, seen = [], set()
+    closed, checked = [], set()
     for name in names:
         steps = host.realpath(name).split("/")
         for depth in range(2, len(steps) + 1):
-            place = "/".join(steps[:depth])
-            if (place, depth == len(steps)) in seen:
+            path = "/".join(steps[:depth])
+            if (path, depth == len(steps)) in checked:
                 continue
-            seen.add((place, depth == len(steps)))
+            checked.add((path, depth == len(steps)))
             try:
-                info = os.stat(host.path(place))
+                info = os.stat(host.path(path))
             except OSError:
                 break
             # To pass through a directory is enough on the way; the last one is listed.
             needed = (0o005 if depth == len(steps) else 0o001) if stat.S_ISDIR(info.st_mode) \
                 else 0o004
             if info.st_mode & needed != needed:
-                closed.append({"path": place, "mode": mode_of(info)})
+                closed.append({"path": path, "mode": mode_of(info)})
                 break
     return list({entry["path"]: entry for entry in closed}.values())

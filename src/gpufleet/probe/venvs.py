@@ -8,7 +8,7 @@ from .manifest import normal_name, read_record
 from .text import natural
 
 
-def hooks_of(host, venv):
+def start_hooks(host, venv):
     """Files that change what every start of an interpreter does, and that no package brought."""
     found = []
     for site in host.glob(glob.escape(venv) + "/lib/python3*/site-packages"):
@@ -28,10 +28,10 @@ def hooks_of(host, venv):
 
 def venvs(host, received):
     """The environments that receipts name and that are there, and those that stand beside them."""
-    places = [path for path in received if os.path.isdir(host.path(path))]
-    places += [os.path.dirname(name) for name in host.glob(host["stack_root"] + "/*/pyvenv.cfg")
+    locations = [path for path in received if os.path.isdir(host.path(path))]
+    locations += [os.path.dirname(name) for name in host.glob(host["stack_root"] + "/*/pyvenv.cfg")
                if os.path.dirname(name) not in received]
-    return sorted(places, key=natural)
+    return sorted(locations, key=natural)
 
 
 def packages_of(host, venv):

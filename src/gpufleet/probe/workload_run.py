@@ -6,7 +6,7 @@ import shutil
 import tempfile
 
 from .constants import FRAMEWORK_MARK
-from .processes import death, run_command
+from .processes import run_command, signal_description
 from .text import last_lines
 
 FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [], "matmul": [],
@@ -17,7 +17,7 @@ TELLING = re.compile(r"^.*(?:minimum required Cuda capability|jit-compiled from 
                      r"|Skipping registering GPU|CUDA_ERROR_OUT_OF_MEMORY).*$", re.MULTILINE)
 
 
-def scratch_script(host):
+def write_script(host):
     """A new directory and the script in it, where there is room: a full /tmp is no obstacle."""
     for directory in (host.path(host["tmpdir"]), "/dev/shm", "/run", None):
         home = None
@@ -34,12 +34,12 @@ def scratch_script(host):
     raise problem
 
 
-def framework_of(host, stack, deadline_s):
+def run_framework(host, stack, deadline_s):
     """What matmul.py says in the stack's own interpreter, started with an empty environment."""
     python = host.path(stack["venv"] + "/bin/python")
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
     try:
-        home, script = scratch_script(host)
+        home, script = write_script(host)
     except OSError as error:
         return dict(FRAMEWORK_SILENT, state="failed",
                     error="no directory to write its script in: %s" % error)
@@ -49,16 +49,16 @@ def framework_of(host, stack, deadline_s):
                                        partial=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    return framework_told(status, out, err)
+    return parse_framework_output(status, out, err)
 
 
-def framework_told(status, out, err):
+def parse_framework_output(status, out, err):
     """What matmul.py said, from how it ended and what it wrote."""
-    said = list(dict.fromkeys(line.strip()[:500] for line in TELLING.findall(err)))[:20]
-    return told_by_script(dict(FRAMEWORK_SILENT, said=said), FRAMEWORK_MARK, status, out, err)
+    messages = list(dict.fromkeys(line.strip()[:500] for line in TELLING.findall(err)))[:20]
+    return parse_output(dict(FRAMEWORK_SILENT, said=messages), FRAMEWORK_MARK, status, out, err)
 
 
-def told_by_script(found, mark, status, out, err):
+def parse_output(found, mark, status, out, err):
     """`found` with what its script last reported, and why it ended if it did so early."""
     # It reports before each stage, so that what it learned outlives a crash in the next one.
     found = dict(found, state="failed", error=None)
@@ -75,7 +75,7 @@ def told_by_script(found, mark, status, out, err):
         found["state"], reason = "hung" if err.startswith("no answer") else "failed", err
     else:
         found["state"] = "failed"
-        reason = death(-status) if status < 0 else None
+        reason = signal_description(-status) if status < 0 else None
         if not found.get("error"):
             reason = "%s: %s" % (reason or "ended with status %d" % status,
                                  last_lines(err or out, 600))

@@ -2,8 +2,8 @@
 import ctypes
 import time
 
-from .entries import blank, on_each
-from .exactness import Exact
+from .entries import for_each_gpu, new_entries
+from .exactness import ExactProduct
 from .library import Library, library_file
 from .runtime import Runtime
 from .timing import REPEATS, SIZE_GPU
@@ -33,20 +33,21 @@ class Blas(Library):
              ctypes.byref(zero), c, n)
 
 
-def multiply(options, tell):
+def multiply(options, report):
     n = options.size or SIZE_GPU
-    entries = blank(options, n=n, first_s=None, steady_s=None, tflops=None)
-    tell(cublas=entries)
+    entries = new_entries(options, n=n, first_s=None, steady_s=None, tflops=None)
+    report(cublas=entries)
     runtime, blas = Runtime(options.toolkit), Blas(options.toolkit)
-    exact = Exact(n)
-    on_each("cublas", entries, tell, runtime, lambda found: measure(runtime, blas, exact, found))
+    exact = ExactProduct(n)
+    for_each_gpu("cublas", entries, report, runtime,
+                 lambda found: measure(runtime, blas, exact, found))
 
 
 def measure(runtime, blas, exact, found):
     """The first product by itself, then many in a row until the clocks have risen."""
     n = exact.n
-    a, b = [runtime.put(operand) for operand in exact.operands]
-    c = runtime.room(4 * n * n)
+    a, b = [runtime.upload(operand) for operand in exact.operands]
+    c = runtime.allocate(4 * n * n)
     begin = time.time()
     handle = blas.handle()
     blas.multiply(handle, n, a, b, c)
@@ -62,7 +63,7 @@ def measure(runtime, blas, exact, found):
     # The fastest: what else runs on the GPU at this moment is not its fault.
     best = max(min(times), 1e-9)
     found["steady_s"], found["tflops"] = round(best, 9), round(2.0 * n ** 3 / best / 1e12, 6)
-    found["wrong"] = exact.wrong_rows(runtime.get(c, n * n))
+    found["wrong"] = exact.wrong_rows(runtime.download(c, n * n))
     blas("cublasDestroy_v2", handle)
-    for place in (a, b, c):
-        runtime("cudaFree", place)
+    for pointer in (a, b, c):
+        runtime("cudaFree", pointer)

@@ -52,8 +52,8 @@ class Side:
             "device": None, "ports": [], "reach": [], "variables": [], "products": [], "sum": None,
             "communication": None, "in_sync": None, "replicas": [], "nccl": [], "seconds": None}
 
-    def emit(self, said=None):
-        line = "\n%s%s\n" % (MARK, json.dumps({"said": said, "document": self.document}))
+    def emit(self, message=None):
+        line = "\n%s%s\n" % (MARK, json.dumps({"said": message, "document": self.document}))
         os.write(1, line.encode())
 
     def stage(self, name):
@@ -69,7 +69,7 @@ class Side:
     def listen(self):
         """In a thread of its own: answers, and the end of the session."""
         for line in sys.stdin.buffer:
-            self.answers.put([each["value"] for each in json.loads(line.decode())])
+            self.answers.put([item["value"] for item in json.loads(line.decode())])
         self.end("stopped", "the other side ended, or the ssh session did")
 
     def end(self, state, error):
@@ -131,21 +131,21 @@ def target(address, port):
 def meet(side, count, device):
     """Ports of both sides, proven to be reachable from here and there: ([[port]], [device])."""
     sockets = [listener() for _ in range(count)]
-    side.document["ports"] = [each.getsockname()[1] for each in sockets]
-    both = side.gather("waiting for the other host's ports", [side.document["ports"], device])
+    side.document["ports"] = [item.getsockname()[1] for item in sockets]
+    values = side.gather("waiting for the other host's ports", [side.document["ports"], device])
     side.stage("connecting to the other host")
-    for index, (ports, _device) in enumerate(both):
+    for index, (ports, _device) in enumerate(values):
         address = side.config["addresses"][index]
         for port in ports:
             side.document["reach"].append({"to": index, "address": address, "port": port,
                                            "error": reached(address, port)})
-    failed = [each["error"] for each in side.document["reach"] if each["error"]]
+    failed = [item["error"] for item in side.document["reach"] if item["error"]]
     everywhere = side.gather("waiting until the other host has connected", failed)
-    for each in sockets:
-        each.close()
+    for item in sockets:
+        item.close()
     if any(everywhere):
         side.end("unconnected", (failed or ["the other host cannot connect to this one"])[0])
-    return [ports for ports, _device in both], [device for _ports, device in both]
+    return [ports for ports, _device in values], [device for _ports, device in values]
 
 
 # -- the numbers ---------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ def parameter_server(side, tensorflow, numpy):
     config.gpu_options.allow_growth = True
     without = tf.ConfigProto(device_count={"GPU": 0})
     # Both kept to the end: a server goes with its object.
-    servers = [tf.train.Server(cluster, job_name=job, task_index=me, config=each)
-               for job, each in (("worker", config), ("ps", without))]
+    servers = [tf.train.Server(cluster, job_name=job, task_index=me, config=item)
+               for job, item in (("worker", config), ("ps", without))]
     side.gather("waiting for the other host's servers", True)
     side.stage("computing")
     own = "side%d_" % me
@@ -243,8 +243,8 @@ def placement(metadata):
 def own_device(side, tf):
     """This worker's device: the declared kind; where nothing is declared, a GPU if one is seen."""
     declared = side.config["gpus"]
-    seen = declared if declared is not None else int(tf.test.is_gpu_available())
-    side.document["device"] = "GPU:0" if seen else "CPU:0"
+    visible = declared if declared is not None else int(tf.test.is_gpu_available())
+    side.document["device"] = "GPU:0" if visible else "CPU:0"
     return side.document["device"]
 
 
@@ -288,8 +288,8 @@ def all_reduce(side, tensorflow, numpy):
             "wrong": wrong_rows(numpy, expected, result.numpy())})
     side.gather("waiting for the other host to finish", True)
     side.nccl.seek(0)
-    told = [line.strip()[:200] for line in side.nccl if "Init COMPLETE" in line]
-    side.document["nccl"] = told[:16]
+    lines = [line.strip()[:200] for line in side.nccl if "Init COMPLETE" in line]
+    side.document["nccl"] = lines[:16]
 
 
 def multi_worker(distribute, kind):

@@ -15,13 +15,13 @@ class Driver(Library):
     def __init__(self):
         Library.__init__(self, "libcuda.so.1")
 
-    def words(self, status):
+    def describe(self, status):
         name = ctypes.c_char_p()
         try:
             self.library.cuGetErrorName(status, ctypes.byref(name))
         except AttributeError:
             pass
-        return name.value.decode() if name.value else Library.words(self, status)
+        return name.value.decode() if name.value else Library.describe(self, status)
 
     def number(self, function, *arguments):
         value = ctypes.c_int()
@@ -45,23 +45,23 @@ FIGURES = {"sm_count": 16, "clock_khz": 13, "memory_clock_khz": 36, "memory_bus_
            "l2_bytes": 38, "warp_size": 10}
 
 
-def ask_driver(options, tell):
+def query_devices(options, report):
     """deviceQuery's figures, from the driver itself."""
-    told, devices = {"cuinit": None, "version": None, "error": WAITING}, []
-    tell(driver=told, devices=devices)
+    found, devices = {"cuinit": None, "version": None, "error": WAITING}, []
+    report(driver=found, devices=devices)
     cuda = Driver()
-    told.update(version=version_of(cuda.number("cuDriverGetVersion")), error=RUNNING)
-    tell(driver=told, devices=devices)
-    told["cuinit"] = cuda.library.cuInit(0)
-    if told["cuinit"]:
-        told["error"] = "cuInit returned %d %s" % (told["cuinit"], cuda.words(told["cuinit"]))
+    found.update(version=version_of(cuda.number("cuDriverGetVersion")), error=RUNNING)
+    report(driver=found, devices=devices)
+    found["cuinit"] = cuda.library.cuInit(0)
+    if found["cuinit"]:
+        found["error"] = "cuInit returned %d %s" % (found["cuinit"], cuda.describe(found["cuinit"]))
     else:
         for index in range(cuda.number("cuDeviceGetCount")):
             devices.append(figures(cuda, index))
-            tell(driver=told, devices=devices)
+            report(driver=found, devices=devices)
             devices[-1]["free_mib"] = free_on(cuda, index)
-        told["error"] = None
-    tell(driver=told, devices=devices)
+        found["error"] = None
+    report(driver=found, devices=devices)
 
 
 def version_of(number):
@@ -70,9 +70,9 @@ def version_of(number):
 
 def figures(cuda, index):
     device = cuda.number("cuDeviceGet", index)
-    name, place = ctypes.create_string_buffer(256), ctypes.create_string_buffer(64)
+    name, address = ctypes.create_string_buffer(256), ctypes.create_string_buffer(64)
     cuda("cuDeviceGetName", name, 256, device)
-    cuda("cuDeviceGetPCIBusId", place, 64, device)
+    cuda("cuDeviceGetPCIBusId", address, 64, device)
     total, raw = ctypes.c_size_t(), ctypes.create_string_buffer(16)
     cuda("cuDeviceTotalMem_v2", ctypes.byref(total), device)
     # Drivers before 396 tell none.
@@ -82,7 +82,7 @@ def figures(cuda, index):
     parts = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
     found = {key: cuda.number("cuDeviceGetAttribute", number, device)
              for key, number in FIGURES.items()}
-    found.update(index=index, address=place.value.decode().lower(),
+    found.update(index=index, address=address.value.decode().lower(),
                  uuid="GPU-" + "-".join(digits[a:b] for a, b in parts)
                  if known else None,
                  name=name.value.decode("utf-8", "replace"),

@@ -6,11 +6,11 @@ from .library import Refused
 RUNNING, WAITING = "it was stopped", "it was not tried"
 
 
-def on_each(key, entries, tell, runtime, compute):
+def for_each_gpu(key, entries, report, runtime, compute):
     """Have `compute` fill in each GPU's entry, where enough of its memory is free."""
     for found in entries:
         found["error"] = RUNNING
-        tell(**{key: entries})
+        report(**{key: entries})
         try:
             runtime.enter(found["gpu"])
             found["busy"] = busy(runtime, found.pop("budget"))
@@ -19,10 +19,10 @@ def on_each(key, entries, tell, runtime, compute):
             found["error"] = None
         except (Refused, OSError) as error:
             found["error"] = str(error)
-    tell(**{key: entries})
+    report(**{key: entries})
 
 
-def blank(options, **more):
+def new_entries(options, **more):
     gpus = range(options.gpus) if options.gpu is None else [options.gpu]
     return [dict(more, gpu=gpu, wrong=None, busy=None, error=WAITING, budget=options.budget)
             for gpu in gpus]

@@ -29,7 +29,7 @@ def wrong_rows(numpy, a, b, c, rounds=2):
     return int(bad.sum())
 
 
-class Exact:
+class ExactProduct:
     """Square operands of small integers, and the same check of their product without numpy.
 
     The operands' share of it is computed once (one second for n = 2048), each product costs half

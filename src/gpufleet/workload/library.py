@@ -9,22 +9,23 @@ class Refused(Exception):  # noqa: N818 (it is an answer)
     """What a library answered instead of doing what it was asked."""
 
 
-def library_places(toolkit):
-    places = [toolkit + "/lib64", *sorted(glob.glob(toolkit + "/targets/*/lib")), toolkit + "/lib"]
-    return [place for place in places if os.path.isdir(place)]
+def library_directories(toolkit):
+    directories = [toolkit + "/lib64", *sorted(glob.glob(toolkit + "/targets/*/lib")),
+                   toolkit + "/lib"]
+    return [directory for directory in directories if os.path.isdir(directory)]
 
 
 def library_file(toolkit, stem):
     """The file of that toolkit by its SONAME, which is the shortest of its versioned names."""
-    for place in library_places(toolkit):
-        found = [name for name in os.listdir(place) if re.match(r"lib%s\.so\.\d" % stem, name)]
+    for directory in library_directories(toolkit):
+        found = [name for name in os.listdir(directory) if re.match(r"lib%s\.so\.\d" % stem, name)]
         if found:
-            return os.path.join(place, min(sorted(found, reverse=True), key=len))
+            return os.path.join(directory, min(sorted(found, reverse=True), key=len))
     raise Refused("there is no lib%s.so.* in %s" % (stem, toolkit))
 
 
 class Library:
-    """A library whose functions return 0, or else a number that `words` may have a name for."""
+    """A library whose functions return 0, or else a number that `describe` may have a name for."""
 
     KNOWN = ()
 
@@ -37,12 +38,13 @@ class Library:
         except AttributeError:
             raise Refused("it has no %s" % function) from None
         if status:
-            raise Refused(("%s returned %d %s" % (function, status, self.words(status))).rstrip())
+            reason = "%s returned %d %s" % (function, status, self.describe(status))
+            raise Refused(reason.rstrip())
 
-    def words(self, status):
+    def describe(self, status):
         return dict(self.KNOWN).get(status, "")
 
-    def told_by(self, function, status):
+    def name_of_status(self, function, status):
         try:
             name = getattr(self.library, function)
         except AttributeError:

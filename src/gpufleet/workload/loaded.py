@@ -35,7 +35,7 @@ def foreign_libraries():
             if name.partition(".")[0] != own}
     with open("/proc/self/maps") as maps:
         fields = [line.rstrip("\n").split(None, 5) for line in maps]
-    used |= {each[5] for each in fields if len(each) == 6 and "x" in each[1] and ".so" in each[5]}
+    used |= {item[5] for item in fields if len(item) == 6 and "x" in item[1] and ".so" in item[5]}
     used = {path for path in used if path and path.startswith("/")}
     # Debian's Python has links into /etc in its standard library.
     used = {real(path) for path in used

@@ -19,8 +19,8 @@ class Compiler(Library):
     def __init__(self, toolkit):
         Library.__init__(self, library_file(toolkit, "nvrtc"))
 
-    def words(self, status):
-        return self.told_by("nvrtcGetErrorString", status)
+    def describe(self, status):
+        return self.name_of_status("nvrtcGetErrorString", status)
 
     def version(self):
         major, minor = ctypes.c_int(), ctypes.c_int()
@@ -31,8 +31,8 @@ class Compiler(Library):
         """The kernel for a target such as sm_90, as PTX or as CUBIN (machine code)."""
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
         self("nvrtcCreateProgram", ctypes.byref(program), KERNEL, b"gpufleet.cu", 0, None, None)
-        words = [("--gpu-architecture=" + target).encode()] if target else []
-        self("nvrtcCompileProgram", program, len(words), (ctypes.c_char_p * len(words))(*words))
+        args = [("--gpu-architecture=" + target).encode()] if target else []
+        self("nvrtcCompileProgram", program, len(args), (ctypes.c_char_p * len(args))(*args))
         self("nvrtcGet%sSize" % kind, program, ctypes.byref(size))
         code = ctypes.create_string_buffer(size.value + 1)
         self("nvrtcGet" + kind, program, code)
@@ -63,27 +63,27 @@ extern "C" __global__ void gpufleet_mix(const unsigned *in, unsigned *out, unsig
 """
 
 
-def mixed(numbers):
+def expected_numbers(numbers):
     """What the kernel makes of them."""
-    return array.array("I", [(number * 2654435761 + (place ^ (number >> 7))) & 0xffffffff
-                             for place, number in enumerate(numbers)])
+    return array.array("I", [(number * 2654435761 + (pointer ^ (number >> 7))) & 0xffffffff
+                             for pointer, number in enumerate(numbers)])
 
 
-def compile_and_run(options, tell):
+def compile_and_run(options, report):
     found = {"version": None, "arch": None, "ptx": False, "error": RUNNING,
              "ran": [{"gpu": gpu, "arch": None, "wrong": None, "error": WAITING}
                      for gpu in range(options.gpus)]}
-    tell(nvrtc=found)
+    report(nvrtc=found)
     compiler = Compiler(options.toolkit)
     found["version"] = compiler.version()
-    tell(nvrtc=found)
+    report(nvrtc=found)
     text = compiler.compile().decode("utf-8", "replace")
     target = re.search(r"^\.target +(\w+)", text, re.MULTILINE)
     found.update(arch=target and target.group(1), error=None,
                  ptx=bool(target) and ".entry " + KERNEL_NAME.decode() in text)
     for entry in found["ran"]:
         entry["error"] = RUNNING
-        tell(nvrtc=found)
+        report(nvrtc=found)
         try:
             cuda = Driver()
             cuda("cuInit", 0)
@@ -91,25 +91,25 @@ def compile_and_run(options, tell):
             entry.update(wrong=run_kernel(cuda, code), error=None)
         except (Refused, OSError) as error:
             entry["error"] = str(error)
-    tell(nvrtc=found)
+    report(nvrtc=found)
 
 
 def run_kernel(cuda, code, count=4096):
     """How many of the numbers the GPU made otherwise than this processor."""
     given = array.array("I", [random.getrandbits(32) for _ in range(count)])
-    made = array.array("I", [0]) * count
+    computed = array.array("I", [0]) * count
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     cuda("cuModuleLoadData", ctypes.byref(module), code)
     cuda("cuModuleGetFunction", ctypes.byref(function), module, KERNEL_NAME)
-    places, length = [ctypes.c_uint64() for _ in "io"], ctypes.c_size_t(4 * count)
-    for place, numbers in zip(places, (given, made)):
-        cuda("cuMemAlloc_v2", ctypes.byref(place), length)
-        cuda("cuMemcpyHtoD_v2", place, address(numbers), length)
+    pointers, length = [ctypes.c_uint64() for _ in "io"], ctypes.c_size_t(4 * count)
+    for pointer, numbers in zip(pointers, (given, computed)):
+        cuda("cuMemAlloc_v2", ctypes.byref(pointer), length)
+        cuda("cuMemcpyHtoD_v2", pointer, address(numbers), length)
     number = ctypes.c_uint(count)
-    arguments = (ctypes.c_void_p * 3)(*[ctypes.addressof(each) for each in (*places, number)])
+    arguments = (ctypes.c_void_p * 3)(*[ctypes.addressof(item) for item in (*pointers, number)])
     cuda("cuLaunchKernel", function, count // 256, 1, 1, 256, 1, 1, 0, None, arguments, None)
     cuda("cuCtxSynchronize")
-    cuda("cuMemcpyDtoH_v2", address(made), places[1], length)
-    for place in places:
-        cuda("cuMemFree_v2", place)
-    return sum(map(operator.ne, made, mixed(given)))
+    cuda("cuMemcpyDtoH_v2", address(computed), pointers[1], length)
+    for pointer in pointers:
+        cuda("cuMemFree_v2", pointer)
+    return sum(map(operator.ne, computed, expected_numbers(given)))

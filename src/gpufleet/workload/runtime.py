@@ -13,8 +13,8 @@ class Runtime(Library):
     def __init__(self, toolkit):
         Library.__init__(self, library_file(toolkit, "cudart"))
 
-    def words(self, status):
-        return self.told_by("cudaGetErrorName", status)
+    def describe(self, status):
+        return self.name_of_status("cudaGetErrorName", status)
 
     def enter(self, gpu):
         self("cudaSetDevice", gpu)
@@ -25,22 +25,22 @@ class Runtime(Library):
         self("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
         return free.value >> 20
 
-    def room(self, length):
-        place = ctypes.c_void_p()
-        self("cudaMalloc", ctypes.byref(place), ctypes.c_size_t(length))
-        return place
+    def allocate(self, length):
+        pointer = ctypes.c_void_p()
+        self("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(length))
+        return pointer
 
-    def put(self, numbers):
+    def upload(self, numbers):
         """A copy of an array on the GPU."""
         length = len(numbers) * numbers.itemsize
-        place = self.room(length)
-        self.copy(place, address(numbers), length, self.TO_DEVICE)
-        return place
+        pointer = self.allocate(length)
+        self.copy(pointer, address(numbers), length, self.TO_DEVICE)
+        return pointer
 
-    def get(self, place, count):
+    def download(self, pointer, count):
         """An array of that many floats from there. It begins as what no product is."""
         numbers = array.array("f", [float("nan")]) * count
-        self.copy(address(numbers), place, 4 * count, self.FROM_DEVICE)
+        self.copy(address(numbers), pointer, 4 * count, self.FROM_DEVICE)
         return numbers
 
     def copy(self, target, source, length, direction):

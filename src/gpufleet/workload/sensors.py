@@ -10,11 +10,11 @@ HOLDS_BACK = {0x4: "sw-power-cap", 0x8: "hw-slowdown", 0x20: "sw-thermal", 0x40:
 class Sensors(Library):
     """NVML's view of one GPU; what cannot be read is None."""
 
-    def __init__(self, place):
+    def __init__(self, pci_address):
         Library.__init__(self, "libnvidia-ml.so.1")
         self("nvmlInit_v2")
         self.handle = ctypes.c_void_p()
-        self("nvmlDeviceGetHandleByPciBusId_v2", place.encode(), ctypes.byref(self.handle))
+        self("nvmlDeviceGetHandleByPciBusId_v2", pci_address.encode(), ctypes.byref(self.handle))
 
     def read(self, function, kind, *arguments):
         value = kind()
@@ -34,10 +34,10 @@ class Sensors(Library):
                     name for bit, name in sorted(HOLDS_BACK.items()) if reasons & bit]}
 
 
-def sensors(place):
+def sensors(pci_address):
     """What reads a GPU's sensors; without NVML each reading is of nothing."""
     try:
-        return Sensors(place).sample
+        return Sensors(pci_address).sample
     except (Refused, OSError):
         return lambda: {"temperature_c": None, "clock_sm_mhz": None, "power_w": None,
                         "throttle": None}

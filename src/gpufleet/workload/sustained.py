@@ -3,8 +3,8 @@ import concurrent.futures
 import time
 
 from .cublas import Blas
-from .entries import RUNNING, blank, on_each
-from .exactness import Exact
+from .entries import RUNNING, for_each_gpu, new_entries
+from .exactness import ExactProduct
 from .library import Refused
 from .runtime import Runtime
 from .sensors import sensors
@@ -19,12 +19,12 @@ SETTLED_C = 10
 class Load:
     """One GPU that multiplies without a pause."""
 
-    def __init__(self, runtime, blas, exact, found, place):
+    def __init__(self, runtime, blas, exact, found, pci_address):
         self.found, self.runtime, self.blas, self.n = found, runtime, blas, exact.n
         runtime.enter(found["gpu"])
-        self.a, self.b = [runtime.put(operand) for operand in exact.operands]
-        self.c, self.handle = runtime.room(4 * self.n ** 2), blas.handle()
-        self.products, self.sense = 1, sensors(place)
+        self.a, self.b = [runtime.upload(operand) for operand in exact.operands]
+        self.c, self.handle = runtime.allocate(4 * self.n ** 2), blas.handle()
+        self.products, self.sense = 1, sensors(pci_address)
         self.cool_c = self.sense()["temperature_c"]
 
     def begin(self, products):
@@ -44,7 +44,7 @@ class Load:
         try:
             started = time.time()
             self.begin(self.products)
-            self.told = self.sense() if due else None
+            self.reading = self.sense() if due else None
             self.end()
             self.took = max(time.time() - started, 1e-6)
         except Refused as error:
@@ -53,21 +53,21 @@ class Load:
 
     def result(self):
         self.end()
-        return self.runtime.get(self.c, self.n ** 2)
+        return self.runtime.download(self.c, self.n ** 2)
 
     def settled(self):
         now = self.sense()["temperature_c"]
         return now is None or self.cool_c is None or now <= self.cool_c + SETTLED_C
 
 
-def sustain(options, tell):
+def sustain(options, report):
     """All GPUs at once, as a real load has them, for a while; then until they are cool again."""
     n = options.size or SIZE_DEEP
-    entries = blank(options, n=n, seconds=None, samples=[], settled_s=None)
-    runtime, blas, exact = Runtime(options.toolkit), Blas(options.toolkit), Exact(n)
-    places, loads = options.places.split(","), []
-    on_each("sustained", entries, tell, runtime, lambda found: loads.append(
-        Load(runtime, blas, exact, found, places[found["gpu"]])))
+    entries = new_entries(options, n=n, seconds=None, samples=[], settled_s=None)
+    runtime, blas, exact = Runtime(options.toolkit), Blas(options.toolkit), ExactProduct(n)
+    addresses, loads = options.places.split(","), []
+    for_each_gpu("sustained", entries, report, runtime, lambda found: loads.append(
+        Load(runtime, blas, exact, found, addresses[found["gpu"]])))
     for load in loads:
         load.found.update(samples=[], error=RUNNING)
     begin = sampled = time.time()
@@ -83,11 +83,11 @@ def sustain(options, tell):
                 if due:
                     tflops = 2.0 * n ** 3 * load.products / load.took / 1e12
                     load.found["samples"].append(dict(
-                        load.told, at_s=round(time.time() - begin, 1), tflops=round(tflops, 6)))
+                        load.reading, at_s=round(time.time() - begin, 1), tflops=round(tflops, 6)))
                 # About half a second at a time, and fewer than a GPU's queue takes (about 1024).
                 load.products = max(1, min(900, int(load.products * 0.5 / load.took)))
             if due:
-                tell(sustained=entries)
+                report(sustained=entries)
     took = round(time.time() - begin, 1)
     for load in list(loads):
         try:
@@ -95,8 +95,8 @@ def sustain(options, tell):
         except Refused as error:
             load.found["error"] = str(error)
             loads.remove(load)
-    tell(sustained=entries)
-    let_go(runtime, entries)
+    report(sustained=entries)
+    release(runtime, entries)
     begin = time.time()
     while loads and time.time() - begin < options.settle:
         for load in [load for load in loads if load.settled()]:
@@ -104,10 +104,10 @@ def sustain(options, tell):
             loads.remove(load)
         if loads:
             time.sleep(1)
-    tell(sustained=entries)
+    report(sustained=entries)
 
 
-def let_go(runtime, entries):
+def release(runtime, entries):
     """End all that was begun on each GPU: one that is still open does not cool down to idle."""
     for found in entries:
         try:

@@ -29,14 +29,14 @@ class Graph:
         tf, metadata = self.tf, self.tf.RunMetadata()
         options = tf.RunOptions(output_partition_graphs=True)
         with tf.Graph().as_default() as graph:
-            said = tf.constant(HELLO, name="hello")
+            greeting = tf.constant(HELLO, name="hello")
         with tf.Session(graph=graph, config=self.config) as session:
-            value = session.run(said, None, options, metadata)
+            value = session.run(greeting, None, options, metadata)
         placed = [node.device for part in metadata.partition_graphs for node in part.node
                   if node.name == "hello"]
         return value, placed[0] if placed else None
 
-    def place(self, device):
+    def log_placement(self, device):
         """Have it say where it multiplies."""
         tf = self.tf
         config = tf.ConfigProto()

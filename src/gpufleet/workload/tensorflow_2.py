@@ -26,10 +26,10 @@ class Eager:
         return device_lib.list_local_devices()
 
     def hello(self):
-        said = self.tf.constant(HELLO)
-        return said.numpy(), getattr(said, "backing_device", None) or said.device
+        greeting = self.tf.constant(HELLO)
+        return greeting.numpy(), getattr(greeting, "backing_device", None) or greeting.device
 
-    def place(self, device):
+    def log_placement(self, device):
         """Have it say where it multiplies."""
         with self.tf.device(device):
             one = self.tf.constant([[1.0]])

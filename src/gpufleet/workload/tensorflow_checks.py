@@ -29,7 +29,7 @@ def small_checks(engine, requested):
         ("hello", hello), ("local_devices", devices),
         ("gpu_device_name", lambda: engine.tf.test.gpu_device_name()),  # noqa: PLW0108 (may lack)
         ("placement", lambda: unique(PLACED.findall(
-            captured(lambda: engine.place(requested))[1]))),
+            captured(lambda: engine.log_placement(requested))[1]))),
         ("built_with_cuda", lambda: bool(engine.tf.test.is_built_with_cuda())),
     ):
         try:

@@ -19,18 +19,18 @@ NOT_OPENED = re.compile(r"(?:Could not (?:load|dlopen) (?:dynamic )?library '([^
                         r"(.*?)(?:; LD_LIBRARY_PATH:.*)?$", re.MULTILINE)
 
 
-def ask_loader(tensorflow):
+def query_loader(tensorflow):
     """Have TensorFlow open its CUDA libraries here and now, GPU or none; read what it says."""
     silent = {"ran": False, "opened": [], "failed": []}
     directory = os.path.dirname(tensorflow.__file__)
     core = os.path.join(os.path.dirname(directory), "tensorflow_core")
-    for place in (directory, core):
-        names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+    for location in (directory, core):
+        names = sorted(os.listdir(location)) if os.path.isdir(location) else []
         for name in names:
             if not name.startswith(("libtensorflow_framework.so", "libtensorflow_cc.so")):
                 continue
             try:
-                library = ctypes.CDLL(os.path.join(place, name))
+                library = ctypes.CDLL(os.path.join(location, name))
             except OSError:
                 continue
             for symbol in LOADERS:

@@ -12,7 +12,7 @@ from .output import emit, plain
 from .tensorflow_1 import Graph
 from .tensorflow_2 import Eager
 from .tensorflow_checks import capabilities_of, small_checks
-from .tensorflow_loader import ask_loader
+from .tensorflow_loader import query_loader
 from .timing import SIZE_CPU, SIZE_GPU, entry
 
 
@@ -39,7 +39,7 @@ def wanted_devices(gpus, expect):
     return ["/GPU:%d" % index for index in range(max(gpus, declared))]
 
 
-def unseen(found, gpus):
+def missing_gpu(found, gpus):
     index = int(found["requested"].rsplit(":", 1)[1])
     if "GPU" in found["requested"] and index >= gpus:
         found["error"] = "TensorFlow sees %d GPU%s" % (gpus, "" if gpus == 1 else "s")
@@ -52,7 +52,7 @@ def products(numpy, engine, expect, size=None):
         n = size or (SIZE_GPU if "GPU" in requested else SIZE_CPU)
         found = entry(requested, n)
         entries.append(found)
-        if unseen(found, engine.gpus):
+        if missing_gpu(found, engine.gpus):
             continue
         a, b = operand(numpy, n, index + 1), operand(numpy, n, 0)
         try:
@@ -93,7 +93,7 @@ def through_tensorflow(options):
         document["error"] = "stopped while TensorFlow opened its libraries"
         mapped |= mapped_files()
         emit(document)
-        document["loader"] = ask_loader(tensorflow)
+        document["loader"] = query_loader(tensorflow)
         mapped |= mapped_files()
         document.update(mapped=sorted(mapped), error="stopped while looking for devices")
         emit(document)

@@ -8,7 +8,7 @@ import time
 from gpufleet.probe.constants import COMPUTE_MARK
 
 from .entries import RUNNING
-from .library import library_places
+from .library import library_directories
 from .output import emit
 from .timing import SIZE_DEEP, SIZE_GPU
 from .toolkit_stages import in_process, with_reason
@@ -25,46 +25,46 @@ class Run:
             "cublas": [], "nvrtc": None, "cudnn": [], "bandwidth": None, "peer": None,
             "sustained": None, "mapped": [], "seconds": None}
 
-    def tell(self, **more):
+    def report(self, **more):
         self.document.update(more, mapped=sorted(self.mapped),
                              seconds=round(time.time() - self.begin, 2))
         emit(self.document, COMPUTE_MARK)
 
     def stage(self, name, otherwise, share=0.5, **more):
         """Do a stage and note what it says of itself; `otherwise` stands if it says nothing."""
-        self.tell(error="stopped in the stage " + name)
+        self.report(error="stopped in the stage " + name)
         return self.done(name, otherwise, share, more)
 
     def each(self, name, entries, **more):
         """The same in a process for each GPU, all at once: eight in a row would take minutes."""
-        self.tell(error="stopped in the stage " + name)
+        self.report(error="stopped in the stage " + name)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            told = pool.map(lambda entry: self.done(
+            reported = pool.map(lambda entry: self.done(
                 name, [entry], 0.5, dict(more, gpu=entry["gpu"]))[0], entries)
-        return list(told)
+        return list(reported)
 
     def done(self, name, otherwise, share, more):
-        words = [word for key, value in more.items() for word in ("--" + key, str(value))]
+        args = [word for key, value in more.items() for word in ("--" + key, str(value))]
         left_s = self.begin + self.options.deadline - time.time()
-        told, ended = in_process(self.options, name, max(2, left_s * share), words)
-        self.mapped |= set(told.pop("mapped", []))
+        reported, ended = in_process(self.options, name, max(2, left_s * share), args)
+        self.mapped |= set(reported.pop("mapped", []))
         if ended and self.ended != "hung":
             self.ended = "hung" if ended.startswith("no answer") else "failed"
-        reason = told.pop("error", None) or ended
-        self.document["devices"] = told.get("devices", self.document["devices"])
-        return with_reason(told.get(name, otherwise), reason)
+        reason = reported.pop("error", None) or ended
+        self.document["devices"] = reported.get("devices", self.document["devices"])
+        return with_reason(reported.get(name, otherwise), reason)
 
 
-def cudnns(toolkit):
+def cudnn_libraries(toolkit):
     """{soname: file} of the cuDNNs in a toolkit."""
-    return {name: os.path.join(place, name) for place in library_places(toolkit)
-            for name in sorted(os.listdir(place)) if re.match(r"libcudnn\.so\.\d+$", name)}
+    return {name: os.path.join(directory, name) for directory in library_directories(toolkit)
+            for name in sorted(os.listdir(directory)) if re.match(r"libcudnn\.so\.\d+$", name)}
 
 # The GPUs' own files.
 NODES = "/dev/nvidia[0-9]*"
 
 
-def held_ready():
+def open_gpu_nodes():
     """Open files of all GPUs. Where nothing else has one open, a driver without persistence shuts
     it down at the end of each stage, and takes seconds to start it for the next."""
     held = []
@@ -81,39 +81,39 @@ def through_toolkit(options):
     if wanted != "0":
         silent = {"cuinit": None, "version": None, "error": RUNNING}
         # It is the one that waits until each GPU has started.
-        run.tell(driver=run.stage("driver", silent, 0.8))
-    there = len(run.document["devices"])
+        run.report(driver=run.stage("driver", silent, 0.8))
+    gpu_count = len(run.document["devices"])
     # Not of a driver that hung: this process is to go on.
-    held = held_ready() if there and run.ended == "ok" else []
-    gpus = max(there, 0 if wanted == "any" else int(wanted))
+    held = open_gpu_nodes() if gpu_count and run.ended == "ok" else []
+    gpus = max(gpu_count, 0 if wanted == "any" else int(wanted))
 
     def entries(numbers, **more):
         return [dict(more, gpu=gpu, wrong=None, busy=None, error=RUNNING) for gpu in numbers]
 
     def on_all(stage, fields, **more):
         """Of each GPU that is there, and of each that ought to be."""
-        lacking = "the driver shows %d GPU%s" % (there, "" if there == 1 else "s")
-        return run.each(stage, entries(range(there), **fields), **more) + [
-            dict(entry, error=lacking) for entry in entries(range(there, gpus), **fields)]
+        lacking = "the driver shows %d GPU%s" % (gpu_count, "" if gpu_count == 1 else "s")
+        return run.each(stage, entries(range(gpu_count), **fields), **more) + [
+            dict(entry, error=lacking) for entry in entries(range(gpu_count, gpus), **fields)]
 
-    run.tell(nvrtc=run.stage("nvrtc", {"version": None, "arch": None, "ptx": False, "ran": [],
-                                       "error": RUNNING}, gpus=there))
-    run.tell(cublas=on_all("cublas", {"n": options.size or SIZE_GPU, "first_s": None,
+    run.report(nvrtc=run.stage("nvrtc", {"version": None, "arch": None, "ptx": False, "ran": [],
+                                       "error": RUNNING}, gpus=gpu_count))
+    run.report(cublas=on_all("cublas", {"n": options.size or SIZE_GPU, "first_s": None,
                                       "steady_s": None, "tflops": None}))
-    for soname, path in cudnns(options.toolkit).items():
+    for soname, path in cudnn_libraries(options.toolkit).items():
         found = on_all("cudnn", {"soname": soname, "version": None}, cudnn=path)
-        run.tell(cudnn=run.document["cudnn"] + found)
-    if options.deep and there:
-        everywhere = {"gpus": there, "places": ",".join(
+        run.report(cudnn=run.document["cudnn"] + found)
+    if options.deep and gpu_count:
+        everywhere = {"gpus": gpu_count, "places": ",".join(
             device["address"] for device in run.document["devices"])}
-        run.tell(bandwidth=run.stage(
-            "bandwidth", entries(range(there), gib_s=None), 0.2, **everywhere))
+        run.report(bandwidth=run.stage(
+            "bandwidth", entries(range(gpu_count), gib_s=None), 0.2, **everywhere))
         pairs = [{"from": a, "to": b, "access": None, "gib_s": None, "wrong": None,
-                  "error": RUNNING} for a in range(there) for b in range(there) if a != b]
-        run.tell(peer=run.stage("peer", pairs, 0.3, gpus=there) if pairs else [])
-        run.tell(sustained=run.stage(
-            "sustained", entries(range(there), n=options.size or SIZE_DEEP, seconds=None,
+                  "error": RUNNING} for a in range(gpu_count) for b in range(gpu_count) if a != b]
+        run.report(peer=run.stage("peer", pairs, 0.3, gpus=gpu_count) if pairs else [])
+        run.report(sustained=run.stage(
+            "sustained", entries(range(gpu_count), n=options.size or SIZE_DEEP, seconds=None,
                                  samples=[], settled_s=None), 1, **everywhere))
     for node in held:
         node.close()
-    run.tell(state=run.ended, error=None if run.ended == "ok" else "a stage did not end")
+    run.report(state=run.ended, error=None if run.ended == "ok" else "a stage did not end")

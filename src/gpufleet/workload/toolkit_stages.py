@@ -15,32 +15,32 @@ from gpufleet.probe.constants import COMPUTE_MARK
 from .copies import copy_between, copy_on_device
 from .cublas import multiply
 from .cudnn import convolve
-from .driver import ask_driver
+from .driver import query_devices
 from .entries import RUNNING, WAITING
-from .library import Refused, library_places
+from .library import Refused, library_directories
 from .loaded import mapped_files
 from .nvrtc import compile_and_run
 from .output import emit, plain
 from .sustained import sustain
 
-STAGES = {"driver": ask_driver, "nvrtc": compile_and_run, "cublas": multiply, "cudnn": convolve,
+STAGES = {"driver": query_devices, "nvrtc": compile_and_run, "cublas": multiply, "cudnn": convolve,
           "bandwidth": copy_on_device, "peer": copy_between, "sustained": sustain}
 
 
 def run_stage(options):
     """One stage, in this process; its parent reads what it tells."""
-    said = {}
+    reported = {}
 
-    def tell(**more):
-        said.update(more, mapped=sorted(mapped_files()))
-        emit(said, COMPUTE_MARK)
+    def report(**more):
+        reported.update(more, mapped=sorted(mapped_files()))
+        emit(reported, COMPUTE_MARK)
 
     try:
-        STAGES[options.stage](options, tell)
+        STAGES[options.stage](options, report)
     except (Refused, OSError) as error:
-        tell(error=str(error))
+        report(error=str(error))
     except Exception as error:
-        tell(error=plain(error))
+        report(error=plain(error))
 
 
 def scratch():
@@ -66,7 +66,7 @@ def in_process(options, stage, deadline_s, more):
     args += ["--size", str(options.size)] if options.size else []
     given = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     environment = dict(os.environ, CUDA_DEVICE_ORDER="PCI_BUS_ID", LD_LIBRARY_PATH=":".join(
-        filter(None, [*library_places(options.toolkit), *given])))
+        filter(None, [*library_directories(options.toolkit), *given])))
     with scratch() as out, scratch() as err:
         with open(os.devnull) as null:
             process = subprocess.Popen([*args, *more], stdin=null, stdout=out, stderr=err,
@@ -80,24 +80,24 @@ def in_process(options, stage, deadline_s, more):
             process.kill()
         out.seek(0)
         err.seek(0)
-        told, complaint = last_told(out.read()), err.read().decode("utf-8", "replace")
+        reported, complaint = last_report(out.read()), err.read().decode("utf-8", "replace")
     if status == 0:
-        return told, None
+        return reported, None
     if status is None:
-        return told, "no answer within %g s" % deadline_s
+        return reported, "no answer within %g s" % deadline_s
     reason = "killed by %s" % signal_name(-status) if status < 0 else "ended with %d" % status
-    return told, ": ".join([reason, *complaint.strip().splitlines()[-1:]])[:500]
+    return reported, ": ".join([reason, *complaint.strip().splitlines()[-1:]])[:500]
 
 
-def last_told(raw):
-    told = {}
+def last_report(raw):
+    reported = {}
     for line in raw.decode("utf-8", "replace").splitlines():
         if line.startswith(COMPUTE_MARK):
             try:
-                told = json.loads(line[len(COMPUTE_MARK):])
+                reported = json.loads(line[len(COMPUTE_MARK):])
             except ValueError:  # cut off
                 continue
-    return told
+    return reported
 
 
 def signal_name(number):
@@ -110,12 +110,12 @@ def signal_name(number):
 def with_reason(value, reason):
     """Say in each entry that was not finished why it was not."""
     entries = [value, *value.get("ran", [])] if isinstance(value, dict) else value
-    begun = any(entry["error"] == RUNNING for entry in entries)
+    started = any(entry["error"] == RUNNING for entry in entries)
     for entry in entries:
         entry.pop("budget", None)
         if entry["error"] == RUNNING:
             entry["error"] = reason or RUNNING
         elif entry["error"] == WAITING:
-            entry["error"] = "%s, since before it: %s" % (WAITING, reason) if begun \
+            entry["error"] = "%s, since before it: %s" % (WAITING, reason) if started \
                 else reason or WAITING
     return value

@@ -6,7 +6,7 @@ import time
 from ..constants import COMPUTE_MARK
 from ..processes import run_command
 from ..trees import toolkit_trees
-from ..workload_run import scratch_script, told_by_script
+from ..workload_run import parse_output, write_script
 
 COMPUTE_SILENT = {"driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
                   "cublas": [], "nvrtc": None, "cudnn": [], "bandwidth": None, "peer": None,
@@ -27,28 +27,28 @@ def section_compute(host):
     for at, tree in enumerate(trees):
         share_s = max(1, (ends - time.monotonic()) / (len(trees) - at))
         last = deep and at == len(trees) - 1
-        found["runs"].append(compute_of(
+        found["runs"].append(run_toolkit(
             host, tree, share_s + (2 * host["sustained_s"] if last else 0), last))
     return found
 
 
-def compute_of(host, tree, deadline_s, deep):
+def run_toolkit(host, tree, deadline_s, deep):
     """What matmul.py says of one toolkit, started with an empty environment."""
     silent = dict(COMPUTE_SILENT, toolkit=tree)
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
     try:
-        home, script = scratch_script(host)
+        home, script = write_script(host)
     except OSError as error:
         return dict(silent, state="failed",
                     error="no directory to write its script in: %s" % error)
-    words = ["--expect-gpus", expect, "--budget", str(host["budget_mib"]),
+    args = ["--expect-gpus", expect, "--budget", str(host["budget_mib"]),
              "--deadline", str(deadline_s * 0.9), "--sustained", str(host["sustained_s"])]
-    words += ["--deep"] if deep else []
+    args += ["--deep"] if deep else []
     try:
-        told = run_command([sys.executable, "-I", "-S", script, "--toolkit", host.path(tree),
-                            *words], deadline_s, env={"PATH": "/usr/bin:/bin", "HOME": home},
+        ended = run_command([sys.executable, "-I", "-S", script, "--toolkit", host.path(tree),
+                            *args], deadline_s, env={"PATH": "/usr/bin:/bin", "HOME": home},
                            cwd=home, partial=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    found = told_by_script(silent, COMPUTE_MARK, *told)
+    found = parse_output(silent, COMPUTE_MARK, *ended)
     return dict(found, toolkit=tree, mapped=[host.name(path) for path in found["mapped"]])

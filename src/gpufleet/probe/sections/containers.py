@@ -5,60 +5,60 @@ import re
 import shutil
 import stat
 
-from ..container_run import in_container
+from ..container_run import run_trial
 from ..processes import run_command
 from ..text import first_match, last_lines
 
-CDI_PLACES = ("/etc/cdi/*", "/run/cdi/*")
+CDI_LOCATIONS = ("/etc/cdi/*", "/run/cdi/*")
 DEVICE_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*")
-ENGINE_PLACES = ("/usr/bin/", "/usr/local/bin/")
+ENGINE_LOCATIONS = ("/usr/bin/", "/usr/local/bin/")
 DAEMON_FILE = "/etc/docker/daemon.json"
 TOOLKIT_PACKAGE = "nvidia-container-toolkit"
 
 
 def section_containers(host):
     wanted = host["containers"]
-    engine = engine_of(host, wanted["engine"]) if wanted else None
+    engine = probe_engine(host, wanted["engine"]) if wanted else None
     if engine and os.geteuid() != 0 and "permission denied" in (engine["error"] or "").lower():
         raise PermissionError("%s: %s" % (engine["name"], engine["error"]))
-    found = {"engine": engine, "daemon": daemon_of(host), "toolkit": container_toolkit(host),
-             "cdi": [cdi_spec(host, name) for place in CDI_PLACES for name in host.glob(place)
+    found = {"engine": engine, "daemon": read_daemon_file(host), "toolkit": container_toolkit(host),
+             "cdi": [cdi_spec(host, name) for path in CDI_LOCATIONS for name in host.glob(path)
                      if name.endswith((".yaml", ".yml", ".json"))],
              "dev_char": {"missing": missing_links(host)},
-             "wrapper": program(host, "nvidia-docker"), "run": None}
+             "wrapper": find_engine_program(host, "nvidia-docker"), "run": None}
     found["cdi"] = [spec for spec in found["cdi"] if spec]
     if host["mode"] == "full" and engine and not engine["error"]:
-        found["run"] = in_container(host, wanted, found)
+        found["run"] = run_trial(host, wanted, found)
     return found
 
 
-def program(host, name):
+def find_engine_program(host, name):
     """Where a program stands, None where it is not."""
-    return next((d + name for d in ENGINE_PLACES if host.exists(d + name)), None)
+    return next((d + name for d in ENGINE_LOCATIONS if host.exists(d + name)), None)
 
 
-def engine_of(host, name):
+def probe_engine(host, name):
     """The engine as it describes itself; None where it is not installed."""
-    place = program(host, name)
-    if place is None:
+    path = find_engine_program(host, name)
+    if path is None:
         return None
-    found = {"name": name, "path": place, "version": None, "runtimes": [], "live_restore": None,
+    found = {"name": name, "path": path, "version": None, "runtimes": [], "live_restore": None,
              "cgroup_driver": None, "storage": None, "error": None}
     form = "{{json .}}" if name == "docker" else "json"
-    status, out, err = run_command([host.path(place), "info", "--format", form], host.inner_s / 2)
+    status, out, err = run_command([host.path(path), "info", "--format", form], host.inner_s / 2)
     try:
-        told = json.loads(out)
+        document = json.loads(out)
         if name == "docker":
-            found.update(version=told.get("ServerVersion") or None,
-                         runtimes=sorted(told.get("Runtimes") or {}),
-                         live_restore=told.get("LiveRestoreEnabled"),
-                         cgroup_driver=told.get("CgroupDriver"), storage=told.get("Driver"))
-            errors = told.get("ServerErrors") or []
+            found.update(version=document.get("ServerVersion") or None,
+                         runtimes=sorted(document.get("Runtimes") or {}),
+                         live_restore=document.get("LiveRestoreEnabled"),
+                         cgroup_driver=document.get("CgroupDriver"), storage=document.get("Driver"))
+            errors = document.get("ServerErrors") or []
         else:
-            found.update(version=told["version"]["Version"],
-                         runtimes=[told["host"]["ociRuntime"]["name"]],
-                         cgroup_driver=told["host"].get("cgroupManager"),
-                         storage=told["store"].get("graphDriverName"))
+            found.update(version=document["version"]["Version"],
+                         runtimes=[document["host"]["ociRuntime"]["name"]],
+                         cgroup_driver=document["host"].get("cgroupManager"),
+                         storage=document["store"].get("graphDriverName"))
             errors = []
         found["error"] = "; ".join(errors) or (None if found["version"] else "it told no version")
     except (ValueError, KeyError, TypeError):
@@ -66,7 +66,7 @@ def engine_of(host, name):
     return found
 
 
-def daemon_of(host):
+def read_daemon_file(host):
     """Docker's configuration file, as far as it concerns GPUs."""
     found = {"path": DAEMON_FILE, "exists": False, "error": None, "runtimes": {},
              "live_restore": None, "cdi": None, "data_root": None}
@@ -75,11 +75,11 @@ def daemon_of(host):
         return found
     found["exists"] = True
     try:
-        told = json.loads(text) if text.strip() else {}
-        runtimes = told.get("runtimes") or {}
+        document = json.loads(text) if text.strip() else {}
+        runtimes = document.get("runtimes") or {}
         found.update(runtimes={name: entry.get("path") for name, entry in runtimes.items()},
-                     live_restore=told.get("live-restore"), data_root=told.get("data-root"),
-                     cdi=(told.get("features") or {}).get("cdi"))
+                     live_restore=document.get("live-restore"), data_root=document.get("data-root"),
+                     cdi=(document.get("features") or {}).get("cdi"))
     except (ValueError, AttributeError) as error:
         found["error"] = "not the JSON that Docker reads: %s" % error
     return found
@@ -97,7 +97,7 @@ def container_toolkit(host):
     if status is None and host.real and shutil.which("rpm"):
         code, out, _ = run_command(["rpm", "-q", "--qf", "%{VERSION}-%{RELEASE}", TOOLKIT_PACKAGE],
                                    host.inner_s / 10)
-        locks = "".join(host.text_or_none(place) or "" for place in (
+        locks = "".join(host.text_or_none(path) or "" for path in (
             "/etc/dnf/plugins/versionlock.list", "/etc/dnf/versionlock.toml"))
         if code == 0:
             return {"version": out.strip(), "held": TOOLKIT_PACKAGE in locks}
@@ -129,6 +129,6 @@ def missing_links(host):
 
 def device_numbers(host):
     """(major, minor) of each node of NVIDIA's."""
-    states = [os.stat(host.path(name)) for place in DEVICE_NODES for name in host.glob(place)]
+    states = [os.stat(host.path(name)) for path in DEVICE_NODES for name in host.glob(path)]
     return sorted({(os.major(state.st_rdev), os.minor(state.st_rdev)) for state in states
                    if stat.S_ISCHR(state.st_mode)})

@@ -6,21 +6,21 @@ import stat
 from ..elf import elf_dynamic
 from ..manifest import mode_of
 from ..processes import in_child, scratch_file
-from ..receipts import receipts_of
+from ..receipts import receipts_of_kind
 from ..text import first_match, natural
-from ..trees import closed_to_users, libraries, library_directory, toolkit_trees
+from ..trees import libraries, library_directory, toolkit_trees, unreadable_by_others
 
 
 def section_cudnn(host):
     trees = toolkit_trees(host)
-    for receipt in receipts_of(host, "cudnn"):
+    for receipt in receipts_of_kind(host, "cudnn"):
         if receipt["path"] not in trees and os.path.isdir(host.path(receipt["path"])):
             trees.append(receipt["path"])
-    return {"trees": [found for found in (cudnn_of(host, tree) for tree in trees)
+    return {"trees": [found for found in (cudnn_in_tree(host, tree) for tree in trees)
                       if found["headers"] or found["libraries"] or found["links"]]}
 
 
-def cudnn_of(host, tree):
+def cudnn_in_tree(host, tree):
     found = {"toolkit": tree, "headers": [], "libraries": [], "links": [], "loaded": [],
              "closed": []}
     for name in ("cudnn_version.h", "cudnn.h"):
@@ -56,29 +56,29 @@ def cudnn_of(host, tree):
                 first_match(r"/libcudnn\.so\.(\d+)", name)
         if number:
             shims.add("libcudnn.so." + number)
-    found["closed"] = closed_to_users(
+    found["closed"] = unreadable_by_others(
         host, [entry["path"] for entry in found["libraries"] + found["headers"]])
     for soname in sorted(shims, key=natural):
         path = host.realpath(directory) + "/" + soname
         # A missing link is one finding, the version of the file that it should lead to another.
         if not host.exists(path):
             path = by_soname.get(soname, path)
-        words = scratch_file()
-        state, version, error = in_child(ask_cudnn, (host.path(path), words), host.inner_s / 4)
-        words.seek(0)
-        said = words.read().decode("utf-8", "replace").strip()
-        words.close()
+        stderr = scratch_file()
+        state, version, error = in_child(load_cudnn, (host.path(path), stderr), host.inner_s / 4)
+        stderr.seek(0)
+        message = stderr.read().decode("utf-8", "replace").strip()
+        stderr.close()
         if state == "hung":
             error = "no answer: " + error
         # One that lacks another library says so, and aborts.
-        if error and said:
-            error += " (%s)" % said[-300:]
+        if error and message:
+            error += " (%s)" % message[-300:]
         found["loaded"].append({"soname": soname, "path": path, "version": version, "error": error})
     return found
 
 
-def ask_cudnn(path, words):
-    os.dup2(words.fileno(), 2)
+def load_cudnn(path, stderr):
+    os.dup2(stderr.fileno(), 2)
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOW)
     except OSError as error:

@@ -8,14 +8,14 @@ def section_disks(host):
     for name in ["/", "/tmp", *wanted]:
         if name in data["free_mib"]:
             continue
-        place = name
-        while not os.path.isdir(host.path(place)) and place != "/":
-            place = os.path.dirname(place)
-        space = os.statvfs(host.path(place))
+        directory = name
+        while not os.path.isdir(host.path(directory)) and directory != "/":
+            directory = os.path.dirname(directory)
+        space = os.statvfs(host.path(directory))
         data["free_mib"][name] = space.f_bavail * space.f_frsize // (1 << 20)
         # Some file systems make inodes as they need them, and say 0 of 0.
         data["free_files"][name] = space.f_favail if space.f_files else None
-        data["filesystem"][name] = str(os.stat(host.path(place)).st_dev)
+        data["filesystem"][name] = str(os.stat(host.path(directory)).st_dev)
         for key, flag in (("noexec", getattr(os, "ST_NOEXEC", 8)), ("readonly", os.ST_RDONLY)):
             if space.f_flag & flag:
                 data[key].append(name)

@@ -11,7 +11,7 @@ from ..text import first_match
 from .kernel import running_kernel
 
 # Where the driver's user-space libraries are.
-LIBRARY_PLACES = ("/usr/lib/*-linux-gnu", "/usr/lib/*-linux-gnu/nvidia/current", "/usr/lib64",
+LIBRARY_LOCATIONS = ("/usr/lib/*-linux-gnu", "/usr/lib/*-linux-gnu/nvidia/current", "/usr/lib64",
                   "/usr/lib")
 
 
@@ -20,8 +20,8 @@ def driver_library(host, soname):
     or stood there: a name alone would lead out of the tree."""
     if host.real:
         return soname
-    found = [name for place in LIBRARY_PLACES for name in host.glob(place + "/" + soname)]
-    return host.path(host.realpath(found[0]) if found else LIBRARY_PLACES[-1] + "/" + soname)
+    found = [name for location in LIBRARY_LOCATIONS for name in host.glob(location + "/" + soname)]
+    return host.path(host.realpath(found[0]) if found else LIBRARY_LOCATIONS[-1] + "/" + soname)
 
 
 def section_driver(host):
@@ -29,13 +29,13 @@ def section_driver(host):
                          host.text_or_none("/proc/driver/nvidia/version"))
     modules = [line.split()[0] for line in (host.text_or_none("/proc/modules") or "").splitlines()]
     library = None
-    for directory in LIBRARY_PLACES:
+    for directory in LIBRARY_LOCATIONS:
         for name in host.glob(directory + "/libcuda.so.*"):
             library = first_match(r"libcuda\.so\.(\d+\.\d+(?:\.\d+)?)$",
                                   os.path.basename(host.realpath(name))) or library
     version = status = None
     if library:
-        state, answer, error = in_child(ask_driver, (driver_library(host, "libcuda.so.1"),),
+        state, answer, error = in_child(query_driver, (driver_library(host, "libcuda.so.1"),),
                                         host.inner_s)
         if state == "hung":
             raise NoAnswerError("libcuda.so.1 gave no answer: %s" % error)
@@ -43,7 +43,7 @@ def section_driver(host):
     own = [row["version"] for row in driver_modules(host, running_kernel(host))
            if row["name"] == "nvidia"]
     texts = [text for _, text in modprobe_files(host)] + [host.text_or_none("/proc/cmdline") or ""]
-    fabric = unit_of(host, "nvidia-fabricmanager.service")
+    fabric = unit_state(host, "nvidia-fabricmanager.service")
     fabric["version"] = None
     if fabric["unit"] and host.real:
         _, out, _ = run_command(["nv-fabricmanager", "--version"], host.inner_s / 8)
@@ -54,15 +54,15 @@ def section_driver(host):
             "nouveau": {"loaded": "nouveau" in modules, "blacklisted": any(
                 forbids_nouveau(text) or re.search(r"modprobe\.blacklist=\S*\bnouveau\b", text)
                 for text in texts)},
-            "persistence": unit_of(host, "nvidia-persistenced.service"), "fabric": fabric,
+            "persistence": unit_state(host, "nvidia-persistenced.service"), "fabric": fabric,
             "holders": holders_of(host), "reboot_pending": pending_reboot(host)}
 
 
-def unit_of(host, name):
+def unit_state(host, name):
     """{"unit", "enabled", "active"} of a service; whether it is active only systemd can say."""
-    there = [place for place in ("/etc/systemd/system/", "/usr/lib/systemd/system/",
-                                 "/lib/systemd/system/") if host.exists(place + name)]
-    if not there:
+    directories = [location for location in ("/etc/systemd/system/", "/usr/lib/systemd/system/",
+                                 "/lib/systemd/system/") if host.exists(location + name)]
+    if not directories:
         return {"unit": None, "enabled": None, "active": None}
     found = {"unit": name, "active": None,
              "enabled": bool(host.glob("/etc/systemd/system/*/" + name))}
@@ -70,10 +70,11 @@ def unit_of(host, name):
         status, out, _ = run_command(["systemctl", "show", "-p", "UnitFileState,ActiveState", name],
                                      host.inner_s / 8)
         if status == 0:
-            told = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+            properties = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
             # A static one is started by others, such as the rules for devices.
-            found["enabled"] = told.get("UnitFileState") in ("enabled", "enabled-runtime", "static")
-            found["active"] = told.get("ActiveState") == "active"
+            found["enabled"] = properties.get("UnitFileState") in (
+                "enabled", "enabled-runtime", "static")
+            found["active"] = properties.get("ActiveState") == "active"
     return found
 
 
@@ -83,11 +84,12 @@ def dkms_of(host):
     for source in host.glob("/var/lib/dkms/nvidia*/*/source"):
         tree = os.path.dirname(source)
         entry = {"module": tree.split("/")[-2], "version": tree.split("/")[-1]}
-        built = [place for place in host.glob(tree + "/*/*/module") if "/build/" not in place]
+        built = [location for location in host.glob(tree + "/*/*/module")
+                 if "/build/" not in location]
         if not built:
             found.append(dict(entry, kernel=None, state="added"))
-        for place in built:
-            kernel, arch = place.split("/")[-3:-1]
+        for location in built:
+            kernel, arch = location.split("/")[-3:-1]
             link = host.path("%s/kernel-%s-%s" % (os.path.dirname(tree), kernel, arch))
             installed = os.path.islink(link) and os.path.normpath(os.readlink(link)).endswith(
                 "%s/%s/%s" % (entry["version"], kernel, arch))
@@ -103,7 +105,7 @@ def pending_reboot(host):
         return {"because": "its marker cannot be read"}
 
 
-def ask_driver(name):
+def query_driver(name):
     cuda, version = ctypes.CDLL(name), ctypes.c_int()
     known = cuda.cuDriverGetVersion(ctypes.byref(version)) == 0
     text = "%d.%d" % (version.value // 1000, version.value % 1000 // 10) if known else None

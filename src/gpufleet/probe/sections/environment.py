@@ -13,7 +13,7 @@ from ..settings_files import STEERING_VARIABLES, files_of, settings_of_files
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
 # Where variables are set: for sessions, for all services, for one, for cron's jobs.
-PROFILE_PLACES = ("/etc/environment", "/etc/profile", "/etc/profile.d/*.sh", "/etc/bash.bashrc",
+PROFILE_LOCATIONS = ("/etc/environment", "/etc/profile", "/etc/profile.d/*.sh", "/etc/bash.bashrc",
                   "/etc/bashrc", "~/.profile", "~/.bash_profile", "~/.bash_login", "~/.bashrc")
 
 
@@ -47,16 +47,17 @@ def section_environment(host):
                    "job": False})
     unread = []
     others += settings_of_files(host, unread)
-    return {"login": login, "others": others, "mentions": mentions(host, unread), "unread": unread,
-            "offers": offers(host, [login, *(other["variables"] for other in others)])}
+    environments = [login, *(other["variables"] for other in others)]
+    return {"login": login, "others": others, "mentions": files_that_mention(host, unread),
+            "unread": unread, "offers": offered_by_variables(host, environments)}
 
 
-def mentions(host, unread):
+def files_that_mention(host, unread):
     """{variable: [files]}: where to look for what a session was found to set."""
     found = {}
     home = login_identity()["HOME"]
-    places = [place.replace("~", home.rstrip("/"), 1) for place in PROFILE_PLACES]
-    for name in files_of(host, places):
+    patterns = [location.replace("~", home.rstrip("/"), 1) for location in PROFILE_LOCATIONS]
+    for name in files_of(host, patterns):
         try:
             text = re.sub(r"^\s*#.*$", "", host.text_or_none(name) or "", flags=re.MULTILINE)
         except PermissionError:
@@ -80,18 +81,19 @@ def service_variables(host):
     return found
 
 
-def offers(host, environments):
+def offered_by_variables(host, environments):
     """{place: [CUDA's, cuDNN's and the driver's library names]} of what variables lead to."""
     found = {}
     for values in environments:
         for directory in (values.get("LD_LIBRARY_PATH") or "").split(":"):
             names = host.glob(glob.escape(directory) + "/lib*.so*") if directory[:1] == "/" else []
-            found[directory] = [os.path.basename(n) for n in names if steers(os.path.basename(n))]
+            found[directory] = [os.path.basename(name) for name in names
+                                if is_cuda_or_driver_file(os.path.basename(name))]
         for library in re.split(r"[:\s]+", values.get("LD_PRELOAD") or ""):
             names = [os.path.basename(library), soname_of(host, library) or ""]
-            found[library] = [name for name in names if steers(name)]
-    return {place: names for place, names in found.items() if names}
+            found[library] = [name for name in names if is_cuda_or_driver_file(name)]
+    return {location: names for location, names in found.items() if names}
 
 
-def steers(name):
+def is_cuda_or_driver_file(name):
     return bool(CUDA_FILE.match(name) or DRIVER_FILE.match(name))

@@ -57,7 +57,7 @@ def node_access(host, nodes):
         return []
     names = [row["path"] for row in found]
     # A directory service that gives no answer must not take the section with it.
-    state, errors, reason = in_child(tried_as, (host, host["service_user"], names),
+    state, errors, reason = in_child(access_as, (host, host["service_user"], names),
                                      host.inner_s / 8)
     if state in ("denied", "hung"):
         return found
@@ -67,7 +67,7 @@ def node_access(host, nodes):
     return found
 
 
-def tried_as(host, user, names):
+def access_as(host, user, names):
     """{path: why it cannot be read and written, or None} for an account. Nothing is opened."""
     if os.geteuid() == 0:
         # Without a name: an account that owns nothing and is in no group.

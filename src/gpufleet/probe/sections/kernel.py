@@ -5,7 +5,7 @@ import shutil
 
 from ..kernel_modules import driver_modules, forbids_nouveau, modprobe_files
 from ..processes import Child, await_all, run_command
-from ..programs import tool
+from ..programs import find_tool
 from ..text import first_match, natural
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
@@ -69,11 +69,11 @@ def nouveau_in_initramfs(host, kernel):
     forbidding = [path for path, text in modprobe_files(host) if forbids_nouveau(text)]
     if not kernel["initramfs"] or not kernel["image"] or not host.real:
         return None
-    made = os.stat(kernel["initramfs"]).st_mtime
-    if host["mode"] != "full" and all(os.lstat(p).st_mtime <= made for p in forbidding):
+    built_at = os.stat(kernel["initramfs"]).st_mtime
+    if host["mode"] != "full" and all(os.lstat(p).st_mtime <= built_at for p in forbidding):
         return None
     lister = "lsinitramfs" if shutil.which("lsinitramfs") else "lsinitrd"
-    status, out, _ = run_command([tool(lister), kernel["initramfs"]], host.inner_s * 0.8)
+    status, out, _ = run_command([find_tool(lister), kernel["initramfs"]], host.inner_s * 0.8)
     return nouveau_listed(out, forbidding) if status == 0 else None
 
 
@@ -97,10 +97,10 @@ def next_boot(host, images):
             continue
         if text is None:
             continue
-        kept = dict(line.split("=", 1) for line in lines if "=" in line and line[:1] != "#")
+        saved = dict(line.split("=", 1) for line in lines if "=" in line and line[:1] != "#")
         entries = loader_entries(host)
-        version = entries.get(kept.get("next_entry") or kept.get("saved_entry")) if entries else \
-            grub_choice(text, kept)
+        version = entries.get(saved.get("next_entry") or saved.get("saved_entry")) if entries else \
+            grub_choice(text, saved)
         if version:
             return version, "/boot/loader/entries" if entries else name
     for name in ("/vmlinuz", "/boot/vmlinuz"):
@@ -122,14 +122,14 @@ def loader_entries(host):
     return found
 
 
-def grub_choice(text, kept):
+def grub_choice(text, saved):
     """The kernel that GRUB's own configuration leads to, None where that cannot be told."""
     wanted = [value for value in re.findall(r'^\s*set default="?([^"\n]*)"?', text, re.MULTILINE)
               if value != "${next_entry}"]
     choice = wanted[-1] if wanted else "0"
     if choice == "${saved_entry}":
-        choice = kept.get("saved_entry") or "0"
-    choice = kept.get("next_entry") or choice
+        choice = saved.get("saved_entry") or "0"
+    choice = saved.get("next_entry") or choice
     # Entries and submenus as they stand: [title, id, kernel, what is inside].
     menu, open_ = [], []
     for line in text.splitlines():
@@ -145,7 +145,7 @@ def grub_choice(text, kept):
             open_[-1][2] = first_match(r"/vmlinuz-(\S+)", line)
     entry = [None, None, None, menu]
     for step in choice.split(">"):
-        named = [each for at, each in enumerate(entry[3]) if step in (str(at), each[0], each[1])]
+        named = [item for at, item in enumerate(entry[3]) if step in (str(at), item[0], item[1])]
         if not named:
             return None
         entry = named[0]

@@ -3,29 +3,29 @@ import re
 import time
 
 from ..processes import run_command
-from ..programs import system_program
+from ..programs import find_program
 from ..text import first_match
 from .kernel import container_of
 
 # [(kind, pattern)]: the first that matches a line wins. `address`, `pid`, `process` and `code` are
 # taken from its groups of these names.
-PLACE = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
+BUS_ID = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
 EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
-    ("xid", r"NVRM: Xid \((?:PCI:)?" + PLACE + r"[^)]*\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"
+    ("xid", r"NVRM: Xid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"
             r"(?:[^,]*, name=(?P<process>[^,]+))?"),
-    ("sxid", r"SXid \((?:PCI:)?" + PLACE + r"[^)]*\): (?P<code>\d+), (?=Fatal)"),
-    ("xid", r"NVRM: .*?" + PLACE + r"\D.*has fallen off the bus"),
+    ("sxid", r"SXid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+), (?=Fatal)"),
+    ("xid", r"NVRM: .*?" + BUS_ID + r"\D.*has fallen off the bus"),
     ("key-rejected", r"Loading of (?:unsigned module|module with \S+ \S+) is rejected"
                      r"|Key was rejected by service|Lockdown: modprobe: unsigned module loading"),
     ("api-mismatch", r"NVRM: API mismatch"),
-    ("init-failed", r"NVRM: (?:GPU )?" + PLACE + r": (?:RmInitAdapter|rm_init_adapter) failed"),
+    ("init-failed", r"NVRM: (?:GPU )?" + BUS_ID + r": (?:RmInitAdapter|rm_init_adapter) failed"),
     ("init-failed", r"NVRM: (?:RmInitAdapter|rm_init_adapter) failed"),
-    ("init-failed", r"nvidia: probe of " + PLACE + r" failed|nvidia " + r"[0-9a-f:.]+: probe with"
+    ("init-failed", r"nvidia: probe of " + BUS_ID + r" failed|nvidia " + r"[0-9a-f:.]+: probe with"
                     r" driver nvidia failed|NVRM: The NVIDIA probe routine failed"
                     r"|NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
                     r"|NVRM: .* is not supported by the NVIDIA"),
-    ("pcie-error", r"(?:^|\s)" + PLACE + r": (?:PCIe Bus Error: severity=Uncorrect|AER: .*Uncorrect"
-                   r"|AER: can't recover|device recovery failed)"),
+    ("pcie-error", r"(?:^|\s)" + BUS_ID + r": (?:PCIe Bus Error: severity=Uncorrect"
+                   r"|AER: .*Uncorrect|AER: can't recover|device recovery failed)"),
     ("machine-check", r"Uncorrected hardware memory error|Machine Check Exception"
                       r"|EDAC \S+: \d+ UE |Memory failure: 0x|\[Hardware Error\]: event severity:"
                       r" (?:fatal|recoverable)"),
@@ -53,24 +53,24 @@ def section_kernel_log(host):
     denied, partly = [], []
     for source, reader in (("journal", journal_lines), ("dmesg", dmesg_lines), (None, file_lines)):
         try:
-            told = reader(host)
+            result = reader(host)
         except PermissionError as error:
             denied.append(str(error))
             continue
-        if told:
-            name, lines = told if source is None else (source, told)
-            told = dict(found, source=name, since_boot=True, events=kernel_events(lines),
+        if result:
+            name, lines = result if source is None else (source, result)
+            result = dict(found, source=name, since_boot=True, events=kernel_events(lines),
                         complete=any(BOOT_LINE in text for _, text in lines))
-            if told["complete"]:
-                return told
-            partly.append((len(lines), told))
+            if result["complete"]:
+                return result
+            partly.append((len(lines), result))
     # None reaches back to the boot: the one that says most.
     if partly:
         return max(partly, key=lambda pair: pair[0])[1]
     return dict(found, error="; ".join(denied) or None)
 
 
-def stamped(out):
+def parse_stamped(out):
     """[(seconds since boot, or None, text)] of lines as dmesg and journalctl print them."""
     lines = []
     for line in out.splitlines():
@@ -82,25 +82,25 @@ def stamped(out):
 
 def journal_lines(host):
     """The kernel's lines of this boot; none where systemd's journal is not, or is not readable."""
-    place = system_program(host, "journalctl")
-    if not place:
+    program = find_program(host, "journalctl")
+    if not program:
         return []
     status, out, err = run_command(
-        [host.path(place), "-k", "-b", "-a", "-q", "--no-pager", "-o", "short-monotonic"],
+        [host.path(program), "-k", "-b", "-a", "-q", "--no-pager", "-o", "short-monotonic"],
         host.inner_s / 3)
     if status != 0 and "insufficient permissions" in err.lower():
         raise PermissionError("journalctl: insufficient permissions")
-    return stamped(out) if status == 0 else []
+    return parse_stamped(out) if status == 0 else []
 
 
 def dmesg_lines(host):
-    place = system_program(host, "dmesg")
-    if not place:
+    program = find_program(host, "dmesg")
+    if not program:
         return []
-    status, out, err = run_command([host.path(place)], host.inner_s / 3)
+    status, out, err = run_command([host.path(program)], host.inner_s / 3)
     if status != 0 and "not permitted" in err:
         raise PermissionError("dmesg: not permitted")
-    return stamped(out) if status == 0 else []
+    return parse_stamped(out) if status == 0 else []
 
 
 def file_lines(host):
@@ -119,9 +119,9 @@ def file_lines(host):
                              r" (?:\[\s*(\d+\.\d+)\] )?(.*)", line)
             if not match:
                 continue
-            said = syslog_time(match.group(1), time.time())
+            logged_at = syslog_time(match.group(1), time.time())
             # The clock is often set a little after the kernel began to speak.
-            if said is not None and said < int(boot) - 120:
+            if logged_at is not None and logged_at < int(boot) - 120:
                 continue
             if BOOT_LINE in match.group(3):
                 lines = []
@@ -144,12 +144,12 @@ def syslog_time(text, now):
     this = time.localtime(now).tm_year
     for year in range(this, this - 5, -1):
         try:
-            said = time.mktime(time.strptime("%d %s" % (year, text), "%Y %b %d %H:%M:%S"))
+            logged_at = time.mktime(time.strptime("%d %s" % (year, text), "%Y %b %d %H:%M:%S"))
         except ValueError:
             # The 29th of February is of a leap year.
             continue
-        if said <= now + 86400:
-            return said
+        if logged_at <= now + 86400:
+            return logged_at
     return None
 
 

@@ -19,22 +19,22 @@ def section_linker(host):
     except (ValueError, struct.error):
         cache_error = "/etc/ld.so.cache is damaged, or of an unknown format"
     return {"files": files, "cache": cache, "cache_error": cache_error,
-            "offered": offered(host, files), "providers": providers(host, files),
+            "offered": offered_by_linker(host, files), "providers": providers(host, files),
             "unregistered": [d for d in directories if d and host.realpath(d) not in named]}
 
 # Where the linker looks by itself, and what it prefers below each directory.
-LINKER_PLACES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/*-linux-gnu",
+LINKER_LOCATIONS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/*-linux-gnu",
                  "/usr/lib/*-linux-gnu")
-LINKER_PREFERS = ("", "/glibc-hwcaps/*", "/tls", "/haswell", "/x86_64", "/haswell/x86_64")
+LINKER_SUBDIRECTORIES = ("", "/glibc-hwcaps/*", "/tls", "/haswell", "/x86_64", "/haswell/x86_64")
 
 
 def providers(host, files):
     """[{"soname", "path", "realpath"}]: every CUDA and cuDNN file that the linker may ever take."""
-    places = [directory for entry in files for directory in entry["directories"]]
-    places += [name for place in LINKER_PLACES for name in host.glob(place)]
+    directories_ = [directory for entry in files for directory in entry["directories"]]
+    directories_ += [name for location in LINKER_LOCATIONS for name in host.glob(location)]
     found = {}
-    for directory in dict.fromkeys(host.realpath(place) for place in places):
-        for below in [d for more in LINKER_PREFERS
+    for directory in dict.fromkeys(host.realpath(location) for location in directories_):
+        for below in [d for more in LINKER_SUBDIRECTORIES
                       for d in host.glob(glob.escape(directory) + more)]:
             try:
                 names = sorted(os.listdir(host.path(below)))
@@ -48,7 +48,7 @@ def providers(host, files):
     return [row for row in rows if row["soname"]]
 
 
-def offered(host, files):
+def offered_by_linker(host, files):
     """Where ldconfig would find each CUDA and cuDNN library, were it run now: the first one."""
     first = {}
     for directory in [name for entry in files for name in entry["directories"]]:

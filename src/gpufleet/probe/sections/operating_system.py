@@ -7,7 +7,7 @@ from ..processes import NoAnswerError, run_command
 from ..text import natural
 
 # Where interpreters usually stand, in the order of preference.
-PYTHON_PLACES = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/gpufleet/python/*/bin")
+PYTHON_LOCATIONS = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/gpufleet/python/*/bin")
 
 
 def section_os(host):
@@ -20,7 +20,7 @@ def section_os(host):
         glibc = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
     except (AttributeError, OSError, ValueError):
         glibc = None
-    pythons = [{"path": name, "version": ask_python(host, name)} for name in interpreters(host)]
+    pythons = [{"path": name, "version": query_version(host, name)} for name in interpreters(host)]
     return {"id": release.get("ID"), "version_id": release.get("VERSION_ID"),
             "codename": release.get("VERSION_CODENAME"), "arch": platform.machine(), "glibc": glibc,
             "hostname": platform.node(), "pythons": pythons}
@@ -29,15 +29,15 @@ def section_os(host):
 def interpreters(host):
     """Names of the interpreters in the usual places, the system's first, then those asked for."""
     found = []
-    for place in PYTHON_PLACES:
-        names = [name for name in host.glob(place + "/python3.*")
+    for location in PYTHON_LOCATIONS:
+        names = [name for name in host.glob(location + "/python3.*")
                  if re.match(r"python3\.\d+$", os.path.basename(name))]
         found += sorted(names, key=natural)
-    asked = [name for name in host["pythons"] if host.exists(name)]
-    return list(dict.fromkeys(found + asked))
+    requested = [name for name in host["pythons"] if host.exists(name)]
+    return list(dict.fromkeys(found + requested))
 
 
-def ask_python(host, name):
+def query_version(host, name):
     """An interpreter's own word about its version; None where it does not run.
 
     One that gives no answer is not one that is not there: a busy host has it all the same.

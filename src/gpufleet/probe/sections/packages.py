@@ -88,11 +88,11 @@ def driver_pins(host, driver):
             continue
         for stanza in re.split(r"\n\s*\n", host.text_or_none(path) or ""):
             fields = dict(re.findall(r"^(Package|Pin|Pin-Priority):\s*(.*)$", stanza, re.MULTILINE))
-            words = fields.get("Package", "").split()
-            named = [word for word in words if DRIVER_PACKAGE.match(word) or "nvidia" in word
+            fields_ = fields.get("Package", "").split()
+            named = [word for word in fields_ if DRIVER_PACKAGE.match(word) or "nvidia" in word
                      or (word != "*" and any(fnmatch.fnmatch(name, word) for name in names))]
-            if named or (words and "nvidia" in fields.get("Pin", "").lower()):
-                found.append({"path": path, "packages": named or words,
+            if named or (fields_ and "nvidia" in fields.get("Pin", "").lower()):
+                found.append({"path": path, "packages": named or fields_,
                               "pin": fields.get("Pin", ""),
                               "priority": first_match(r"^(-?\d+)", fields.get("Pin-Priority"))})
     return [dict(row, priority=int(row["priority"]) if row["priority"] else None) for row in found]
@@ -114,10 +114,11 @@ def unattended(host, manager, packages, driver):
     held = [row for row in driver if row["held"]] or driver
     wanted = [row["name"].partition(":")[0] for row in held] or ["nvidia-driver"]
     return {"installed": "unattended-upgrades" in names,
-            "excluded": all(any(begins(pattern, name) for pattern in listed) for name in wanted)}
+            "excluded": all(any(matches_start(pattern, name) for pattern in listed)
+                            for name in wanted)}
 
 
-def begins(pattern, name):
+def matches_start(pattern, name):
     """As unattended-upgrades compares: a regular expression from the name's beginning on."""
     try:
         return bool(re.match(pattern, name))

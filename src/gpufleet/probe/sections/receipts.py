@@ -18,7 +18,7 @@ from ..receipts import read_receipts
 from ..trees import library_directory
 
 # Where modulefiles, variables, profiles and kernels go (compat/environment.py).
-TEXT_PLACES = ("/opt/gpufleet/modulefiles/*/*", "/opt/gpufleet/modulefiles/*/.version",
+TEXT_LOCATIONS = ("/opt/gpufleet/modulefiles/*/*", "/opt/gpufleet/modulefiles/*/.version",
                "/opt/gpufleet/environment/*.sh", "/etc/profile.d/*gpufleet*.sh",
                "/usr/local/share/jupyter/kernels/*/kernel.json")
 
@@ -46,17 +46,17 @@ def section_receipts(host):
             host.realpath(receipt["path"]) + "/" + path for path in paths
             if CUDA_FILE.match(os.path.basename(path)) and not os.path.islink(root + "/" + path)]
         receipt["unlisted"] = unlisted(host, receipt, listed)
-        receipt["exposed"] = exposed(host, receipt, paths, mounts, infos)
+        receipt["exposed"] = writable_by_others(host, receipt, paths, mounts, infos)
         receipts.append(receipt)
     for entry in found["unreadable"]:
         entry["path"] = host.name(entry["path"])
-    return dict(found, receipts=receipts, texts=texts_of(host), caches=caches_of(host))
+    return dict(found, receipts=receipts, texts=text_digests(host), caches=leftover_caches(host))
 
 
-def caches_of(host):
+def leftover_caches(host):
     """What is only needed while something is being installed, and was left behind."""
-    return [path for place in ("artifacts/*", "python")
-            for path in host.glob("/var/cache/gpufleet/" + place)]
+    return [path for location in ("artifacts/*", "python")
+            for path in host.glob("/var/cache/gpufleet/" + location)]
 
 
 def mount_points(host):
@@ -66,7 +66,7 @@ def mount_points(host):
             for line in lines if len(line.split()) > 4]
 
 
-def exposed(host, receipt, paths, mounts, infos):
+def writable_by_others(host, receipt, paths, mounts, infos):
     """[{"path", "what"}]: what of an installation is not root's alone, or lies under a mount.
 
     Its files, its receipt, and each directory on the way to them: who owns one can exchange what
@@ -123,8 +123,8 @@ def unlisted(host, receipt, listed):
                  glob.escape(top) + "/" + core)]
     directory = library_directory(host, top) if kind in ("toolkit", "cudnn") else None
     if directory:
-        for place, _, files in os.walk(host.path(host.realpath(directory))):
-            names += [host.name(os.path.join(place, name)) for name in files
+        for location, _, files in os.walk(host.path(host.realpath(directory))):
+            names += [host.name(os.path.join(location, name)) for name in files
                       if CUDA_FILE.match(name) and not name.startswith("libnccl")
                       and ("cudnn" in name) == (kind == "cudnn")]
     known = listed[kind] if kind == "stack" else listed["toolkit"] | listed["cudnn"]
@@ -152,15 +152,15 @@ def unrecorded(host, venv, packages):
             own |= {site + "/" + path.partition("/")[0] for path in listed if "/" in path}
     for top in sorted(own):
         site = os.path.dirname(top)
-        for place, _, files in os.walk(host.path(top)):
-            below = host.name(place)[len(site) + 1:]
+        for location, _, files in os.walk(host.path(top)):
+            below = host.name(location)[len(site) + 1:]
             found += [site + "/" + below + "/" + name for name in files
                       if name.endswith((".py", ".so")) and below + "/" + name not in records[site]]
     return found
 
 
-def texts_of(host):
+def text_digests(host):
     """{path: sha256} of what stands in the places of small files, whoever wrote it."""
-    names = sorted(name for place in TEXT_PLACES for name in host.glob(place))
+    names = sorted(name for location in TEXT_LOCATIONS for name in host.glob(location))
     return {name: sha256_of(host.path(name)) if os.path.isfile(host.path(name)) else ""
             for name in names}

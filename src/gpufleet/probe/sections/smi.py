@@ -21,7 +21,7 @@ def section_smi(host):
     capabilities = []
     library = driver_library(host, "libnvidia-ml.so.1")
     if host.real or os.path.exists(library):
-        state, answer, error = in_child(ask_nvml, (library,), host.inner_s / 2)
+        state, answer, error = in_child(query_nvml, (library,), host.inner_s / 2)
         if state == "hung":
             raise NoAnswerError("libnvidia-ml.so.1 gave no answer: %s" % error)
         if state == "ok":
@@ -38,14 +38,14 @@ def section_smi(host):
                 device["compute_capability"] = capabilities[device["index"]]
         if status != 0:
             # Its complaints stand on standard output, before or after the document or without it.
-            said = re.sub(r"<\?xml.*?</nvidia_smi_log>", "", out, flags=re.DOTALL) + "\n" + err
-            found["error"] = " ".join(said.split())[-300:] or "ended with status %s" % status
+            message = re.sub(r"<\?xml.*?</nvidia_smi_log>", "", out, flags=re.DOTALL) + "\n" + err
+            found["error"] = " ".join(message.split())[-300:] or "ended with status %s" % status
         elif not re.search(r"<nvidia_smi_log\b", out):
             found["error"] = "it printed no document: " + " ".join((out + err).split())[:200]
     return found
 
 
-def ask_nvml(name):
+def query_nvml(name):
     """({"status", "version", "count"}, the cards' compute capabilities); 18: driver and library
     differ."""
     nvml = ctypes.CDLL(name)

@@ -4,17 +4,17 @@ import json
 import os
 
 from ..processes import run_command
-from ..receipts import receipts_of
+from ..receipts import receipts_of_kind
 from ..text import first_match, last_lines, natural
-from ..trees import closed_to_users
-from ..venvs import bound_to, hooks_of, packages_of, venvs
-from ..workload_run import framework_of
+from ..trees import unreadable_by_others
+from ..venvs import bound_to, packages_of, start_hooks, venvs
+from ..workload_run import run_framework
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
 
 def section_stacks(host):
-    received = {r["path"]: r["id"] for r in receipts_of(host, "stack")}
+    received = {r["path"]: r["id"] for r in receipts_of_kind(host, "stack")}
     stacks = []
     for venv in venvs(host, received):
         settings = host.text_or_none(venv + "/pyvenv.cfg")
@@ -23,14 +23,14 @@ def section_stacks(host):
                        "python": python, "packages": packages_of(host, venv),
                        "bound_to": bound_to(host, venv),
                        "receipt": venv in received, "framework": None, "start": None,
-                       "binding": None, "hooks": hooks_of(host, venv),
-                       "realpath": host.realpath(venv), "closed": closed_to_users(host, [
+                       "binding": None, "hooks": start_hooks(host, venv),
+                       "realpath": host.realpath(venv), "closed": unreadable_by_others(host, [
                            venv, venv + "/bin/python",
                            *host.glob(venv + "/lib/python3*/site-packages"),
                            *host.glob(venv + "/lib/python3*/site-packages/tensorflow*")])})
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for stack, start in zip(stacks, pool.map(
-                lambda stack: started(host, stack["venv"]), stacks)):
+                lambda stack: start_interpreter(host, stack["venv"]), stacks)):
             stack["start"] = start
     if host["mode"] == "full" and host["matmul"]:
         # Beside each other only where no GPU can be fought for.
@@ -39,7 +39,7 @@ def section_stacks(host):
         share_s = host.inner_s / max(1, -(-len(stacks) // workers))
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             # Newer releases take longer: begun last, they would be waited for alone.
-            runs = [(stack, pool.submit(framework_of, host, stack, share_s))
+            runs = [(stack, pool.submit(run_framework, host, stack, share_s))
                     for stack in reversed(stacks)]
             tries = [(stack, pool.submit(try_binding, host, stack)) for stack in stacks]
             for stack, run in runs:
@@ -63,7 +63,7 @@ print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.pre
 """
 
 
-def started(host, venv):
+def start_interpreter(host, venv):
     """What a stack's interpreter says when it is started as people start it."""
     status, out, err = run_command(
         [host.path(venv + "/bin/python"), "-c", START],
@@ -71,11 +71,11 @@ def started(host, venv):
         host.inner_s / (10 if host["mode"] == "full" else 2),
         env={"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME") or "/"}, cwd="/")
     try:
-        told = json.loads(out.splitlines()[-1])
-        return dict(told, prefix=host.name(told["prefix"]))
+        reported = json.loads(out.splitlines()[-1])
+        return dict(reported, prefix=host.name(reported["prefix"]))
     except (ValueError, LookupError, TypeError):
-        said = last_lines(err or out, 300) or "it ended with status %s" % status
-        return {"python": None, "prefix": None, "strange": [], "error": said}
+        message = last_lines(err or out, 300) or "it ended with status %s" % status
+        return {"python": None, "prefix": None, "strange": [], "error": message}
 
 
 def try_binding(host, stack):

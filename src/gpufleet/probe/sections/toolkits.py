@@ -3,17 +3,17 @@ import json
 import os
 
 from ..processes import run_command
-from ..receipts import receipts_of
+from ..receipts import receipts_of_kind
 from ..text import first_match, last_lines, natural
-from ..trees import closed_to_users, libraries, library_directory, toolkit_trees
+from ..trees import libraries, library_directory, toolkit_trees, unreadable_by_others
 
 
 def section_toolkits(host):
-    received = {receipt["path"] for receipt in receipts_of(host, "toolkit")}
+    received = {receipt["path"] for receipt in receipts_of_kind(host, "toolkit")}
     trees = []
     for tree in toolkit_trees(host):
         version, source = toolkit_version(host, tree)
-        nvcc, nvcc_error = ask_nvcc(host, tree)
+        nvcc, nvcc_error = query_nvcc(host, tree)
         cudart = [first_match(r"libcudart\.so\.(\d+\.\d+\.\d+)$", name)
                   for name in libraries(host, library_directory(host, tree), "cudart")]
         trees.append({
@@ -22,7 +22,7 @@ def section_toolkits(host):
             "version": version, "version_source": source, "nvcc": nvcc, "nvcc_error": nvcc_error,
             "cudart": [v for v in cudart if v], "receipt": tree in received,
             "headers": toolkit_headers(host, tree),
-            "realpath": host.realpath(tree), "closed": closed_to_users(host, [
+            "realpath": host.realpath(tree), "closed": unreadable_by_others(host, [
                 name for name in (tree, tree + "/bin", tree + "/include", *toolkit_libraries(
                     host, library_directory(host, tree))) if host.exists(name)])})
     return {"trees": trees, "default": default_link(host),
@@ -61,7 +61,7 @@ def toolkit_version(host, tree):
     return None, None
 
 
-def ask_nvcc(host, tree):
+def query_nvcc(host, tree):
     nvcc = host.path(tree + "/bin/nvcc")
     if not os.path.lexists(nvcc):
         return None, None
