@@ -64,7 +64,7 @@ def test_cudnn_that_is_not_there_is_installed_into_it(host: Row) -> None:
 def test_without_the_wish_the_refusal_names_it(host: Row) -> None:
     (problem,) = resolve(wish("2.13.1"), host)["problems"]
     assert problem["code"] == "foreign-tree"
-    assert problem["remedy"].endswith("adopted: gpu_cuda_adopt: true")
+    assert problem["remedy"].endswith("adopt it: gpu_cuda_adopt: true")
     assert actions(wish("2.13.1"), host)["toolkit", "11.8"] == "refuse"
 
 

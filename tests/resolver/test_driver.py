@@ -98,8 +98,8 @@ def test_a_branch_that_is_installed_is_kept_while_it_fits() -> None:
 
     kept = with_receipt("580", "20b0")
     assert (kept["problems"], kept["driver"]["branch"]) == ([], "580")
-    assert any("580 is installed and kept, and 595" in note for note in kept["notes"])
-    assert not any("is kept" in note for note in with_receipt("595", "20b0")["notes"])
+    assert any("580 is installed and kept; 595" in note for note in kept["notes"])
+    assert not any("installed and kept" in note for note in with_receipt("595", "20b0")["notes"])
     # V100 is no longer in 595, and 535 is no longer offered.
     assert with_receipt("595", "1db4")["driver"]["branch"] == "580"
     assert with_receipt("535", "20b0")["driver"]["branch"] == "595"
@@ -154,7 +154,7 @@ def test_the_branch_is_new_enough_for_every_toolkit() -> None:
     problem = refusal(wished, host)
     assert (problem["code"], problem["where"]) == ("driver-too-old", "gpu_driver")
     assert "CUDA 13.0" in problem["message"]
-    assert problem["remedy"] == 'say gpu_driver: {branch: "595", source: nvidia_repo}'
+    assert problem["remedy"] == 'set gpu_driver: {branch: "595", source: nvidia_repo}'
     assert resolve({**wished, "gpu_driver": {"source": "nvidia_repo"}}, host)["problems"] == []
     older = resolve(wish("2.13.1", gpu_driver={}), host)
     assert (older["problems"], older["driver"]["branch"]) == ([], "535")
@@ -173,17 +173,17 @@ def test_the_branch_that_is_maintained_and_lasts_goes_first() -> None:
 def test_an_exact_version_has_its_branch_and_a_note_where_another_was_seen() -> None:
     seen = plan("debian-12", "20b0", gpu_driver={"branch": "535.261.03"})
     assert (seen["driver"]["branch"], seen["driver"]["version"]) == ("535", "535.261.03")
-    assert not any("is wished" in note for note in seen["notes"])
+    assert not any("is declared;" in note for note in seen["notes"])
     other = plan("debian-12", "20b0", gpu_driver={"branch": "535.216.03"})
     assert other["problems"] == []
-    assert any("535.216.03 is wished" in note for note in other["notes"])
+    assert any("535.216.03 is declared;" in note for note in other["notes"])
 
 
 def test_a_host_that_was_not_reached_has_its_branch_chosen_later() -> None:
     found = resolve({"gpu_driver": {}, "gpu_gpus": ["H100"]})
     assert found["problems"] == []
     assert (found["driver"]["branch"], found["driver"]["managed"]) == (None, True)
-    assert any("chosen when the host is looked at" in note for note in found["notes"])
+    assert any("selected when the host is probed" in note for note in found["notes"])
     named = resolve({"gpu_driver": {"branch": "580"}, "gpu_gpus": ["H100"]})["driver"]
     assert (named["branch"], named["module"]) == ("580", "open")
 

@@ -59,7 +59,7 @@ def test_a_stack_s_module_is_called_by_its_release_or_its_name() -> None:
     both = wish("2.13.1", {"tensorflow": "2.14.1", "name": "2.13.1"})
     problem = refusal(both)
     assert (problem["code"], problem["where"]) == ("stack-name-clash", "gpu_stacks[1].name")
-    assert "module tensorflow/2.13.1" in problem["message"]
+    assert "module name, tensorflow/2.13.1" in problem["message"]
 
 
 @pytest.mark.parametrize("name", ["tensorflow-", "tensorflow-..", "tensorflow-.version"])
@@ -155,7 +155,7 @@ def test_one_for_all_is_left_out_where_the_release_does_not_read_it_and_the_plan
     assert given == {
         "tensorflow-1.4.0": {}, "tensorflow-2.13.1": {"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
     }
-    assert any("tensorflow-1.4.0 is not given TF_FORCE_GPU_ALLOW_GROWTH" in note
+    assert any("tensorflow-1.4.0 does not get TF_FORCE_GPU_ALLOW_GROWTH" in note
                for note in plan["notes"])
 
 

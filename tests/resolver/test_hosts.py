@@ -1,4 +1,4 @@
-"""Hosts: disks, noexec, foreign trees, and what could not be looked at."""
+"""Hosts: disks, noexec, foreign trees, and what could not be probed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_host_that_was_not_reached_is_not_judged() -> None:
     plan = resolve(wish("2.13.1"), None, "gpu07")
     assert plan["host"] == "gpu07"
     assert plan["problems"] == []
-    assert any("was not looked at" in note for note in plan["notes"])
+    assert any("was not probed" in note for note in plan["notes"])
     assert any("newest with a wheel" in note for note in plan["notes"])
 
 
@@ -108,9 +108,9 @@ def test_a_host_that_was_not_reached_is_not_judged() -> None:
 def test_a_section_that_hung_is_said_and_not_judged(name: str) -> None:
     plan = resolve(wish("2.13.1"), snapshot(**{name: "hung"}))
     assert plan["problems"] == []
-    assert any(f"the host's {name} could not be looked at" in note for note in plan["notes"])
+    assert any(f"The host's {name} could not be probed" in note for note in plan["notes"])
     whole = resolve(wish("2.13.1"), snapshot())
-    assert not any("could not be looked at" in note for note in whole["notes"])
+    assert not any("could not be probed" in note for note in whole["notes"])
 
 
 @pytest.mark.parametrize("document", [{}, {"sections": None}, {"sections": {"os": 3}},

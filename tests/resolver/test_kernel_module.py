@@ -134,7 +134,7 @@ def test_the_host_s_gpus_go_after_those_that_are_declared() -> None:
     told = {"gpu_driver": {}, "gpu_expect": {"count": 1, "model": "NVIDIA H100 80GB HBM3"}}
     declared = resolve(told, host)
     assert declared["driver"]["module"] == "open"
-    assert any("Tesla V100 PCIe 16GB" in note and "not judged" in note
+    assert any("Tesla V100 PCIe 16GB" in note and "unchecked" in note
                for note in declared["notes"])
     unheard = {"gpu_driver": {}, "gpu_expect": {"count": 1, "model": "NVIDIA Something"}}
     assert resolve(unheard, host)["driver"]["module"] == "proprietary"

@@ -25,7 +25,7 @@ def test_an_unknown_release_lists_the_nearest() -> None:
     assert problem["code"] == "unknown-release"
     assert problem["where"] == "gpu_stacks[0].tensorflow"
     assert "2.21.0" in problem["message"]
-    assert refusal(wish("2.13"))["remedy"] == 'ask for one of these, such as "2.13.1"'
+    assert refusal(wish("2.13"))["remedy"] == 'declare one of these, such as "2.13.1"'
     assert "1.4.1" in refusal(wish("1.4.7"))["message"]
 
 
@@ -159,7 +159,7 @@ def test_an_interpreter_whose_name_does_not_tell_its_version(python: str) -> Non
 def test_uv_brings_a_python_only_where_it_may_and_can() -> None:
     host = with_pythons("3.11")
     problem = refusal(wish("2.4.0"), host)
-    assert "say gpu_python_install: true" in problem["remedy"]
+    assert "set gpu_python_install: true" in problem["remedy"]
     stack = resolve(wish("2.4.0", gpu_python_install=True), host)["stacks"][0]
     assert (stack["python"], stack["interpreter"], stack["python_source"]) == ("3.8", None, "uv")
     own = resolve(wish("2.13.1", gpu_python_install=True), host)["stacks"][0]

@@ -80,7 +80,8 @@ def test_every_system_and_every_branch_that_is_offered_is_written_down() -> None
     """Whatever the resolver may choose, the role knows packages for."""
     assert set(EXPECTED) == set(SYSTEMS)
     for name, facts in SYSTEMS.items():
-        system = driver_sources.of(Host({"sections": {"os": {"state": "ok", "data": facts}}}))
+        host = Host({"sections": {"os": {"state": "ok", "data": facts}}})
+        system = driver_sources.system_of(host)
         assert system is not None
         for source in ("distro", "nvidia_repo"):
             for offer in system.offers(source):

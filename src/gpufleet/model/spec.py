@@ -83,8 +83,8 @@ class DriverSpec:
         return self.source != "preinstalled"
 
     @property
-    def asked(self) -> str | None:
-        """The branch or the exact version, as it was asked for."""
+    def requested(self) -> str | None:
+        """The branch or the exact version, as declared."""
         return self.version or self.branch
 
 

@@ -1,7 +1,7 @@
-"""Artifacts: what to download, and what it is checked against.
+"""Artifacts: what to download, and the checksum to verify it with.
 
-A site's own word (`gpu_artifacts`) goes over the catalogue's. A checksum of the site's makes it
-another file, so the catalogue's other figures about the old one (checksums, size) are dropped.
+`gpu_artifacts` overrides the catalog. A declared checksum means another file: then the catalog's
+other checksums and its size are dropped.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ DIGESTS = ("sha256", "sha512", "md5")  # in the order of preference; md5 only wh
 
 
 def describe(context: ResolveContext, row: Row) -> Row:
-    """An artifact as the plan carries it, with the site's word over the catalogue's.
+    """An artifact as the plan carries it, gpu_artifacts over the catalog.
 
-    `checksum` is what the file is checked against, as ALGORITHM:HEX, by the best that is known.
+    `checksum` is ALGORITHM:HEX, by the best algorithm that is known.
     """
     own = context.spec.artifacts.get(row["file"], {})
     known = {key: row.get(key) for key in ("file", "url", "size_bytes", *DIGESTS)}
@@ -37,13 +37,13 @@ def describe(context: ResolveContext, row: Row) -> Row:
 
 
 def usable(context: ResolveContext, row: Row) -> bool:
-    """Whether the artifact can be checked as the site allows it."""
+    """Whether the artifact has a checksum that the spec allows."""
     checksum = describe(context, row)["checksum"]
     return bool(checksum) and (context.spec.allow_md5 or not checksum.startswith("md5:"))
 
 
 def check(context: ResolveContext, row: Row, what: str, where: str) -> None:
-    """Refuse an artifact that cannot be checked as the site allows it."""
+    """Refuse an artifact without a checksum that the spec allows."""
     if usable(context, row):
         return
     known = describe(context, row)
@@ -51,15 +51,15 @@ def check(context: ResolveContext, row: Row, what: str, where: str) -> None:
     if known["md5"]:
         context.refuse(
             Code.ARTIFACT_MD5_ONLY,
-            f"{row['file']} ({what}) is known by md5 only, and md5 can be forged",
+            f"only an md5 of {row['file']} ({what}) is known, and md5 can be forged",
             where,
-            f"say gpu_allow_md5: true, or give its checksum: {override}",
+            f"set gpu_allow_md5: true, or declare its checksum: {override}",
         )
         return
     context.refuse(
         Code.ARTIFACT_WITHOUT_CHECKSUM,
         f"no checksum of {row['file']} ({what}) is known",
         where,
-        f"download it yourself, check it, and give its checksum: {override}; "
-        "or ask for another release",
+        f"download it, verify it, and declare its checksum: {override}; "
+        "or declare another release",
     )

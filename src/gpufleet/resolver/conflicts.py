@@ -16,29 +16,29 @@ from . import environment
 from .context import ResolveContext
 
 
-def check(context: ResolveContext, plan: Mapping[str, Any], places: Mapping[str, str]) -> None:
+def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping[str, str]) -> None:
     """Refuse to install over what we did not install.
 
-    `places` tells for each toolkit's path and each stack's venv where it was wished.
+    `declared_at`: the variable of each toolkit's path and each stack's venv.
     """
 
     def refuse(path: str, what: str, where: str, otherwise: str = "") -> None:
         context.refuse(
             Code.FOREIGN_TREE,
-            f"{path} is there already, and gpufleet did not install it ({what} belongs there)",
+            f"{path} exists already, and gpufleet did not install it ({what} belongs there)",
             where,
             f"move it away (mv {path} {path}.old){otherwise}",
         )
 
     def judge(path: str, what: str, where: str, wrong: Iterable[str], away: str) -> None:
         if not plan["adopt"]:
-            refuse(path, what, where, ", or have it checked and adopted: gpu_cuda_adopt: true")
+            refuse(path, what, where, ", or let gpufleet check and adopt it: gpu_cuda_adopt: true")
         elif reasons := list(wrong):
             context.refuse(
                 Code.NOT_ADOPTABLE,
                 f"{path} cannot be adopted as {what}: {'; '.join(reasons)}",
                 where,
-                f"mend that, or {away}: the next run then installs {what}",
+                f"repair it, or {away}: the next run then installs {what}",
             )
 
     planned = [("toolkit", row["short"], row["path"]) for row in plan["toolkits"]]
@@ -47,25 +47,25 @@ def check(context: ResolveContext, plan: Mapping[str, Any], places: Mapping[str,
         if other := ownership.elsewhere(context.host, kind, identity, path):
             context.refuse(
                 Code.INSTALLED_ELSEWHERE,
-                f"{kind} {identity} is installed in {other}, and declared in {path}",
-                places[path],
-                f"remove it there first (./gpufleet remove --{kind} {identity}), or declare it "
-                "where it stands",
+                f"{kind} {identity} is installed in {other} and declared in {path}",
+                declared_at[path],
+                f"remove it first (./gpufleet remove --{kind} {identity}), or declare it where it "
+                "is installed",
             )
     for row in plan["toolkits"]:
         if ownership.foreign_toolkit(context.host, row):
             path, wrong = row["path"], adoption.toolkit(context.host, row)
             away = f"move it away (mv {path} {path}.old)"
-            judge(path, f"CUDA {row['version']}", places[path], wrong, away)
+            judge(path, f"CUDA {row['version']}", declared_at[path], wrong, away)
     for row in plan["cudnn"]:
         if ownership.foreign_cudnn(context.host, row, plan["adopt"]):
             path, wrong = row["toolkit_path"], adoption.cudnn(context.host, row)
             away = f"remove it (rm {path}/lib64/libcudnn*)"
             library = f"{path}/lib64/{row['soname']}"
-            judge(library, f"cuDNN {row['version']}", places[path], wrong, away)
+            judge(library, f"cuDNN {row['version']}", declared_at[path], wrong, away)
     for row in plan["stacks"]:
         if ownership.foreign_stack(context.host, row):
-            refuse(row["venv"], f"the stack {row['name']}", places[row["venv"]])
+            refuse(row["venv"], f"the stack {row['name']}", declared_at[row["venv"]])
     for path, digest in environment.digests(plan["environment"]).items():
         if context.host.foreign_text(path, digest):
             refuse(path, "a file of the stacks' and toolkits' environment", path)

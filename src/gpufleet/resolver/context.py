@@ -1,4 +1,4 @@
-"""One case before the resolver: what is wished, where, and what was found wrong so far."""
+"""What the resolver works on: the spec, the host, and the problems and notes found so far."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpufleet.model.spec import Spec
 
 @dataclass
 class ResolveContext:
-    """Carried through the resolver's steps; each adds its problems and notes."""
+    """Passed through the resolver's steps; each adds its problems and notes."""
 
     spec: Spec
     host: Host

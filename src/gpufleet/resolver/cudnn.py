@@ -1,4 +1,4 @@
-"""cuDNN: which archive for each toolkit and major version, and what the plan says of it."""
+"""cuDNN: choose an archive for each toolkit and major version, and describe it for the plan."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Row = dict[str, Any]
 
 @dataclass
 class Want:
-    """Somebody wants a cuDNN in a toolkit.
+    """A cuDNN that a stack or an entry of gpu_toolkits needs in a toolkit.
 
-    `pinned` was written by hand and must be met; `built` is what a build was made with: that
-    release's newest archive is taken, or else any newer one of the same major version.
+    `pinned` is declared and must be met; `built` is what a build was compiled with: the newest
+    archive of that release is chosen, or else a newer release of the same major version.
     """
 
     cuda: str  # X.Y
@@ -38,7 +38,7 @@ class Want:
 
 @dataclass
 class Picked:
-    """An archive that will be in a toolkit, and everybody who wants it."""
+    """An archive that the plan installs in a toolkit, and everything that wants it."""
 
     archive: Archive
     wants: list[Want]
@@ -46,14 +46,14 @@ class Picked:
 
 
 def at_least(version: str, built: str) -> bool:
-    """Whether a cuDNN is the one a build was made with, or newer."""
+    """Whether a cuDNN is the one that a build was compiled with, or newer."""
     return versions.begins(version, built) or versions.key(version) >= versions.key(built)
 
 
 def choose(context: ResolveContext, wants: list[Want], toolkits: dict[str, Chosen]) -> None:
     """Fill in each toolkit's cuDNN by major version, and mark the default of each.
 
-    The default (header and unversioned link) is the first that was declared by hand for the
+    The default (header and unversioned link) is the first that gpu_toolkits declares for the
     toolkit, or the newest.
     """
     for short, chosen in toolkits.items():
@@ -113,9 +113,9 @@ def _refuse_pin(context: ResolveContext, pin: Want, first: Want, serving: list[A
         context.refuse(
             Code.CUDNN_CLASH,
             f"cuDNN {first.pinned} and {pin.pinned} have the same soname and cannot both be in "
-            f"the toolkit {pin.cuda}",
+            f"toolkit {pin.cuda}",
             pin.where,
-            "ask for one of them; versions of different major may share a toolkit",
+            "declare one of them; different major versions may share a toolkit",
         )
         return
     known = ", ".join(each.version for each in serving[-6:]) or "none"
@@ -123,7 +123,7 @@ def _refuse_pin(context: ResolveContext, pin: Want, first: Want, serving: list[A
         Code.CUDNN_UNKNOWN,
         f"no cuDNN {pin.pinned} for CUDA {pin.cuda} is known; known of that major: {known}",
         pin.where,
-        "ask for one of these" if serving else "ask for another major version, or another CUDA",
+        "declare one of these" if serving else "declare another major version, or another CUDA",
     )
 
 
@@ -132,12 +132,12 @@ def _refuse_none(context: ResolveContext, short: str, major: int, want: Want) ->
         Code.CUDNN_UNKNOWN,
         f"no cuDNN {major} for CUDA {short} is known ({want.because} needs one)",
         want.where,
-        "ask for another CUDA release",
+        "declare another CUDA release",
     )
 
 
 def needs(archive: Archive, cuda: str) -> list[Row]:
-    """What the archive asks of driver and GPU, beyond its toolkit."""
+    """What the archive requires of driver and GPU, beyond its toolkit."""
     return [
         rule
         for rule in facts.rules("cudnn_needs")
@@ -147,7 +147,7 @@ def needs(archive: Archive, cuda: str) -> list[Row]:
 
 
 def check_gpus(context: ResolveContext, chosen: Chosen) -> None:
-    """Refuse GPUs that are older than a cuDNN knows."""
+    """Refuse GPUs that are too old for a cuDNN."""
     for picked in chosen.majors.values():
         for rule in needs(picked.archive, chosen.short):
             low = rule.get("compute_capability")
@@ -155,10 +155,10 @@ def check_gpus(context: ResolveContext, chosen: Chosen) -> None:
                 if low and versions.key(card.capability) < versions.key(low):
                     context.refuse(
                         Code.GPU_TOO_OLD,
-                        f"{card.text} is older than cuDNN {picked.archive.version} knows "
-                        f"(from {low})",
+                        f"{card.text} is too old for cuDNN {picked.archive.version}, which "
+                        f"supports {low} and newer",
                         picked.wants[0].where,
-                        "ask for an older cuDNN, or a release built with one",
+                        "declare an older cuDNN, or a release built with one",
                     )
 
 

@@ -16,15 +16,15 @@ Row = dict[str, Any]
 
 
 def plan(context: ResolveContext, need: Need | None) -> Row | None:
-    """The driver as the plan carries it, with what is wrong noted; None where nothing is asked.
+    """The driver as the plan carries it, with problems noted; None where nothing needs one.
 
-    A host declared without a GPU needs no driver, but one that is declared is installed.
+    A host declared without a GPU needs no driver, but a declared driver is installed.
     """
-    wish, layout = context.spec.driver, context.spec.mig
-    if wish is None and need is None and layout is None:
+    spec, layout = context.spec.driver, context.spec.mig
+    if spec is None and need is None and layout is None:
         return None
-    offer = driver_selection.choose(context, wish, need) if wish else None
-    managed = wish is not None and wish.managed
+    offer = driver_selection.choose(context, spec, need) if spec else None
+    managed = spec is not None and spec.managed
     if context.host.driver and need and not managed and not context.spec.without_gpu:
         _check_loaded(context, context.host.driver, need)
     if managed:
@@ -32,17 +32,17 @@ def plan(context: ResolveContext, need: Need | None) -> Row | None:
     _check_mig(context)
     module, because = kernel_module.decide(context, offer) if offer and managed else (None, None)
     branch = offer.branch.number if offer else None
-    exact = offer.version if offer and wish and wish.source == "runfile" else None
+    exact = offer.version if offer and spec and spec.source == "runfile" else None
     return {
         "minimum": need.version if need else None,
         "because": need.because if need else None,
-        "branch": wish.branch if wish and wish.branch else branch,
-        "version": (wish.version if wish else None) or exact,
-        "source": wish.source if wish else None,
+        "branch": spec.branch if spec and spec.branch else branch,
+        "version": (spec.version if spec else None) or exact,
+        "source": spec.source if spec else None,
         "managed": managed,
-        "module": module or (wish.module if wish else None),
+        "module": module or (spec.module if spec else None),
         "module_because": because,
-        "persistence": wish.persistence if wish else False,
+        "persistence": spec.persistence if spec else False,
         "fabric_manager": bool(driver_constraints.fabric(context)),
         "mig": layout,
         "reboot": context.spec.driver_reboot,
@@ -52,19 +52,19 @@ def plan(context: ResolveContext, need: Need | None) -> Row | None:
 def _check_loaded(context: ResolveContext, loaded: str, need: Need) -> None:
     if versions.key(loaded) < versions.key(need.version):
         better = driver_selection.suggestion(context, DriverSpec(), need)
-        managed = f"have it managed (gpu_driver: {better}), " if better else ""
+        managed = f"let gpufleet install one (gpu_driver: {better}), " if better else ""
         context.refuse(
             Code.DRIVER_TOO_OLD,
             f"the host's driver is {loaded}; {need.because} needs {need.version} or newer",
             "gpu_driver",
-            f"install driver {need.version} or newer, {managed}or ask for an older CUDA",
+            f"install driver {need.version} or newer, {managed}or declare an older CUDA",
         )
 
 
 def _check_secure_boot(context: ResolveContext) -> None:
-    """Refuse a host whose firmware would not let DKMS's modules be loaded.
+    """Refuse a host whose firmware keeps DKMS's modules from loading.
 
-    Where those of a driver of ours are loaded, their key is one that was not looked for.
+    Where gpufleet's driver is loaded, its modules have another, enrolled key.
     """
     runs = context.host.driver and context.host.receipt("driver", "driver")
     if not context.host.rejects_modules or context.spec.without_gpu or runs:
@@ -72,13 +72,13 @@ def _check_secure_boot(context: ResolveContext) -> None:
     keys = "/var/lib/dkms/mok"
     context.refuse(
         Code.SECURE_BOOT,
-        "Secure Boot is on and DKMS's key is not enrolled: the kernel would not load the driver's "
-        "modules after they are built",
+        "Secure Boot is on and DKMS's key is not enrolled: the kernel will not load the driver's "
+        "modules",
         "gpu_driver",
-        f"on the host, as root: (1) unless {keys}.pub is there, openssl req -new -x509 -newkey "
+        f"on the host, as root: (1) unless {keys}.pub exists, openssl req -new -x509 -newkey "
         f"rsa:2048 -nodes -days 36500 -subj /CN=DKMS/ -keyout {keys}.key -outform DER -out "
-        f"{keys}.pub; (2) mokutil --import {keys}.pub (the package mokutil has it), and think of a "
-        "password; (3) reboot, and at "
+        f"{keys}.pub; (2) mokutil --import {keys}.pub (package mokutil), and choose a "
+        "password; (3) reboot, and on "
         "the console choose Enroll MOK and type that password; (4) provision again. Or switch "
         "Secure Boot off in the firmware",
     )
@@ -93,5 +93,5 @@ def _check_mig(context: ResolveContext) -> None:
         Code.MIG_UNSUPPORTED,
         f"{context.gpus[0].text} cannot be split into MIG instances",
         "gpu_mig",
-        "take gpu_mig out, or say gpu_mig: []",
+        "remove gpu_mig, or set gpu_mig: []",
     )

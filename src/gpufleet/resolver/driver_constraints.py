@@ -1,4 +1,4 @@
-"""Objections: why a driver branch, as a source offers it, will not do for a host."""
+"""Constraints: why a driver branch of a source does not fit a host."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BRANCH, MODULE, SOURCE = "gpu_driver.branch", "gpu_driver.module", "gpu_driver.s
 
 
 @dataclass(frozen=True)
-class Objection:
-    """Why a branch will not do, and where in the wishes that can be mended."""
+class Violation:
+    """Why a branch does not fit, and the variable that can change it."""
 
     code: Code
     message: str
@@ -27,66 +27,66 @@ class Objection:
     remedy: str
 
 
-def of(
-    context: ResolveContext, offer: Offer, wish: DriverSpec, need: Need | None
-) -> Iterator[Objection]:
-    """Why an offer will not do for the host's GPUs, and for what it is to run."""
+def violations(
+    context: ResolveContext, offer: Offer, spec: DriverSpec, need: Need | None
+) -> Iterator[Violation]:
+    """Why a branch does not fit the host's GPUs, or what the host runs."""
     branch, number = offer.branch, offer.branch.number
-    asked = (wish.asked if wish.branch == number else None) or number
-    if wish.source == "runfile" and not (offer.version or wish.version):
-        yield Objection(
+    requested = (spec.requested if spec.branch == number else None) or number
+    if spec.source == "runfile" and not (offer.version or spec.version):
+        yield Violation(
             Code.DRIVER_NOT_OFFERED,
-            f"which driver of branch {number} is the newest is not known, and a runfile is of one "
+            f"the newest version of driver branch {number} is not known, and a runfile needs an "
             "exact version",
             BRANCH,
-            f'name the version, such as branch: "{number}.00.00"',
+            f'declare the version, such as branch: "{number}.00.00"',
         )
-    if need and not context.spec.without_gpu and not _reaches(asked, offer, need):
-        yield Objection(
+    if need and not context.spec.without_gpu and not _reaches(requested, offer, need):
+        yield Violation(
             Code.DRIVER_TOO_OLD,
-            f"driver {asked} is too old: {need.because} needs {need.version} or newer",
+            f"driver {requested} is too old: {need.because} needs {need.version} or newer",
             BRANCH,
-            "use a newer branch, or ask for an older CUDA",
+            "use a newer branch, or declare an older CUDA",
         )
     for card in context.gpus:
         yield from _of_gpu(card, branch)
-    for code, message, remedy in kernel_module.objections(context, offer, wish.module):
-        yield Objection(code, message, MODULE, remedy)
+    for code, message, remedy in kernel_module.violations(context, offer, spec.module):
+        yield Violation(code, message, MODULE, remedy)
     if fabric(context) and not offer.fabric_manager:
-        yield Objection(
+        yield Violation(
             Code.FABRIC_MANAGER,
-            f"the host's GPUs are behind an NVSwitch ({fabric(context)}), and there is no fabric "
-            f"manager for branch {number} in source {wish.source}",
+            f"the host's GPUs are behind an NVSwitch ({fabric(context)}), and source {spec.source} "
+            f"has no fabric manager for branch {number}",
             SOURCE,
             "use a source that has one",
         )
 
 
-def _of_gpu(card: gpus.Gpu, branch: Branch) -> Iterator[Objection]:
+def _of_gpu(card: gpus.Gpu, branch: Branch) -> Iterator[Violation]:
     row = gpus.architecture(card)
     if row and gpus.older_than_branch(card, branch):
-        yield Objection(
+        yield Violation(
             Code.GPU_TOO_OLD,
-            f"{card.text} is no longer in driver branch {branch.number} ({row.name} ended with "
-            f"{row.last_branch})",
+            f"driver branch {branch.number} no longer supports {card.text} (the last branch for "
+            f"{row.name} is {row.last_branch})",
             BRANCH,
             f'use branch "{row.last_branch}" or older',
         )
     elif row and gpus.newer_than_branch(card, branch):
         first = row.first_branch or f"the branch of CUDA {row.first_cuda}"
-        yield Objection(
+        yield Violation(
             Code.GPU_TOO_NEW,
-            f"{card.text} is newer than driver branch {branch.number} ({row.name} began with "
-            f"{first})",
+            f"{card.text} is too new for driver branch {branch.number} (the first branch for "
+            f"{row.name} is {first})",
             BRANCH,
             "use a newer branch",
         )
 
 
-def _reaches(asked: str, offer: Offer, need: Need) -> bool:
-    """Whether a branch (or that very version) can be as new as needed."""
-    if "." in asked:
-        return versions.key(asked) >= versions.key(need.version)
+def _reaches(requested: str, offer: Offer, need: Need) -> bool:
+    """Whether a branch (or the exact version) can be as new as needed."""
+    if "." in requested:
+        return versions.key(requested) >= versions.key(need.version)
     newest = offer.version or offer.branch.latest
     if newest:
         return versions.key(newest) >= versions.key(need.version)
@@ -94,11 +94,11 @@ def _reaches(asked: str, offer: Offer, need: Need) -> bool:
 
 
 def fabric(context: ResolveContext) -> str:
-    """Where the host's NVSwitches are, in words; empty where there is none."""
+    """The addresses of the host's NVSwitches, or a GPU that implies one; empty without any."""
     if context.spec.without_gpu:
         return ""
-    seen = [pci.digits(str(row.get("device"))) for row in context.host.gpus]
+    found = [pci.digits(str(row.get("device"))) for row in context.host.gpus]
     hidden = [
-        found.label for each in seen if pci.behind_nvswitch(each) and (found := pci.device(each))
+        card.label for each in found if pci.behind_nvswitch(each) and (card := pci.device(each))
     ]
     return ", ".join(context.host.nvswitches or hidden[:1])

@@ -14,7 +14,7 @@ from .toolkits import Chosen
 
 
 def highest(needs: Iterable[Need]) -> Need | None:
-    """The need that covers them all."""
+    """The need that satisfies all of them."""
     return max(needs, key=lambda need: versions.key(need.version), default=None)
 
 
@@ -27,7 +27,7 @@ def of_toolkit(toolkit: Toolkit) -> list[Need]:
 
 
 def of_cudnn(chosen: Chosen) -> list[Need]:
-    """What the cuDNN of a toolkit ask for."""
+    """The needs of the cuDNN in a toolkit."""
     return [
         Need(rule["driver"], f"cuDNN {picked.archive.version} with CUDA {chosen.short}")
         for picked in chosen.majors.values()
@@ -37,11 +37,11 @@ def of_cudnn(chosen: Chosen) -> list[Need]:
 
 
 def of_gpu(card: gpus.Gpu) -> list[Need]:
-    """A GPU's own need: the driver of the CUDA release that first knew its architecture."""
+    """A GPU's own need: the driver of the first CUDA release that supports its architecture."""
     row = gpus.architecture(card)
     first = facts.toolkits_of(row.first_cuda)[:1] if row and row.first_cuda else []
     return [
-        Need(each.driver_exact, f"{card.text}, first known to CUDA {each.short},")
+        Need(each.driver_exact, f"{card.text}, first supported by CUDA {each.short},")
         for each in first
         if each.driver_exact
     ]

@@ -1,6 +1,6 @@
-"""Offers: the driver branches that a distribution's repository, NVIDIA's, and runfiles have.
+"""Driver sources: the branches in a distribution's repository, in NVIDIA's, and as runfiles.
 
-From catalog/data/driver_offers.yml, where each has its source.
+From catalog/data/driver_offers.yml, which names the source of each fact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SOURCES = ("distro", "nvidia_repo", "runfile")  # in the order in which they are
 
 @dataclass(frozen=True)
 class Offer:
-    """A branch that can be had: with which kernel modules, and whether with a fabric manager."""
+    """A branch that a source has: its kernel modules, and whether it has a fabric manager."""
 
     branch: Branch
     version: str | None
@@ -41,7 +41,7 @@ class System:
         return str(self.row["family"])
 
     def offers(self, source: str) -> list[Offer]:
-        """What a source has for it, oldest branch first."""
+        """The branches that a source has for it, oldest first."""
         if source == "runfile":
             return runfiles()
         if source == "distro":
@@ -54,8 +54,8 @@ class System:
             if int(first) <= int(each.number) <= int(last or each.number)
         ]
 
-    def told(self, source: str) -> str:
-        """A source of this system, in words."""
+    def source_name(self, source: str) -> str:
+        """A source of this system, for messages."""
         return {
             "distro": f"{self.name}'s own repository",
             "nvidia_repo": f"NVIDIA's repository for {self.name}",
@@ -63,8 +63,8 @@ class System:
         }[source]
 
 
-def of(host: Host) -> System | None:
-    """The host's system; None when it was not looked at, or is none of those known."""
+def system_of(host: Host) -> System | None:
+    """The host's system; None when it was not probed, or is not known."""
     about = host.os
     if about is None:
         return None
@@ -75,21 +75,21 @@ def of(host: Host) -> System | None:
 
 
 def describe(host: Host) -> Row | None:
-    """The host's system as the plan carries it; None when it was not looked at."""
+    """The host's system as the plan carries it; None when it was not probed."""
     if not host.os:
         return None
-    system = of(host)
+    system = system_of(host)
     return {**host.os, "family": system.family if system else None}
 
 
 def known() -> str:
-    """The systems that are known, in words."""
+    """The names of the known systems, for messages."""
     return ", ".join(str(row["name"]) for row in facts.document("driver_offers.yml")["systems"])
 
 
 @cache
 def modules(branch: Branch) -> tuple[str, ...]:
-    """The kernel modules that a branch was made with."""
+    """The kernel modules that a branch has."""
     first: Any = facts.document("driver_offers.yml")["open_only_from"]
     if int(branch.number) >= int(first):
         return ("open",)
@@ -97,7 +97,7 @@ def modules(branch: Branch) -> tuple[str, ...]:
 
 
 def runfiles() -> list[Offer]:
-    """Every branch, as its runfile brings it: without a fabric manager."""
+    """Every branch as a runfile, which has no fabric manager."""
     return [
         Offer(each, each.latest, modules(each), fabric_manager=False)
         for each in facts.branches().values()
@@ -105,7 +105,7 @@ def runfiles() -> list[Offer]:
 
 
 def anywhere() -> list[Offer]:
-    """Every branch, for a host of which nothing is known yet."""
+    """Every branch, for a host that was not probed."""
     return [Offer(each.branch, None, each.modules, fabric_manager=True) for each in runfiles()]
 
 

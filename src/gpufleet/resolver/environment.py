@@ -1,7 +1,8 @@
 """Environment: modulefiles, profile, activation and kernels, as the exact text of small files.
 
-Whoever makes a host hold them needs to know nothing else: the plan says path, text and mode of
-each, and `for` which toolkit or stack it is there. With those gone, a file for none goes as well.
+The plan has path, text and mode of each, and `for` the toolkit or stack that it belongs to; a file
+that belongs to none is removed with the last of them. Hosts that an older release provisioned must
+see no change: the texts stay byte for byte.
 """
 
 from __future__ import annotations
@@ -29,45 +30,45 @@ RECEIPT_VERSION = "1"
 
 
 def activation(name: str) -> str:
-    """What a stack's `bin/activate` reads, if it is there."""
+    """The file that a stack's `bin/activate` reads if it exists."""
     return f"{ACTIVATION}/{name}.sh"
 
 
 def module(name: str) -> str:
-    """What `module load` calls a stack: tensorflow/2.13.1, tensorflow/vision."""
+    """The name of a stack for `module load`: tensorflow/2.13.1, tensorflow/vision."""
     return f"tensorflow/{name.removeprefix('tensorflow-')}"
 
 
 def check(context: ResolveContext) -> None:
-    """Refuse names of stacks that no modulefile or kernel could have."""
+    """Refuse names of stacks that no modulefile or kernel can have."""
     taken: dict[str, str] = {}
-    for wish in context.spec.stacks:
-        other = taken.setdefault(module(wish.name), wish.name)
-        if other != wish.name:
+    for spec in context.spec.stacks:
+        other = taken.setdefault(module(spec.name), spec.name)
+        if other != spec.name:
             context.refuse(
                 Code.STACK_NAME_CLASH,
-                f"the stacks {other} and {wish.name} would both be the module {module(other)}",
-                f"{wish.where}.name",
+                f"the stacks {other} and {spec.name} have the same module name, {module(other)}",
+                f"{spec.where}.name",
                 "give one of them another name",
             )
-        if not re.match(r"[a-z0-9]", module(wish.name).partition("/")[2]):
+        if not re.match(r"[a-z0-9]", module(spec.name).partition("/")[2]):
             context.refuse(
                 Code.BAD_NAME,
-                f"{wish.name} would be the module {module(wish.name)}, which none can be",
-                f"{wish.where}.name",
-                "let a letter or digit follow after tensorflow-, or leave that out",
+                f"{spec.name} gives the module name {module(spec.name)}, which is not valid",
+                f"{spec.where}.name",
+                "put a letter or digit after tensorflow-, or leave tensorflow- out",
             )
-        if context.spec.jupyter_kernels and "+" in wish.name:
+        if context.spec.jupyter_kernels and "+" in spec.name:
             context.refuse(
                 Code.BAD_NAME,
-                f"Jupyter knows no kernel with a + in its name, such as {wish.name}",
-                f"{wish.where}.name",
-                "give the stack another name, or say gpu_jupyter_kernels: false",
+                f"a Jupyter kernel's name has no +, such as {spec.name}",
+                f"{spec.where}.name",
+                "give the stack another name, or set gpu_jupyter_kernels: false",
             )
 
 
 def files(context: ResolveContext, plan: Mapping[str, Any]) -> list[Row]:
-    """Every file that the host is to hold, by path."""
+    """Every file that the host must have, by path."""
     found = [*_toolkits(plan), *_stacks(context, plan)]
     if context.spec.profile and plan["default_link"]:
         default = next(row for row in plan["toolkits"] if row["default"])
@@ -81,7 +82,7 @@ def files(context: ResolveContext, plan: Mapping[str, Any]) -> list[Row]:
 
 
 def digests(rows: list[Row]) -> dict[str, str]:
-    """{path: sha256 of the text}, to be compared with a receipt's."""
+    """{path: sha256 of the text}, to compare with a receipt's."""
     return {row["path"]: hashlib.sha256(row["text"].encode()).hexdigest() for row in rows}
 
 
@@ -95,7 +96,7 @@ def _toolkits(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]:
         what = f"CUDA {row['version']}" + "".join(f", cuDNN {each}" for each in cudnn)
         lines = [_put("CUDA_HOME", row["path"]), f"prepend-path PATH {row['path']}/bin"]
         if not row["registered"]:
-            # Another toolkit has its names in the linker's cache.
+            # Another toolkit has the same sonames in the linker cache.
             lines.append(f"prepend-path LD_LIBRARY_PATH {row['path']}/lib64")
         text = _modulefile(f"{what} in {row['path']}", "cuda", lines)
         yield f"{MODULES}/cuda/{row['short']}", text, _toolkit(row)
@@ -125,8 +126,8 @@ def _stacks(
 def _modulefile(what: str, family: str, lines: list[str]) -> str:
     """A Tcl modulefile that environment-modules and Lmod both read; one of a family at a time.
 
-    `pushenv` puts back what was there before; environment-modules has it from 5.1 on, and Lmod's
-    puts back something wrong in Tcl (its issue 584): there `setenv` leaves the variable unset.
+    `pushenv` restores the previous value; environment-modules has it from 5.1 on. In Tcl,
+    Lmod's restores a wrong value (its issue 584): there `setenv` leaves the variable unset.
     """
     head = [
         "#%Module1.0",
@@ -159,7 +160,7 @@ fi
 
 
 def _default_profile(plan: Mapping[str, Any]) -> str:
-    """By the link, so that another default needs no other text; no LD_LIBRARY_PATH, ever."""
+    """By the default link, so that another default needs no other text; never LD_LIBRARY_PATH."""
     path = plan["default_link"]["path"]
     return f"""\
 # Written by gpufleet (gpu_profile): the default CUDA toolkit.
@@ -174,7 +175,7 @@ fi
 
 
 def _activation(name: str, variables: Mapping[str, str]) -> str:
-    """For any Bourne shell; `deactivate` calls the function, which puts back what was there."""
+    """For any Bourne shell; `deactivate` calls the function, which restores the previous values."""
     back, put = [], []
     for each, value in variables.items():
         old = f"_GPUFLEET_OLD_{each}"

@@ -10,10 +10,10 @@ from .context import ResolveContext
 
 
 def select(context: ResolveContext) -> list[Gpu]:
-    """The GPUs that are declared: gpu_gpus, or else gpu_expect.model, or else those that were seen.
+    """The GPUs to plan for: gpu_gpus, else gpu_expect.model, else those that the probe found.
 
-    None when GPU-less. A model that is only expected and not known is no problem: its name is for
-    the suite.
+    Empty for a host declared without GPU. An unknown gpu_expect.model is no problem: the checks
+    compare its name.
     """
     if context.spec.without_gpu:
         return []
@@ -31,44 +31,47 @@ def select(context: ResolveContext) -> list[Gpu]:
                 Code.GPU_UNKNOWN,
                 f"the compute capability of {label!r} is not known",
                 where,
-                'give it as a figure, such as "8.9" (nvidia-smi --query-gpu=compute_cap shows it)',
+                'write the compute capability, such as "8.9" (nvidia-smi --query-gpu=compute_cap)',
             )
     if named:
         _note_undeclared(context, found)
         return found
     if model:
-        context.note(f"the compute capability of {model!r} is not known")
+        context.note(f"The compute capability of {model!r} is not known")
     found = _observed(context)
     wanted = context.spec.stacks or context.spec.toolkits or context.spec.driver
     if wanted and not found:
-        context.note("no GPU is declared (gpu_gpus, gpu_expect.model) or seen: GPUs are not judged")
+        context.note(
+            "No GPU is declared (gpu_gpus, gpu_expect.model) or found: their support is unchecked"
+        )
     return found
 
 
 def _note_undeclared(context: ResolveContext, declared: list[Gpu]) -> None:
-    """Say which GPUs were seen and are of none of the declared kinds: they are not judged."""
+    """Note the GPUs that the probe found and that are of no declared kind."""
     kinds = {card.capability for card in declared}
     for card in _observed(context):
         if kinds and card.capability not in kinds:
             context.note(
-                f"{card.text} was seen too ({card.where}), and is not declared: not judged"
+                f"{card.text} is also in the host ({card.where}) and not declared: it is unchecked"
             )
 
 
 def _observed(context: ResolveContext) -> list[Gpu]:
-    """The GPUs on the host's PCI bus, each kind once; a note where not even the chip is known."""
+    """The GPUs on the host's PCI bus, each kind once; with a note where the chip is not known."""
     found: dict[str, Gpu] = {}
     for row in context.host.gpus:
         number, place = pci.digits(str(row.get("device"))), str(row.get("address"))
         card = pci.device(number)
         if card is None:
             context.note(
-                f"the GPU at {place} (PCI id 10de:{number}) is not known: it is not judged"
+                f"The GPU at {place} (PCI id 10de:{number}) is not known: it is unchecked"
             )
         elif number not in found:
             found[number] = Gpu(card.capability, card.label, f"GPU {place}", number)
             if card.name is None:
                 context.note(
-                    f"the GPU at {place} is not known by its PCI id, but it is {card.label}"
+                    f"The PCI id of the GPU at {place} is not known; by its range it "
+                    f"is {card.label}"
                 )
     return list(found.values())

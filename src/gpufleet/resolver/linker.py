@@ -1,7 +1,7 @@
-"""The linker cache: which toolkits' libraries the whole host sees.
+"""The linker cache: which toolkits' libraries every program of the host can load.
 
-A toolkit is registered when no other registered one offers the same sonames. On a clash the
-default wins, then the newest. A stack does not depend on it: it is bound to its own toolkit.
+A toolkit is registered when no other registered one has the same sonames. On a clash the
+default wins, then the newest. Stacks do not depend on it: each is bound to its own toolkit.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Row = dict[str, Any]
 FILE = "/etc/ld.so.conf.d/gpufleet-cuda.conf"
 
 
-def offered(chosen: Chosen) -> list[str]:
-    """The sonames that a toolkit's tree offers, those of its cuDNN included."""
+def sonames(chosen: Chosen) -> list[str]:
+    """The sonames in a toolkit's tree, those of its cuDNN included."""
     own = [picked.archive.row["soname"] for _, picked in sorted(chosen.majors.items())]
     return [*facts.toolkit_sonames(chosen.short), *own]
 
@@ -27,7 +27,7 @@ def offered(chosen: Chosen) -> list[str]:
 def register(context: ResolveContext, toolkits: dict[str, Chosen]) -> Row:
     """Mark the registered toolkits; the linker's part of the plan.
 
-    Directories stand in the order of the linker's search: the default first, then the newest.
+    Directories are in search order: the default first, then the newest.
     """
     order = sorted(
         toolkits.values(),
@@ -37,16 +37,16 @@ def register(context: ResolveContext, toolkits: dict[str, Chosen]) -> Row:
     clashes: list[Row] = []
     winners: list[Chosen] = []
     for chosen in order:
-        names = offered(chosen)
-        beaten = False
+        names = sonames(chosen)
+        lost = False
         for winner in winners:
-            shared = [name for name in names if name in offered(winner)]
+            shared = [name for name in names if name in sonames(winner)]
             if shared:
                 clashes.append({"winner": winner.short, "loser": chosen.short, "sonames": shared})
-                beaten = True
+                lost = True
         if not names:
             context.note(f"CUDA {chosen.short} is not registered: its sonames are not known")
-        elif not beaten:
+        elif not lost:
             chosen.registered = True
             winners.append(chosen)
     return {

@@ -1,6 +1,6 @@
-"""Pins: CUDA and cuDNN that a person wrote for a stack, checked against its build.
+"""Pins: the CUDA and cuDNN that a stack declares, checked against its build.
 
-A pin is checked and never bent: one that does not fit is refused.
+A pin that does not fit is refused, never adjusted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .context import ResolveContext
 from .toolkits import Chosen
 
 
-def pip_fits(context: ResolveContext, wish: StackSpec, build: Build) -> None:
-    """Refuse `cuda: pip` where the release has no CUDA wheels, or with a cuDNN of one's own."""
-    if wish.cudnn:
+def pip_fits(context: ResolveContext, spec: StackSpec, build: Build) -> None:
+    """Refuse `cuda: pip` where the release has no CUDA wheels, or beside a pinned cuDNN."""
+    if spec.cudnn:
         context.refuse(
             Code.CUDNN_MISMATCH,
-            "with cuda: pip, cuDNN comes from pip wheels as well and cannot be chosen",
-            f"{wish.where}.cudnn",
+            "with cuda: pip, cuDNN comes from pip wheels as well and cannot be pinned",
+            f"{spec.where}.cudnn",
             "remove cudnn from this stack",
         )
     if build.has_cuda_wheels:
@@ -30,15 +30,15 @@ def pip_fits(context: ResolveContext, wish: StackSpec, build: Build) -> None:
     context.refuse(
         Code.PIP_CUDA_UNAVAILABLE,
         f"TensorFlow {build.version} has no and-cuda extra; the first with one is {first}",
-        f"{wish.where}.cuda",
-        f"remove cuda: pip (CUDA {build.cuda} is then installed as a toolkit), or ask for "
-        f"TensorFlow {first} or newer",
+        f"{spec.where}.cuda",
+        f"remove cuda: pip (CUDA {build.cuda} is then installed as a toolkit), or "
+        f"declare TensorFlow {first} or newer",
     )
 
 
-def cuda_fits(context: ResolveContext, wish: StackSpec, build: Build) -> bool:
-    """Whether the pinned CUDA is the built one: the same X.Y, and no older patch release."""
-    pinned = wish.cuda or build.cuda
+def cuda_fits(context: ResolveContext, spec: StackSpec, build: Build) -> bool:
+    """Whether the pinned CUDA is the build's: the same X.Y, and no older patch release."""
+    pinned = spec.cuda or build.cuda
     same = versions.short(pinned) == versions.short(build.cuda)
     if same and (pinned.count(".") < 2 or versions.key(pinned) >= versions.key(build.cuda)):
         return True
@@ -47,16 +47,16 @@ def cuda_fits(context: ResolveContext, wish: StackSpec, build: Build) -> bool:
         Code.CUDA_MISMATCH,
         f"TensorFlow {build.version} was built with CUDA {build.cuda} (it looks for {needed}), "
         f"not with {pinned}",
-        f"{wish.where}.cuda",
-        f'remove the pin, or say cuda: "{build.cuda}"; a toolkit {versions.short(pinned)} can '
-        "stand beside it through gpu_toolkits",
+        f"{spec.where}.cuda",
+        f'remove the pin, or set cuda: "{build.cuda}"; gpu_toolkits can install toolkit '
+        f"{versions.short(pinned)} beside it",
     )
     return False
 
 
-def cudnn_fits(context: ResolveContext, wish: StackSpec, build: Build) -> bool:
-    """Whether the pinned cuDNN is of the built major version, and not older."""
-    pinned = wish.cudnn or build.cudnn
+def cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build) -> bool:
+    """Whether the pinned cuDNN is of the build's major version, and not older."""
+    pinned = spec.cudnn or build.cudnn
     major = versions.major(pinned)
     if major != build.cudnn_major:
         reason = (
@@ -70,14 +70,14 @@ def cudnn_fits(context: ResolveContext, wish: StackSpec, build: Build) -> bool:
     context.refuse(
         Code.CUDNN_MISMATCH,
         f"TensorFlow {build.version} was built with cuDNN {build.cudnn}: {reason}",
-        f"{wish.where}.cudnn",
-        f"remove the pin, or ask for cuDNN {build.cudnn}" + _instead(build, pinned),
+        f"{spec.where}.cudnn",
+        f"remove the pin, or set it to cuDNN {build.cudnn}" + _instead(build, pinned),
     )
     return False
 
 
 def _reaches(pinned: str, built: str) -> bool:
-    """Whether some release that begins as pinned can be as new as the built one."""
+    """Whether a release that begins as pinned can be as new as the build's."""
     return versions.begins(built, pinned) or cudnn.at_least(pinned, built)
 
 
@@ -93,16 +93,16 @@ def _instead(build: Build, pinned: str) -> str:
     return ""
 
 
-def toolkit_fits(context: ResolveContext, wish: StackSpec, build: Build, chosen: Chosen) -> None:
-    """Refuse a stack whose toolkit or cuDNN became older than its own by somebody else's pin."""
+def toolkit_fits(context: ResolveContext, spec: StackSpec, build: Build, chosen: Chosen) -> None:
+    """Refuse a stack whose toolkit or cuDNN is older than its build's because of another pin."""
     if versions.key(chosen.toolkit.version) < versions.key(build.cuda):
         places = ", ".join(want.where for want in chosen.wants if want.cuda != chosen.short)
         context.refuse(
             Code.CUDA_MISMATCH,
             f"TensorFlow {build.version} was built with CUDA {build.cuda}; cuda-{chosen.short} "
             f"gets {chosen.toolkit.version}",
-            wish.where,
-            f"ask for CUDA {build.cuda} or newer at {places}",
+            spec.where,
+            f"declare CUDA {build.cuda} or newer in {places}",
         )
     picked = chosen.majors.get(build.cudnn_major)
     if picked is None or cudnn.at_least(picked.archive.version, build.cudnn):
@@ -112,6 +112,6 @@ def toolkit_fits(context: ResolveContext, wish: StackSpec, build: Build, chosen:
         Code.CUDNN_MISMATCH,
         f"TensorFlow {build.version} was built with cuDNN {build.cudnn}; cuda-{chosen.short} gets "
         f"{picked.archive.version}",
-        wish.where,
-        f"ask for cuDNN {build.cudnn} or newer at {places}",
+        spec.where,
+        f"declare cuDNN {build.cudnn} or newer in {places}",
     )

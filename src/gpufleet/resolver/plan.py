@@ -1,6 +1,8 @@
-"""The plan: a person's wishes turned, once, into a document that says everything of one host.
+"""Resolve a host's variables, once, into its plan: everything that the host is to have.
 
-`model.plan` describes it. A plan with problems is never acted upon.
+Pure: reads documents and the catalog. `model.plan` describes the plan; one with problems is never
+acted on. The steps, in order: stacks, toolkits, cuDNN, linker, driver, environment, then what the
+host itself refuses.
 """
 
 from __future__ import annotations
@@ -40,18 +42,18 @@ ARCH = "x86_64"
 
 
 def resolve(
-    wishes: Mapping[str, Any], host: Mapping[str, Any] | None = None, name: str = ""
+    variables: Mapping[str, Any], host: Mapping[str, Any] | None = None, name: str = ""
 ) -> Row:
-    """The plan for a host: `wishes` are the gpu_* variables, `host` its snapshot or None.
+    """The plan for a host: `variables` are its gpu_* variables, `host` its snapshot or None.
 
-    Never raises on what a user wrote: everything that is wrong stands in `problems`, all at once.
+    Never raises on what a user wrote: `problems` lists everything that is wrong.
     """
     problems = Problems()
-    context = ResolveContext(parse.read(wishes, problems), Host(host), problems)
-    _look_at_host(context)
+    context = ResolveContext(parse.read(variables, problems), Host(host), problems)
+    _check_host(context)
     context.gpus = gpus.select(context)
 
-    found = stacks.read(context)
+    found = stacks.select(context)
     environment.check(context)
     cuda_wants: list[toolkits.Want] = []
     cudnn_wants: list[cudnn.Want] = []
@@ -59,12 +61,12 @@ def resolve(
         for_cuda, for_cudnn = stacks.wants(context, stack)
         cuda_wants += for_cuda
         cudnn_wants += for_cudnn
-    for wish in context.spec.toolkits:
-        cuda_wants.append(toolkits.Want(wish.cuda, wish.where, wish.where, declared=True))
-        for version in wish.cudnn:
-            where = f"{wish.where}.cudnn"
-            short = versions.short(wish.cuda)
-            cudnn_wants.append(cudnn.Want(short, where, wish.where, pinned=version))
+    for spec in context.spec.toolkits:
+        cuda_wants.append(toolkits.Want(spec.cuda, spec.where, spec.where, declared=True))
+        for version in spec.cudnn:
+            where = f"{spec.where}.cudnn"
+            short = versions.short(spec.cuda)
+            cudnn_wants.append(cudnn.Want(short, where, spec.where, pinned=version))
     chosen = toolkits.choose(context, cuda_wants)
     cudnn.choose(context, cudnn_wants, chosen)
     toolkits.default(context, chosen, cuda_wants)
@@ -105,7 +107,7 @@ def resolve(
         "cudnn": [
             cudnn.describe(context, each, picked)
             for each in chosen.values()
-            # The default last: header and unversioned link are its own, whoever had them before.
+            # The default last: it takes over header and unversioned link.
             for _, picked in sorted(each.majors.items(), key=lambda row: (row[1].default, row[0]))
         ],
         "stacks": rows,
@@ -117,9 +119,11 @@ def resolve(
     plan["environment"] = environment.files(context, plan)
     plan["artifacts"] = _artifacts(plan)
     if context.host.reached:
-        places = {each.path(context): each.where for each in chosen.values()}
-        places |= {f"{context.spec.stack_root}/{each.spec.name}": each.spec.where for each in found}
-        conflicts.check(context, plan, places)
+        declared_at = {each.path(context): each.where for each in chosen.values()}
+        declared_at |= {
+            f"{context.spec.stack_root}/{each.spec.name}": each.spec.where for each in found
+        }
+        conflicts.check(context, plan, declared_at)
         space.check(context, plan)
         for text in leftovers.notes(plan, context.host):
             context.note(text)
@@ -129,10 +133,10 @@ def resolve(
 
 
 def _throughput(context: ResolveContext) -> Row:
-    """The least float32 throughput of each GPU: as wished, else the declared model's floor."""
-    wished = context.spec.expect.get("tflops")
-    if wished is not None:
-        return {"tflops": wished, "tflops_because": "gpu_expect.tflops"}
+    """The least float32 throughput of each GPU: as declared, else the declared model's floor."""
+    declared = context.spec.expect.get("tflops")
+    if declared is not None:
+        return {"tflops": declared, "tflops_because": "gpu_expect.tflops"}
     floor = performance.floors(context.spec.expect.get("model") or "")
     return {
         "tflops": floor.tflops if floor else None,
@@ -140,41 +144,41 @@ def _throughput(context: ResolveContext) -> Row:
     }
 
 
-def _look_at_host(context: ResolveContext) -> None:
-    """Say what of the host could not be looked at, and refuse an architecture without wheels."""
+def _check_host(context: ResolveContext) -> None:
+    """Note what could not be probed, and refuse an architecture without wheels."""
     if not context.host.reached:
         context.note(
-            "the host was not looked at: its Pythons, glibc, disks, driver and what stands there "
-            "already are not judged"
+            "The host was not probed: its Pythons, glibc, disks, driver and existing installations "
+            "are unchecked"
         )
         return
     for name in context.host.unseen(("os", "disks", "driver", "receipts", "toolkits", "stacks")):
-        context.note(f"the host's {name} could not be looked at: what depends on it is not judged")
+        context.note(f"The host's {name} could not be probed: what depends on it is unchecked")
     if context.host.arch not in {None, ARCH}:
         context.refuse(
             Code.HOST_UNSUPPORTED,
-            f"the host is {context.host.arch}; TensorFlow's GPU wheels exist for {ARCH} only",
+            f"the host is {context.host.arch}; TensorFlow has GPU wheels for {ARCH} only",
             f"host {context.host.name}".strip(),
-            "leave this host out of the group",
+            "remove this host from the group",
         )
 
 
 def _check_eula(context: ResolveContext, *, cuda: bool) -> None:
-    """Refuse what NVIDIA's own installers would bring, until a person has accepted the licence."""
+    """Refuse what NVIDIA's own installers install until a person has accepted the licence."""
     runfile = context.spec.driver is not None and context.spec.driver.source == "runfile"
     if (cuda or runfile) and not context.spec.eula_accepted:
         what = "CUDA toolkits are" if cuda else "the driver's runfile is"
         context.refuse(
             Code.EULA_NOT_ACCEPTED,
-            f"{what} asked for, and nobody has accepted NVIDIA's licence; the silent installer "
-            "would imply that somebody has",
+            f"{what} declared, and NVIDIA's licence is not accepted; the silent installer implies "
+            "that a person accepted it",
             "gpu_accept_nvidia_eula",
-            "read https://docs.nvidia.com/cuda/eula/ and say gpu_accept_nvidia_eula: true",
+            "read https://docs.nvidia.com/cuda/eula/ and set gpu_accept_nvidia_eula: true",
         )
 
 
 def _driver_library(context: ResolveContext, found: list[stacks.Stack]) -> Row | None:
-    """What a host without a GPU needs of a driver, for builds that are linked against it."""
+    """The driver's library, for builds that are linked against it on a host without a GPU."""
     linked = [each.spec.name for each in found if facts.linked_to_driver(each.build.version)]
     if not linked or not context.spec.without_gpu:
         return None

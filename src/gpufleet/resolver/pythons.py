@@ -1,4 +1,4 @@
-"""Pythons: which interpreter a stack is built with."""
+"""Pythons: choose the interpreter of a stack's environment."""
 
 from __future__ import annotations
 
@@ -12,105 +12,105 @@ from gpufleet.model.spec import StackSpec
 from .context import ResolveContext
 
 PYTHON_MIN = "3.6"  # the oldest that the binding and the smoke test run on
-UV_MIN = "3.8"  # the oldest that uv has builds of, and makes environments for
-BROUGHT = "/opt/gpufleet/python/"  # where uv's builds stand on a host
+UV_MIN = "3.8"  # the oldest that uv provides, and creates environments for
+UV_PYTHONS = "/opt/gpufleet/python/"  # where uv's builds are on a host
 
 
 @dataclass(frozen=True)
 class Python:
-    """A version as X.Y, the interpreter's path where it is known, and whose it is."""
+    """A version as X.Y, the interpreter's path where it is known, and where it comes from."""
 
     version: str
     path: str | None = None
-    source: str = "host"  # or uv: a build that uv brings
+    source: str = "host"  # or uv: a build that uv installs
 
 
-def choose(context: ResolveContext, wish: StackSpec, build: Build) -> Python | None:
-    """As wished, else the host's newest that has a wheel, else the newest that has one.
+def choose(context: ResolveContext, spec: StackSpec, build: Build) -> Python | None:
+    """The declared one, else the host's newest with a wheel, else the newest with a wheel.
 
-    What uv brought counts last, since it came for one stack: another keeps what it was made with.
-    None when none fits, which is a problem then.
+    Builds that uv installed for another stack come last: so no stack changes its interpreter
+    because of another. None, with a problem, when none fits.
     """
     have, wheels = context.host.pythons, usable(build)
     name = f"{build.distribution} {build.version}"
     listed = ", ".join(wheels)
 
     def refuse(message: str, remedy: str) -> None:
-        context.refuse(Code.PYTHON_UNAVAILABLE, message, f"{wish.where}.python", remedy)
+        context.refuse(Code.PYTHON_UNAVAILABLE, message, f"{spec.where}.python", remedy)
 
-    wanted = version_of(wish.python or wheels[-1])
+    wanted = version_of(spec.python or wheels[-1])
     if wanted not in wheels:
         refuse(
             f"a stack needs Python {PYTHON_MIN} or newer"
             if wanted in build.pythons
             else f"{name} has no wheel for Python {wanted}, only for {listed}",
-            f"ask for Python {wheels[-1]}, or another TensorFlow release",
+            f"declare Python {wheels[-1]}, or another TensorFlow release",
         )
         return None
     if have is None:
-        return _unseen(context, wish, wheels)
+        return _unprobed(context, spec, wheels)
     fitting = [
         Python(version, path)
-        for version in ([wanted] if wish.python else reversed(wheels))
+        for version in ([wanted] if spec.python else reversed(wheels))
         for path, found in have.items()
-        if found == version and wish.interpreter in {None, path}
+        if found == version and spec.interpreter in {None, path}
     ]
     if fitting:
-        return min(fitting, key=lambda each: str(each.path).startswith(BROUGHT))
-    brought = [each for each in ([wanted] if wish.python else reversed(wheels)) if by_uv(each)]
-    if context.spec.python_install and brought and not wish.interpreter:
-        return Python(brought[0], source="uv")
+        return min(fitting, key=lambda each: str(each.path).startswith(UV_PYTHONS))
+    provided = [each for each in ([wanted] if spec.python else reversed(wheels)) if by_uv(each)]
+    if context.spec.python_install and provided and not spec.interpreter:
+        return Python(provided[0], source="uv")
     theirs = ", ".join(sorted(set(have.values()), key=versions.key)) or "none"
-    if wish.interpreter:
-        found = have.get(wish.interpreter)
+    if spec.interpreter:
+        found = have.get(spec.interpreter)
         refuse(
-            f"{wish.python} is Python {found}" if found else f"the host has no {wish.python}",
-            "name an interpreter that is there; the host's others are "
-            + (", ".join(path for path in have if path != wish.python) or "none"),
+            f"{spec.python} is Python {found}" if found else f"the host has no {spec.python}",
+            "name an existing interpreter; the host's others are "
+            + (", ".join(path for path in have if path != spec.python) or "none"),
         )
-    elif wish.python:
+    elif spec.python:
         refuse(
             f"the host has no Python {wanted}; it has {theirs}",
-            f"{_how(wanted)}, or ask for another one of {listed}",
+            f"{_how(wanted)}, or declare another one of {listed}",
         )
     else:
         refuse(
             f"{name} has wheels for Python {listed} only; the host has {theirs}",
-            f"{_how(wanted)}, or ask for another TensorFlow release",
+            f"{_how(wanted)}, or declare another TensorFlow release",
         )
     return None
 
 
 def usable(build: Build) -> list[str]:
-    """The Pythons with a wheel that a stack can be made with, oldest first."""
+    """The Pythons with a wheel that a stack can use, oldest first."""
     return [each for each in build.pythons if versions.key(each) >= versions.key(PYTHON_MIN)]
 
 
 def version_of(python: str) -> str:
-    """The version X.Y of a wish: of `3.11.2`, or of `/opt/python/3.6/bin/python3.6`."""
+    """The version X.Y: of `3.11.2`, or of `/opt/python/3.6/bin/python3.6`."""
     return versions.short(python.rpartition("/python")[2])
 
 
 def by_uv(version: str) -> bool:
-    """Whether uv knows that version."""
+    """Whether uv provides that version."""
     return versions.key(version) >= versions.key(UV_MIN)
 
 
 def _how(version: str) -> str:
-    uv = "say gpu_python_install: true and have uv bring it, " if by_uv(version) else ""
+    uv = "set gpu_python_install: true to let uv install it, " if by_uv(version) else ""
     return (
-        f"{uv}install Python {version} on the host (in /opt/python/{version}, say, where it is "
-        "found by itself), or name its interpreter: {tensorflow: ..., python: /PATH/bin/python"
+        f"{uv}install Python {version} on the host (such as in /opt/python/{version}, where "
+        "gpufleet finds it), or name its interpreter: {tensorflow: ..., python: /PATH/bin/python"
         f"{version}}}"
     )
 
 
-def _unseen(context: ResolveContext, wish: StackSpec, wheels: list[str]) -> Python:
-    """What stands in the plan of a host whose interpreters are not known."""
-    if wish.python:
-        return Python(version_of(wish.python), wish.interpreter)
+def _unprobed(context: ResolveContext, spec: StackSpec, wheels: list[str]) -> Python:
+    """The Python in the plan of a host whose interpreters are not known."""
+    if spec.python:
+        return Python(version_of(spec.python), spec.interpreter)
     context.note(
-        f"{wish.name}: the host's Pythons are not known, so the newest with a wheel stands "
-        f"in the plan: {wheels[-1]}"
+        f"{spec.name}: the host's Pythons are not known; the plan has the newest with a wheel, "
+        f"{wheels[-1]}"
     )
     return Python(wheels[-1])

@@ -1,4 +1,4 @@
-"""One TensorFlow release and what goes with it, asked of the knowledge alone: no inventory."""
+"""One TensorFlow release and what it needs, from the catalog alone: no inventory."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
     gpu: str | None = None,
     python: str | None = None,
 ) -> Row:
-    """What goes with a release, or `{"problems": [...]}` with the reasons why it cannot be.
+    """What a release needs, or `{"problems": [...]}`.
 
     `cuda` and `cudnn` are checked against the build, `cuda` may be "pip"; `driver` is a branch or
     a version, `gpu` a compute capability or a name; `where` of a problem names the option.
     """
     stack = {"tensorflow": tensorflow, "cuda": cuda, "cudnn": cudnn, "python": python}
-    wishes: Row = {"gpu_stacks": [stack], "gpu_accept_nvidia_eula": True}
+    variables: Row = {"gpu_stacks": [stack], "gpu_accept_nvidia_eula": True}
     if driver is not None:
-        wishes["gpu_driver"] = {"branch": driver}
+        variables["gpu_driver"] = {"branch": driver}
     if gpu is not None:
-        wishes["gpu_gpus"] = [gpu]
-    plan = resolve(wishes)
+        variables["gpu_gpus"] = [gpu]
+    plan = resolve(variables)
     if plan["problems"]:
         return {
             "problems": [

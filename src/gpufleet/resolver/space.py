@@ -1,7 +1,6 @@
-"""Space: what an installation takes, where, and whether there is room.
+"""Disk space: refuse a host without room for what is not installed yet, or with a noexec tmpdir.
 
-Sizes that no source gives are estimated from the size of the download by the factors in
-`data/rules.yml` (estimates); a download of unknown size has no estimate, and the plan says so.
+Sizes are estimated (catalog/estimates.py); a note names what has no estimate.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from .context import ResolveContext
 
 
 def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
-    """Refuse a host without room for what is not yet there, and an installer that cannot run.
+    """Refuse a host without room for what is not installed, and an installer that cannot run.
 
-    Needs are added up for each file system: trees and stacks all stay, of the installers'
-    temporary files only the largest counts, since they run one after another.
+    Needs are added up for each file system: all trees and stacks count, and the largest of the
+    installers' temporary files, because installers run one after another.
     """
     needs: list[tuple[str, int, str]] = []  # directory, MiB, what for
     unknown: list[str] = []
@@ -32,11 +31,11 @@ def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
             needs.append((directory, mib, what))
 
     temporary: list[tuple[int, str]] = []
-    # What stands there and is to be adopted needs none; anything else in the way was refused.
+    # What will be adopted needs no room; anything else that is foreign was refused.
     toolkits = [
         row
         for row in plan["toolkits"]
-        if not _there(context, "toolkit", row["short"])
+        if not _installed(context, "toolkit", row["short"])
         and not ownership.foreign_toolkit(context.host, row)
     ]
     for row in toolkits:
@@ -46,27 +45,27 @@ def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
         if (mib := installed_mib(f"toolkit_tmp_{generation}", size)) is not None:
             temporary.append((mib, f"the installer of CUDA {row['short']}"))
     for row in plan["cudnn"]:
-        there = _there(context, "cudnn", row["id"])
-        if not there and not ownership.foreign_cudnn(context.host, row, adopting=True):
+        installed = _installed(context, "cudnn", row["id"])
+        if not installed and not ownership.foreign_cudnn(context.host, row, adopting=True):
             want(context.spec.prefix, row["installed_mib"], f"cuDNN {row['version']}")
     for row in plan["stacks"]:
-        if not _there(context, "stack", row["name"]):
+        if not _installed(context, "stack", row["name"]):
             want(context.spec.stack_root, row["installed_mib"], row["name"])
     if temporary:
         needs.append((context.spec.tmpdir, *max(temporary)))
     if unknown:
-        context.note("room on disk not checked for: " + ", ".join(unknown) + " (size not known)")
+        context.note("Disk space is unchecked for: " + ", ".join(unknown) + " (size not known)")
     _check_room(context, needs)
     if toolkits and context.host.noexec(context.spec.tmpdir):
         context.refuse(
             Code.NOEXEC_TMP,
             f"{context.spec.tmpdir} is mounted noexec, and NVIDIA's installer runs from there",
             "gpu_tmpdir",
-            "set gpu_tmpdir to a directory that may execute files, such as /var/tmp",
+            "set gpu_tmpdir to a directory on a file system without noexec, such as /var/tmp",
         )
 
 
-def _there(context: ResolveContext, kind: str, identity: str) -> bool:
+def _installed(context: ResolveContext, kind: str, identity: str) -> bool:
     return context.host.receipt(kind, identity) is not None
 
 
@@ -76,7 +75,7 @@ def _check_room(context: ResolveContext, needs: list[tuple[str, int, str]]) -> N
     for need in needs:
         room = context.host.room(need[0])
         if room is None:
-            context.note(f"room on disk not checked in {need[0]}: not known")
+            context.note(f"Disk space is unchecked in {need[0]}: the free space is not known")
             continue
         rooms[room.filesystem] = (room.free_mib, room.directory)
         wanted.setdefault(room.filesystem, []).append(need)
@@ -90,6 +89,6 @@ def _check_room(context: ResolveContext, needs: list[tuple[str, int, str]]) -> N
             Code.DISK_FULL,
             f"{places}: {total} MiB needed, {free} MiB free ({parts}; estimated)",
             f"host {context.host.name}".strip(),
-            f"free {total - free} MiB there, or set gpu_prefix, gpu_stack_root or gpu_tmpdir to a "
+            f"free {total - free} MiB, or set gpu_prefix, gpu_stack_root or gpu_tmpdir to a "
             "larger file system",
         )

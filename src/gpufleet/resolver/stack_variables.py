@@ -1,7 +1,7 @@
-"""Variables: what a stack's environment may be given, and which releases read it.
+"""The environment variables of a stack: which are allowed, and which releases read them.
 
-Those that would lead a stack to other libraries or modules than its own are refused, and so is
-one that its release does not read: it would be believed to do something.
+Refused are variables that make a stack load other libraries or modules than its own, and variables
+that its release does not read: they would have no effect.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gpufleet.spec.reader import nearest
 
 from .context import ResolveContext
 
-# What turns programs away from their own libraries, modules and interpreters.
+# These make programs use other libraries, modules or interpreters than their own.
 FORBIDDEN = re.compile(r"LD_\w*|PYTHON\w*|PATH|VIRTUAL_ENV|CUDA_(HOME|PATH|ROOT|DIR)")
 EVERYWHERE = "gpu_stack_environment"
 
 
-def of(context: ResolveContext, wish: StackSpec, build: Build) -> dict[str, str]:
-    """A stack's variables, its own over those of all; refusals for what cannot be.
+def of(context: ResolveContext, spec: StackSpec, build: Build) -> dict[str, str]:
+    """A stack's variables, its own over those of all stacks; with refusals.
 
-    One for all stacks is left out where the release does not read it, and the plan says so; in a
+    A variable of all stacks that the release does not read is left out with a note; in the
     stack's own it is refused.
     """
     found = {}
@@ -33,9 +33,9 @@ def of(context: ResolveContext, wish: StackSpec, build: Build) -> dict[str, str]
             if _reads(name, build):
                 found[name] = value
             else:
-                context.note(f"{wish.name} is not given {name}: {_since(name, build)}")
-    for name, value in wish.environment.items():
-        where = f"{wish.where}.environment.{name}"
+                context.note(f"{spec.name} does not get {name}: {_since(name, build)}")
+    for name, value in spec.environment.items():
+        where = f"{spec.where}.environment.{name}"
         if not _fits(context, name, value, where):
             continue
         if _reads(name, build):
@@ -45,7 +45,7 @@ def of(context: ResolveContext, wish: StackSpec, build: Build) -> dict[str, str]
                 Code.VARIABLE_UNKNOWN,
                 _since(name, build),
                 where,
-                f"take it out, or ask for TensorFlow {facts.rules('stack_variables')[name]['from']}"
+                f"remove it, or declare TensorFlow {facts.rules('stack_variables')[name]['from']}"
                 " or newer",
             )
     return dict(sorted(found.items()))
@@ -61,20 +61,20 @@ def _since(name: str, build: Build) -> str:
 
 
 def _fits(context: ResolveContext, name: str, value: str, where: str) -> bool:
-    """Whether name and value are allowed at all."""
+    """Whether name and value are allowed, for any release."""
     known = facts.rules("stack_variables")
     if FORBIDDEN.fullmatch(name):
         context.refuse(
             Code.VARIABLE_FORBIDDEN,
-            f"{name} would lead the stack to other programs, libraries or modules than its own",
+            f"{name} makes the stack use other programs, libraries or modules than its own",
             where,
-            "take it out; a stack finds its own without it",
+            "remove it; a stack finds its own without it",
         )
     elif name not in known:
         fraction = facts.rules("stack_memory_fraction") if "FRACTION" in name else None
         context.refuse(
             Code.VARIABLE_UNKNOWN,
-            fraction or f"no variable {name} is known here; did you mean {nearest(name, known)}?",
+            fraction or f"the variable {name} is not known; did you mean {nearest(name, known)}?",
             where,
             f"use one of {', '.join(known)}, or set it in your own programs",
         )

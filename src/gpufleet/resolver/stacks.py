@@ -1,4 +1,4 @@
-"""Stacks: which build, what it wants of toolkits and cuDNN, and what the plan says of it."""
+"""Stacks: choose build and Python, derive toolkit and cuDNN, and describe them for the plan."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ class Stack:
         return versions.short(self.build.cuda)
 
 
-def read(context: ResolveContext) -> list[Stack]:
+def select(context: ResolveContext) -> list[Stack]:
     """The stacks whose release is known, each with its Python; refusals for the others."""
     found = []
     names: dict[str, str] = {}
-    for wish in context.spec.stacks:
-        if wish.name in names:
+    for spec in context.spec.stacks:
+        if spec.name in names:
             context.refuse(
                 Code.STACK_NAME_CLASH,
-                f"two stacks are named {wish.name}: {names[wish.name]} and {wish.where}",
-                f"{wish.where}.name",
-                "give one of them a name of its own: {tensorflow: ..., name: ...}",
+                f"two stacks are named {spec.name}: {names[spec.name]} and {spec.where}",
+                f"{spec.where}.name",
+                "give one of them another name: {tensorflow: ..., name: ...}",
             )
-        names.setdefault(wish.name, wish.where)
-        build = facts.build(wish.tensorflow)
+        names.setdefault(spec.name, spec.where)
+        build = facts.build(spec.tensorflow)
         if build is None:
-            near = versions.nearest(wish.tensorflow, facts.build_versions())
+            near = versions.nearest(spec.tensorflow, facts.build_versions())
             context.refuse(
                 Code.UNKNOWN_RELEASE,
-                f"no TensorFlow {wish.tensorflow} with GPU support is known; nearest: "
+                f"no TensorFlow {spec.tensorflow} with GPU support is known; nearest: "
                 + ", ".join(near),
-                f"{wish.where}.tensorflow",
-                f'ask for one of these, such as "{near[0]}"',
+                f"{spec.where}.tensorflow",
+                f'declare one of these, such as "{near[0]}"',
             )
             continue
-        stack = Stack(wish, build, pythons.choose(context, wish, build))
+        stack = Stack(spec, build, pythons.choose(context, spec, build))
         _check_gpus(context, stack)
         _check_glibc(context, stack)
         found.append(stack)
@@ -68,19 +68,19 @@ def read(context: ResolveContext) -> list[Stack]:
 
 
 def wants(context: ResolveContext, stack: Stack) -> tuple[list[toolkits.Want], list[cudnn.Want]]:
-    """What a stack wants of toolkits and cuDNN; pins that do not fit are refused and left out."""
-    wish, build = stack.spec, stack.build
+    """The toolkit and cuDNN that a stack needs; pins that do not fit are refused and left out."""
+    spec, build = stack.spec, stack.build
     if stack.pip_cuda:
-        pins.pip_fits(context, wish, build)
+        pins.pip_fits(context, spec, build)
         return [], []
-    exact = pins.cuda_fits(context, wish, build) and wish.cuda and wish.cuda.count(".") > 1
-    where = f"{wish.where}.cuda" if wish.cuda else wish.where
-    cuda = (wish.cuda if exact else None) or stack.cuda
-    pinned = wish.cudnn if pins.cudnn_fits(context, wish, build) else None
-    place = f"{wish.where}.cudnn" if wish.cudnn else wish.where
+    exact = pins.cuda_fits(context, spec, build) and spec.cuda and spec.cuda.count(".") > 1
+    where = f"{spec.where}.cuda" if spec.cuda else spec.where
+    cuda = (spec.cuda if exact else None) or stack.cuda
+    pinned = spec.cudnn if pins.cudnn_fits(context, spec, build) else None
+    place = f"{spec.where}.cudnn" if spec.cudnn else spec.where
     return (
-        [toolkits.Want(cuda, where, wish.name, declared=False)],
-        [cudnn.Want(stack.cuda, place, wish.name, pinned, build.cudnn)],
+        [toolkits.Want(cuda, where, spec.name, declared=False)],
+        [cudnn.Want(stack.cuda, place, spec.name, pinned, build.cudnn)],
     )
 
 
@@ -92,8 +92,8 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
         if gpus.older_than_build(card, build):
             context.refuse(
                 Code.GPU_TOO_OLD,
-                f"{card.text} is older than TensorFlow {build.version} was built for "
-                f"(from {build.capability_min})",
+                f"{card.text} is too old for TensorFlow {build.version}, which was built for "
+                f"{build.capability_min} and newer",
                 where,
                 f"the newest TensorFlow built for it is {native[-1]}"
                 if native
@@ -102,8 +102,8 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
         elif gpus.newer_than_build(card, build) or _wheels_too_old(card, stack):
             context.refuse(
                 Code.GPU_TOO_NEW,
-                f"{card.text} is newer than TensorFlow {build.version} and the CUDA "
-                f"{build.cuda} it was built with",
+                f"{card.text} is too new for TensorFlow {build.version} and CUDA {build.cuda}, "
+                "which it was built with",
                 where,
                 f"the first TensorFlow built for it is {native[0]}"
                 if native
@@ -111,13 +111,13 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
             )
         elif not gpus.native_to_build(card, build):
             context.note(
-                f"{stack.spec.name}: {card.text} runs by compiling PTX at first use (minutes), "
-                "and needs a driver as new as the toolkit"
+                f"{stack.spec.name}: for {card.text} PTX is compiled at first use, which takes "
+                "minutes and needs a driver as new as the toolkit"
             )
 
 
 def _wheels_too_old(card: gpus.Gpu, stack: Stack) -> bool:
-    """Whether a stack's CUDA wheels are pinned to a CUDA that does not know the GPU."""
+    """Whether a stack's CUDA wheels are pinned to a CUDA that does not support the GPU."""
     if not stack.pip_cuda or not stack.build.wheels_pinned:
         return False
     same = facts.toolkits_of(stack.build.cuda)
@@ -137,7 +137,7 @@ def _check_glibc(context: ResolveContext, stack: Stack) -> None:
                 f"the wheel of TensorFlow {stack.build.version} needs glibc {need} or newer; the "
                 f"host has {have}",
                 f"{stack.spec.where}.tensorflow",
-                "ask for an older TensorFlow, or use a newer release of the distribution",
+                "declare an older TensorFlow, or use a newer release of the distribution",
             )
             return
 
@@ -146,21 +146,21 @@ def describe(
     context: ResolveContext, stack: Stack, chosen: toolkits.Chosen | None, driver_min: str
 ) -> Row:
     """The stack as the plan carries it."""
-    wish, build = stack.spec, stack.build
+    spec, build = stack.spec, stack.build
     picked = chosen.majors.get(build.cudnn_major) if chosen else None
     extra = "[and-cuda]" if stack.pip_cuda else ""
     python = stack.python.version if stack.python else build.pythons[-1]
     for text in build.row.get("notes", []) if stack.pip_cuda else []:
         if "and-cuda" in text:
-            context.note(f"{wish.name}: {text}")
+            context.note(f"{spec.name}: {text}")
     return {
-        "name": wish.name,
+        "name": spec.name,
         "distribution": build.distribution,
         "version": build.version,
         "python": stack.python.version if stack.python else None,
         "interpreter": stack.python.path if stack.python else None,
         "python_source": stack.python.source if stack.python else None,
-        "venv": f"{context.spec.stack_root}/{wish.name}",
+        "venv": f"{context.spec.stack_root}/{spec.name}",
         "cuda": stack.cuda,
         "cuda_source": PIP if stack.pip_cuda else "toolkit",
         "toolkit_path": chosen.path(context) if chosen else None,
@@ -172,8 +172,8 @@ def describe(
             *_ceilings(context, stack, python),
             *(facts.rules("kernel_requirements") if context.spec.jupyter_kernels else []),
         ],
-        "lock": f"{wish.name}{_variant(context, stack)}-py{python}.lock",
-        "lock_sha256": None,  # told by who can read files: locks.with_locks
+        "lock": f"{spec.name}{_variant(context, stack)}-py{python}.lock",
+        "lock_sha256": None,  # set by locks.with_locks, for callers that can read files
         "installer": "uv" if pythons.by_uv(python) else "pip",
         "build": {"cuda": build.cuda, "cudnn_major": build.cudnn_major},
         "compute_capability": {
@@ -182,15 +182,15 @@ def describe(
             "ptx": build.jit,
         },
         "driver_min": driver_min,
-        "environment": stack_variables.of(context, wish, build),
-        "activation": environment.activation(wish.name),
+        "environment": stack_variables.of(context, spec, build),
+        "activation": environment.activation(spec.name),
         "installed_mib": _installed(stack),
         "sources": list(build.row["source"]),
     }
 
 
 def _variant(context: ResolveContext, stack: Stack) -> str:
-    """What tells the locks of one stack apart, where its requirements depend on other wishes."""
+    """The part of a lock's name that tells apart what other variables change in it."""
     wheels = "-cuda-pip" if stack.pip_cuda else ""
     return wheels + ("-jupyter" if context.spec.jupyter_kernels else "")
 
@@ -199,8 +199,8 @@ def _ceilings(context: ResolveContext, stack: Stack, python: str) -> list[str]:
     known = stack.build.ceilings(python)
     if known is None:
         context.note(
-            f"{stack.spec.name}: nobody has tried which dependencies TensorFlow "
-            f"{stack.build.version} needs capped today on Python {python}"
+            f"{stack.spec.name}: it was not tested which dependencies of TensorFlow "
+            f"{stack.build.version} need an upper bound today on Python {python}"
         )
     return known or []
 

@@ -1,4 +1,4 @@
-"""Toolkits: which patch release of each wanted CUDA, and what the plan says of it."""
+"""Toolkits: choose the patch release of each wanted CUDA, and describe it for the plan."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Row = dict[str, Any]
 
 @dataclass
 class Want:
-    """Somebody wants a toolkit: a stack (by its name) or an entry of gpu_toolkits."""
+    """A toolkit that a stack (by its name) or an entry of gpu_toolkits needs."""
 
     cuda: str  # X.Y or X.Y.Z
     where: str
     because: str
-    declared: bool  # by hand in gpu_toolkits, as opposed to derived for a stack
+    declared: bool  # in gpu_toolkits; False: derived for a stack
 
 
 @dataclass
 class Chosen:
-    """A toolkit that will be there, and everybody who wants it."""
+    """A toolkit that the plan has, and everything that wants it."""
 
     toolkit: Toolkit
     wants: list[Want]
@@ -67,20 +67,20 @@ def choose(context: ResolveContext, wants: list[Want]) -> dict[str, Chosen]:
 
 
 def _pick(context: ResolveContext, short: str, wants: list[Want]) -> Toolkit | None:
-    """The newest release that everybody can live with; refusals where there is none."""
+    """The newest release that satisfies all wants; refusals where there is none."""
     exact = list(dict.fromkeys(want.cuda for want in wants if want.cuda != short))
     if len(exact) > 1:
         other = next(want for want in wants if want.cuda == exact[1])
         context.refuse(
             Code.TOOLKIT_CLASH,
-            f"CUDA {exact[0]} and {exact[1]} would stand in the same directory cuda-{short}",
+            f"CUDA {exact[0]} and {exact[1]} use the same directory, cuda-{short}",
             other.where,
-            f"ask for one of them, or for {short} alone",
+            f"declare one of them, or {short} alone",
         )
     candidates = facts.toolkits_of(exact[0] if exact else short)
     candidates = [each for each in candidates if each.installer is not None]
     if not exact:
-        # A release candidate is only taken when it is asked for by its full version.
+        # A release candidate is chosen only by its full version.
         candidates = [each for each in candidates if each.row["channel"] == "ga"]
     if not candidates or "." not in short:
         _unknown(context, exact[0] if exact else short, wants[0].where)
@@ -96,12 +96,12 @@ def _unknown(context: ResolveContext, wanted: str, where: str) -> None:
         f"no CUDA toolkit {wanted} with a Linux x86_64 runfile is known; nearest: "
         + ", ".join(near),
         where,
-        f'ask for one of these, such as "{near[0]}"',
+        f'declare one of these, such as "{near[0]}"',
     )
 
 
 def _check(context: ResolveContext, chosen: Chosen) -> None:
-    """Refusals that concern the toolkit itself: its file, the GPUs, the host's glibc."""
+    """Refuse a toolkit whose file cannot be checked, or that GPUs or glibc do not fit."""
     toolkit = chosen.toolkit
     name = f"CUDA {toolkit.version}"
     artifact.check(context, toolkit.installer or {}, f"the {name} runfile", chosen.where)
@@ -109,7 +109,8 @@ def _check(context: ResolveContext, chosen: Chosen) -> None:
         if gpus.older_than_toolkit(card, toolkit):
             context.refuse(
                 Code.GPU_TOO_OLD,
-                f"{card.text} is older than {name} knows (from {toolkit.capability_min})",
+                f"{card.text} is too old for {name}, which supports {toolkit.capability_min} and "
+                "newer",
                 chosen.where,
                 _other_toolkit(card, chosen, newest=True),
             )
@@ -117,7 +118,7 @@ def _check(context: ResolveContext, chosen: Chosen) -> None:
             limit = toolkit.row["compute_capability"]["max_discrete"]
             context.refuse(
                 Code.GPU_TOO_NEW,
-                f"{card.text} is newer than {name} knows (up to {limit})",
+                f"{card.text} is too new for {name}, which supports up to {limit}",
                 chosen.where,
                 _other_toolkit(card, chosen, newest=False),
             )
@@ -125,23 +126,23 @@ def _check(context: ResolveContext, chosen: Chosen) -> None:
 
 
 def newer_wheels() -> str:
-    """What to do about a GPU that no TensorFlow build was made for, in words."""
+    """The remedy for a GPU that no TensorFlow build supports."""
     first = next(each.version for each in facts.builds() if not each.wheels_pinned)
     return (
         "no known TensorFlow release was built for this GPU; from "
-        f"{first} on, cuda: pip takes newer CUDA wheels that may know it"
+        f"{first} on, cuda: pip installs newer CUDA wheels that may support it"
     )
 
 
 def _other_toolkit(card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
-    """Which toolkits do know a GPU, and what that means for the stacks that want this one."""
+    """The remedy: which toolkits support a GPU, and which TensorFlow was built with one."""
     fitting = [
         each.short
         for each in facts.toolkits()
         if not gpus.older_than_toolkit(card, each) and not gpus.newer_than_toolkit(card, each)
     ]
     if not fitting:
-        return "no known CUDA release has this GPU"
+        return "no known CUDA release supports this GPU"
     if newest:
         text = f"the newest CUDA for it is {fitting[-1]}"
         built = [each for each in facts.builds() if versions.short(each.cuda) in fitting][-1:]
@@ -149,10 +150,10 @@ def _other_toolkit(card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
         text = f"the first CUDA for it is {fitting[0]}"
         built = [each for each in facts.builds() if versions.short(each.cuda) in fitting][:1]
     if all(want.declared for want in chosen.wants):
-        return f"{text}: ask for that"
+        return f"{text}: declare that one"
     if not built:
         return f"{text}; {newer_wheels()}"
-    return f"{text}, and TensorFlow {built[0].version} was built with one that knows it"
+    return f"{text}, and TensorFlow {built[0].version} was built with one that supports it"
 
 
 def _check_glibc(context: ResolveContext, chosen: Chosen) -> None:
@@ -167,20 +168,20 @@ def _check_glibc(context: ResolveContext, chosen: Chosen) -> None:
             Code.GLIBC,
             f"{name} needs glibc {low} or newer; the host has {have}",
             chosen.where,
-            "use an older CUDA, or a newer release of the distribution",
+            "declare an older CUDA, or use a newer release of the distribution",
         )
     if high and versions.key(have) > versions.key(high):
         text = f"nvcc of {name} cannot compile against glibc {have} (up to {high})"
         if any(want.declared for want in chosen.wants):
-            context.refuse(Code.GLIBC, text, chosen.where, "ask for CUDA 13.1 or newer")
+            context.refuse(Code.GLIBC, text, chosen.where, "declare CUDA 13.1 or newer")
         else:
-            context.note(f"{text}; its libraries, which the stacks use, are not concerned")
+            context.note(f"{text}; its libraries, which the stacks use, are not affected")
 
 
 def default(context: ResolveContext, chosen: dict[str, Chosen], wants: list[Want]) -> None:
     """Mark the toolkit that `/usr/local/cuda` points to: the declared one, or the newest.
 
-    A default that is wanted but was refused already is not refused once more.
+    A default that was refused before is not refused again.
     """
     wanted = context.spec.cuda_default
     if wanted is None:
@@ -199,7 +200,7 @@ def default(context: ResolveContext, chosen: dict[str, Chosen], wants: list[Want
         Code.DEFAULT_NOT_DECLARED,
         f"gpu_cuda_default is {wanted}, but the toolkits of this host are: {have}",
         "gpu_cuda_default",
-        f'add "{wanted}" to gpu_toolkits, or point the default to a toolkit that is there',
+        f'add "{wanted}" to gpu_toolkits, or set gpu_cuda_default to one of these toolkits',
     )
 
 
@@ -225,9 +226,9 @@ def describe(context: ResolveContext, chosen: Chosen) -> Row:
 
 
 def _patches(context: ResolveContext, toolkit: Toolkit) -> list[Row]:
-    """The patches that can be checked; the others are left out, and the plan says so.
+    """The patches with a usable checksum; a note names the others.
 
-    A toolkit works without its patches, so one without a checksum is no reason to refuse it.
+    A toolkit works without its patches: a patch without a checksum is no reason to refuse it.
     """
     found = []
     for row in toolkit.row["patches"]:
@@ -236,7 +237,7 @@ def _patches(context: ResolveContext, toolkit: Toolkit) -> list[Row]:
             found.append({"version": row["patch"], **patch, "installer": row["installer"]})
         else:
             context.note(
-                f"CUDA {toolkit.version}: patch {row['patch']} is left out, since no checksum of "
-                f"{row['file']} is known; gpu_artifacts can give one"
+                f"CUDA {toolkit.version}: patch {row['patch']} is left out, because no checksum of "
+                f"{row['file']} is known; set one in gpu_artifacts"
             )
     return found
