@@ -125,7 +125,7 @@ def test_cards_are_seen_in_containers_and_kept(
     mended()
     fleet.on("lab1", "sed -i s/535.261.03/550.163.01/ /srv/driver/nvidia/version")
     cdi = containers(fleet, wishes, **cards)["containers.cdi"]
-    assert "is of 535.261.03, loaded is 550.163.01" in cdi["cause"]
+    assert "is for driver 535.261.03, and 550.163.01 is loaded" in cdi["cause"]
     mended()
     fleet.on("lab1", "rm /dev/char/1:5")
     found = containers(fleet, wishes, **cards)

@@ -266,16 +266,17 @@ def test_a_reboot_is_noted_before_the_driver_changes_and_done_once(host: Host) -
     assert f"driver {NEW} is being installed" in host.on(f"cat {marker}")
     assert boot() == first
 
-    host.refused(NEW, "The driver does not run", "after the reboot that was to mend it", **gpu)
+    host.refused(
+        NEW, "The driver does not run", "after the reboot that should have fixed it", **gpu)
     second = boot()
     assert second != first
     assert json.loads(host.on(f"cat {RECEIPT}"))["version"] == NEW
     assert json.loads(host.on(f"cat {marker}"))["tried"]
 
-    host.refused(NEW, "after the reboot that was to mend it", **gpu)
+    host.refused(NEW, "after the reboot that should have fixed it", **gpu)
     assert boot() == second
     checks = host.fleet.verdicts(1, "-e", host.wishes(NEW, **gpu))["lab1"]
-    assert "after the reboot that was to mend it" in checks["driver.pending"]["cause"]
+    assert "after the reboot that should have fixed it" in checks["driver.pending"]["cause"]
 
     host.install(NEW)
     assert host.on(f"ls {marker} 2>/dev/null || :") == ""

@@ -106,7 +106,7 @@ def no_package(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["library"] = None
 
 
-@fault(driver__packages=("535.261.03 is there (libcuda.so) and belongs to no package",
+@fault(driver__packages=("535.261.03 (libcuda.so) belongs to no package",
                          "nvidia-uninstall"))
 def driver_of_a_runfile(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["driver"] = []
@@ -122,13 +122,13 @@ def another_version_is_planned(plan: Document, snapshot: Document) -> None:
     plan["driver"]["version"] = "535.216.03"
 
 
-@fault(driver__packages=("exchanged by somebody else: libcuda1 535.261.03-1 (was 535.261.03-0)",
+@fault(driver__packages=("changed by somebody else: libcuda1 535.261.03-1 (was 535.261.03-0)",
                          PROVISION))
 def package_exchanged_since(plan: Document, snapshot: Document) -> None:
     data(snapshot, "receipts")["receipts"][-1]["packages"]["libcuda1"] = f"{DRIVER}-0"
 
 
-@fault(driver__packages=("are gone since: libnvidia-ml1", PROVISION))
+@fault(driver__packages=("are missing: libnvidia-ml1", PROVISION))
 def package_removed_since(plan: Document, snapshot: Document) -> None:
     data(snapshot, "receipts")["receipts"][-1]["packages"]["libnvidia-ml1"] = f"{DRIVER}-1"
 
@@ -144,7 +144,7 @@ def two_definitions_of_one_repository(plan: Document, snapshot: Document) -> Non
          "signed_by": "/etc/apt/keyrings/gpufleet-nvidia.asc"}]
 
 
-@fault(driver__packages=("defined with different keys", "take out what does not belong there"))
+@fault(driver__packages=("defined with different keys", "remove what does not belong there"))
 def two_definitions_that_no_run_takes_away(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["sources"] = [
         {"path": f"/etc/apt/sources.list.d/{name}.list", "uris": ["https://nvidia.example/r"],
@@ -162,7 +162,7 @@ def two_repositories_of_nvidia(plan: Document, snapshot: Document) -> None:
 
 
 @fault(driver__packages=("come from several repositories",
-                         "take out what does not belong there, of"
+                         "remove what does not belong there, of"
                          " /etc/apt/sources.list.d/nvidia-a.list"))
 def two_repositories(plan: Document, snapshot: Document) -> None:
     from_nvidia(plan, snapshot)
@@ -182,7 +182,7 @@ def pin_removed(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["pins"] = []
 
 
-@fault(driver__held=("Unattended upgrades do not leave", PROVISION))
+@fault(driver__held=("Unattended upgrades do not exclude", PROVISION))
 def upgraded_at_night(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["unattended"] = {"installed": True, "excluded": False}
 
@@ -297,8 +297,8 @@ def cards_library_gone(plan: Document, snapshot: Document) -> None:
 
 
 @fault(driver__loaded=("The loaded driver is 535.261.03, on disk is 550.163.01, its libraries are"
-                       " 550.163.01: they were upgraded under it; a reboot is pending since 12:00"
-                       " (upgraded)", f"{PROVISION} (it loads the driver anew"),
+                       " 550.163.01: they were upgraded while it was loaded; a reboot is pending"
+                       " since 12:00 (upgraded)", f"{PROVISION} (it reloads the driver"),
        driver__pending=("since 12:00: upgraded", PROVISION))
 def cards_upgraded_and_a_reboot_is_pending(plan: Document, snapshot: Document) -> None:
     plan["driver"]["branch"] = "550"
@@ -371,7 +371,7 @@ def cards_fabric_manager_of_another_version(plan: Document, snapshot: Document) 
         "version": "535.216.03"}
 
 
-@fault(driver__fabric=("starts at boot where no NVSwitch is", "systemctl disable"))
+@fault(driver__fabric=("starts at boot on a host without NVSwitch", "systemctl disable"))
 def cards_fabric_manager_without_nvswitch(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["fabric"] = {
         "unit": "nvidia-fabricmanager.service", "enabled": True, "active": False, "version": None}
@@ -404,7 +404,7 @@ def cards_mig_on_and_empty(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["mig"][0]["mode"] = "on"
 
 
-@fault(gpu__mig=("GPU 0 knows no MIG", "take GPU 0 out of gpu_mig"))
+@fault(gpu__mig=("GPU 0 does not support MIG", "remove GPU 0 from gpu_mig"))
 def cards_mig_on_a_card_that_knows_none(plan: Document, snapshot: Document) -> None:
     plan["driver"]["mig"] = {"0": ["3g.40gb"]}
     data(snapshot, "gpus")["mig"][0]["mode"] = None

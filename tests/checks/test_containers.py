@@ -61,7 +61,7 @@ def does_not_import(_: Document, there: Document) -> None:
     ("break_it", "check", "words"),
     [
         (older_driver_described, "containers.cdi",
-         ("is of 525.147.05, loaded is 535", PROVISION)),
+         ("is for driver 525.147.05, and 535", PROVISION)),
         (nothing_described, "containers.cdi",
          ("no CDI specification", PROVISION)),
         (one_gpu_in_the_container, "containers.gpus",

@@ -49,12 +49,13 @@ def test_a_driver_that_runs_as_installed_passes(
         ),
         (
             "never", "boot-1", {"loaded": OLD, "holders": [HELD], "reboot_pending": MARKER},
-            "not done by provisioning, since 2026-11-20T12:00:00Z", "reboot gpu01 when it suits",
+            "not done by provisioning, since 2026-11-20T12:00:00Z",
+            "reboot gpu01 at a suitable time",
         ),
         (
             "auto", "boot-2", {"loaded": None, "reboot_pending": {**TRIED, "failed": REFUSED}},
             "driver run, and none is tried again, since 2026-11-20T12:00:00Z",
-            "mend that, and reboot gpu01 yourself",
+            "fix that, and reboot gpu01 yourself",
         ),
         (
             "auto", "boot-2", {"loaded": None, "reboot_pending": {**TRIED, "failed": REFUSED}},
@@ -75,7 +76,7 @@ def test_a_restart_is_named(
 def test_what_no_restart_mends_is_left_to_other_checks(plan: Document, snapshot: Document) -> None:
     found = judged(plan, snapshot, library=None)
     assert found["verdict"] == "PASS"
-    assert "no restart mends that" in found["evidence"]
+    assert "no restart fixes that" in found["evidence"]
 
 
 def test_a_driver_that_is_not_managed_is_nobody_s_to_restart(

@@ -53,7 +53,7 @@ def test_a_bare_host_lacks_everything(plan: Row) -> None:
 
 def test_a_host_that_was_not_reached_is_not_converged(plan: Row) -> None:
     assert found(plan, None) == EVERYTHING
-    assert all("could not be looked at" in row["because"] for row in changes(plan, None))
+    assert all("could not be probed" in row["because"] for row in changes(plan, None))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_driver_s_library_that_a_stack_is_linked_against_is_a_change() -> None
     assert (row["what"], row["id"], row["action"]) == ("driver_library", "libcuda.so.1", "install")
     assert "tensorflow-1.4.0 cannot be imported without it" in row["because"]
     host["sections"]["driver"] = {"state": "hung", "data": None, "error": "deadline"}
-    assert "could not be looked at" in only(plan, host)["because"]
+    assert "could not be probed" in only(plan, host)["because"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_section_that_hung_never_counts_as_converged(name: str, plan: Row, hos
     assert {row["what"] for row in rows} == SECTIONS[name]
     for row in rows:
         assert row["action"] == "install"
-        assert row["because"] == f"the host's {name} could not be looked at"
+        assert row["because"] == f"the host's {name} could not be probed"
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,12 @@ def test_a_lock_that_was_resolved_anew(plan: Row, host: Row) -> None:
     receipt(host, "stack", STACK)["lock_sha256"] = "a" * 64
     assert changes(locked, host) == []
     gone = only(with_locks(plan, {}), host)["because"]
-    assert gone == f"its lock {name} is gone, and will be resolved anew"
+    assert gone == f"its lock {name} is missing, and will be resolved again"
 
 
 def test_an_environment_of_another_python_or_binding(plan: Row, host: Row) -> None:
     receipt(host, "stack", STACK)["python"] = "3.10.4"
-    assert only(plan, host)["because"] == "it was made with Python 3.10, not 3.11"
+    assert only(plan, host)["because"] == "it was created with Python 3.10, not 3.11"
     receipt(host, "stack", STACK).update(
         python="3.11.2", binding=["/usr/local/cuda-12.2/lib64/libcudart.so.12"]
     )
@@ -232,7 +232,7 @@ def test_the_linker_file(plan: Row, host: Row) -> None:
     section(host, "linker")["files"][0]["directories"] = ["/usr/local/cuda-12.2/lib64"]
     assert "lists other directories" in only(plan, host)["because"]
     section(host, "linker")["files"] = []
-    assert only(plan, host)["because"] == f"{CONF} is not there"
+    assert only(plan, host)["because"] == f"{CONF} is missing"
 
 
 def test_the_linker_cache(plan: Row, host: Row) -> None:

@@ -101,7 +101,7 @@ CASES: dict[str, tuple[Row, Host, str, str]] = {
         plan(), host(None, reboot_pending=marker(True, BEFORE)), "reload", "not loaded"),
     "rebooted, cannot be loaded": (
         plan(), host(None, reboot_pending=marker(True, BEFORE, REFUSED)), "stuck",
-        "after the reboot that was to mend it; loading it says: No such device"),
+        "after the reboot that should have fixed it; loading it reports: No such device"),
     "rebooted by hand since": (
         plan(), host(None, reboot_pending=marker(False, BEFORE, REFUSED)), "reboot", "No such"),
     "never, a reload would do": (plan(reboot="never"), host(OLD), "reload", OLD),
@@ -132,7 +132,7 @@ def test_a_host_that_was_not_looked_at_is_not_rebooted(name: str) -> None:
     document["sections"][name] = {"state": "hung", "data": None, "error": "deadline"}
     decision = decide(plan(), Host(document))
     assert decision["action"] == "wait"
-    assert f"the host's {name} could not be looked at" in decision["because"]
+    assert f"the host's {name} could not be probed" in decision["because"]
 
 
 def test_the_host_that_ansible_runs_on_is_reloaded_and_never_rebooted() -> None:

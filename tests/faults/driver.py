@@ -127,14 +127,15 @@ def _libcuda_hangs(host: GpuHost) -> None:
 
 FAULTS = [
     Fault("21", "Driver/library version mismatch", "stub", "driver.loaded",
-          "its libraries are 550.163.01: they were upgraded under it", "loads the driver anew",
+          "its libraries are 550.163.01: they were upgraded while it was loaded",
+          "reloads the driver",
           _libraries_upgraded, also=_but("driver.loaded", "driver.pending")),
     Fault("21", "Failed to initialize NVML (18)", "stub", "gpu.smi",
           r"different versions \(status 18\)", "reboot", _libraries_upgraded,
           also=_but("gpu.smi", "driver.pending")),
     Fault("22", "kernel version does not match DSO version", "root", "driver.loaded",
           "loaded driver is 535.216.03.* a reboot is pending since .*upgraded",
-          "loads the driver anew, or reboots", _all_upgraded, also=_but("driver.loaded")),
+          "reloads the driver, or reboots", _all_upgraded, also=_but("driver.loaded")),
     Fault("23", "CUDA driver version is insufficient for CUDA runtime version", "stub",
           "driver.cuda", r"libcuda.so.1 is of CUDA 10.2, too old for toolkit 11.8",
           "newer driver branch", _old_libcuda),

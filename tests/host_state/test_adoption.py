@@ -77,9 +77,9 @@ def test_the_wish_does_not_reach_stacks_or_the_default_link(host: Row) -> None:
 
 
 TOOLKIT_FAULTS: list[tuple[Row, str]] = [
-    ({"version": "11.7.1"}, "its version.json says 11.7.1"),
-    ({"nvcc": "11.7.99"}, "its nvcc says 11.7.99"),
-    ({"cudart": ["11.8.89", "11.7.99"]}, "its libcudart says 11.7.99"),
+    ({"version": "11.7.1"}, "its version.json reports 11.7.1"),
+    ({"nvcc": "11.7.99"}, "its nvcc reports 11.7.99"),
+    ({"cudart": ["11.8.89", "11.7.99"]}, "its libcudart reports 11.7.99"),
     ({"cudart": []}, "it has no lib64/libcudart.so.X.Y.Z"),
     ({"nvcc_error": "Permission denied"}, "its nvcc does not run: Permission denied"),
     ({"closed": [{"path": ROOT, "mode": "0700"}]}, f"other users cannot read {ROOT} (mode 0700)"),
@@ -109,17 +109,17 @@ def test_another_patch_release_is_refused_with_the_wish_that_would_have_it() -> 
 def test_a_link_in_its_place_is_no_toolkit() -> None:
     host = snapshot(toolkits={"occupied": [ROOT]})
     (problem,) = resolve(ADOPT, host)["problems"]
-    assert "it is no directory of its own" in problem["message"]
+    assert "it is not a directory of its own" in problem["message"]
 
 
 CUDNN_FAULTS: list[tuple[str, Any, str]] = [
-    ("loaded", {"version": "8.5.0"}, "says that it is cuDNN 8.5.0"),
+    ("loaded", {"version": "8.5.0"}, "reports cuDNN 8.5.0"),
     ("loaded", {"error": "cannot open"}, "cannot be opened: cannot open"),
-    ("headers", {"version": "8.9.7"}, "cudnn_version.h says 8.9.7"),
-    ("headers", None, f"{ROOT}/include has no header of cuDNN's"),
-    ("libraries", {"error": "truncated: 10 bytes"}, "is no whole library: truncated"),
-    ("links", None, f"no link {LIB}/libcudnn.so.8 leads to libcudnn.so.8.6.0"),
-    ("links", {"target": "libcudnn.so.7"}, "libcudnn.so is no link to libcudnn.so.8"),
+    ("headers", {"version": "8.9.7"}, "cudnn_version.h reports 8.9.7"),
+    ("headers", None, f"{ROOT}/include has no cuDNN header"),
+    ("libraries", {"error": "truncated: 10 bytes"}, "is not a complete library: truncated"),
+    ("links", None, f"no link {LIB}/libcudnn.so.8 points to libcudnn.so.8.6.0"),
+    ("links", {"target": "libcudnn.so.7"}, "libcudnn.so is not a link to libcudnn.so.8"),
 ]
 
 
@@ -145,7 +145,7 @@ def test_a_copy_where_a_link_belongs_is_refused(host: Row) -> None:
     copy = {"path": f"{LIB}/libcudnn.so.8", "soname": "libcudnn.so.8", "error": None}
     tree["libraries"].append(copy)
     (problem,) = resolve(ADOPT, host)["problems"]
-    assert f"{LIB}/libcudnn.so.8 is a copy, no link to libcudnn.so.8.6.0" in problem["message"]
+    assert f"{LIB}/libcudnn.so.8 is a copy, not a link to libcudnn.so.8.6.0" in problem["message"]
 
 
 def test_an_adopted_toolkit_is_verified_and_repaired_like_ours(host: Row) -> None:

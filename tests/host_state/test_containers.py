@@ -111,7 +111,7 @@ def change(*path: str, to: Any) -> Break:
         (change("engine", "runtimes", to=["runc"]), "running Docker does not know the runtime"),
         (change("engine", "live_restore", to=False), "running Docker has no live-restore"),
         (change("daemon", "runtimes", to={}), "does not register the runtime"),
-        (change("daemon", "live_restore", to=None), "does not say live-restore"),
+        (change("daemon", "live_restore", to=None), "does not set live-restore"),
         (change("daemon", "cdi", to=None), "does not turn on features.cdi"),
         (change("wrapper", to=None), "no nvidia-docker command"),
         (change("cdi", to=[]), "no CDI specification"),
@@ -134,7 +134,7 @@ def test_an_older_engine_knows_no_cdi(host: Row) -> None:
 def test_a_specification_of_another_driver_is_made_anew(host: Row) -> None:
     host["sections"]["driver"]["data"]["loaded"] = "560.35.05"
     (row,) = rows(WISH, host)
-    assert "is of 550.163.01, loaded is 560.35.05" in row["because"]
+    assert "is for driver 550.163.01, and 560.35.05 is loaded" in row["because"]
 
 
 def test_without_cards_nothing_is_asked_of_them(host: Row) -> None:
@@ -154,7 +154,8 @@ def test_a_killed_run_is_finished(host: Row) -> None:
     entry = {"kind": "containers", "id": "engine", "state": "installing", "started": "then"}
     host["sections"]["receipts"]["data"]["journal"] = [entry]
     (row,) = rows(WISH, host)
-    assert (row["action"], row["because"]) == ("finish", "the journal says installing since then")
+    because = "the journal records installing since then"
+    assert (row["action"], row["because"]) == ("finish", because)
 
 
 def test_what_nothing_declares_goes_where_that_is_wished(host: Row) -> None:

@@ -49,7 +49,7 @@ def test_a_host_that_is_what_its_plan_says_is_left_alone(plan: Row, host: Row) -
 
 def test_a_fresh_host_is_told_all_that_it_lacks(plan: Row) -> None:
     reasons = differs.why(plan, snapshot(), WELL)
-    assert "install toolkit 11.8: /usr/local/cuda-11.8 is not there" in reasons
+    assert "install toolkit 11.8: /usr/local/cuda-11.8 is missing" in reasons
     assert len(reasons) == 6
 
 
@@ -87,8 +87,8 @@ def left_cache(host: Row) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (killed, "finish cudnn 11.8-8: the journal says installing since 2026-11-20"),
-        (removing, "remove toolkit 12.4: its removal was begun at 2026-11-20 and not finished"),
+        (killed, "finish cudnn 11.8-8: the journal records installing since 2026-11-20"),
+        (removing, "remove toolkit 12.4: its removal started at 2026-11-20 and did not finish"),
         (drifted, "repair toolkit 11.8: changed since it was installed: bin/nvcc (mode)"),
         (upgraded_by_pip, f"repair stack {STACK}: package numpy is 2.0.0, not 1.24.3"),
         (moved_default, "install default_link /usr/local/cuda: /usr/local/cuda points to cuda-12.4,"
@@ -132,7 +132,7 @@ def test_another_lock_is_a_reason(plan: Row, host: Row) -> None:
 @pytest.mark.parametrize("state", ["hung", "error", "denied"])
 def test_what_was_not_seen_is_a_reason(plan: Row, host: Row, name: str, state: str) -> None:
     host["sections"][name] = {"state": state, "data": None, "error": "deadline"}
-    assert any(f"the host's {name} could not be looked at" in reason
+    assert any(f"the host's {name} could not be probed" in reason
                for reason in differs.why(plan, host, WELL))  # fmt: skip
 
 

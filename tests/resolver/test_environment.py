@@ -171,9 +171,9 @@ def because(wishes: Row, host: Row) -> str:
 
 def test_another_wish_is_a_change_of_the_files_alone() -> None:
     host = converged(resolve(wish("2.13.1")))
-    assert because(wish("2.13.1", gpu_profile=True), host) == f"{PROFILE} is not there"
+    assert because(wish("2.13.1", gpu_profile=True), host) == f"{PROFILE} is missing"
     given = wish("2.13.1", gpu_stack_environment={"TF_CPP_MIN_LOG_LEVEL": 1})
-    assert "tensorflow-2.13.1.sh is not there and 1 more" in because(given, host)
+    assert "tensorflow-2.13.1.sh is missing and 1 more" in because(given, host)
     assert f"{PROFILE} is no longer declared" in because(
         wish("2.13.1"), converged(resolve(wish("2.13.1", gpu_profile=True)))
     )

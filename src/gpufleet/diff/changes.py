@@ -1,6 +1,6 @@
 """Changes: what a host lacks of its plan. A pure comparison of two documents.
 
-A section of the snapshot that could not be looked at never counts as converged: what depends on
+A section of the snapshot that could not be probed never counts as converged: what depends on
 it is to be installed, and the reason says so.
 """
 

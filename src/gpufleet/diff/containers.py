@@ -16,12 +16,12 @@ def containers_change(plan: Mapping[str, Any], host: Host) -> Row | None:
     kind, identity = containers.RECEIPT
     wanted, entry = plan.get("containers"), host.journal(kind, identity)
 
-    begun = f"the journal says {(entry or {}).get('state')} since {(entry or {}).get('started')}"
+    begun = f"the journal records {(entry or {}).get('state')} since {(entry or {}).get('started')}"
     if wanted is None:
         if entry and entry.get("state") == "removing":
             return change(kind, identity, "remove", begun)
         if (host.receipt(kind, identity) or entry) and plan.get("prune"):
-            return change(kind, identity, "remove", "nothing declares it any more (gpu_prune)")
+            return change(kind, identity, "remove", "it is no longer declared (gpu_prune)")
         return None
     if found := unobserved(host, kind, identity, "receipts", "containers"):
         return found

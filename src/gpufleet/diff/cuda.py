@@ -19,12 +19,13 @@ def toolkit_change(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | Non
         return found
     if ownership.foreign_toolkit(host, row):
         wrong = adoption.toolkit(host, row)
-        return _foreign("toolkit", identity, f"{row['path']} is there and", adopt, wrong)
+        return _foreign("toolkit", identity, f"{row['path']} exists and", adopt, wrong)
     receipt, tree = host.receipt("toolkit", identity), host.tree(row["path"])
     if receipt is None:
-        return change("toolkit", identity, "install", f"{row['path']} is not there")
+        return change("toolkit", identity, "install", f"{row['path']} is missing")
     if tree is None:
-        return change("toolkit", identity, "repair", f"{row['path']} is gone, its receipt is not")
+        because = f"{row['path']} is missing, but it has a receipt"
+        return change("toolkit", identity, "repair", because)
     return (
         altered(receipt, "toolkit", identity, row["version"])
         or _other_source(receipt, "toolkit", identity, row["artifact"])
@@ -82,10 +83,10 @@ def default_link_change(host: Host, row: Mapping[str, Any] | None) -> Row | None
     link = host.default_link or {}
     state = link.get("state")
     if ownership.foreign_default(host):
-        because = f"{path} is a {state}, not a link of ours"
+        because = f"{path} is a {state}, not gpufleet's link"
         return change("default_link", path, "refuse", because)
     if state != "link":
-        return change("default_link", path, "install", f"{path} is not there")
+        return change("default_link", path, "install", f"{path} is missing")
     parent = path.rpartition("/")[0]
     if str(link.get("target")) in {target, f"{parent}/{target}"}:
         return None

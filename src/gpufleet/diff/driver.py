@@ -45,7 +45,7 @@ def driver_change(host: Host, plan: Mapping[str, Any]) -> Row | None:
     if faults and (receipt or faults[0].action == "refuse"):
         return change(kind, identity, faults[0].action, faults[0].cause + more)
     if receipt is None:
-        because = faults[0].cause + more if faults else "the one that is there has no receipt"
+        because = faults[0].cause + more if faults else "the installed one has no receipt"
         return change(kind, identity, "install", because)
     return altered(receipt, kind, identity, str(receipt.get("version")))
 

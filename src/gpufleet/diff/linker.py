@@ -22,7 +22,7 @@ def linker_change(host: Host, plan: Mapping[str, Any]) -> Row | None:
     if listed is None and not wanted:
         return None
     if listed != wanted:
-        because = f"{path} is not there" if listed is None else f"{path} lists other directories"
+        because = f"{path} is missing" if listed is None else f"{path} lists other directories"
         return change("linker", path, "install", because)
     off = [f"still has {each}" for each in _stale(host, wanted)]
     off += [f"lacks {each}" for each in _lacking(host, plan)]

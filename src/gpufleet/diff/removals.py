@@ -14,13 +14,13 @@ from .row import Row, change
 
 def removals(plan: Mapping[str, Any], host: Host) -> list[Row]:
     """What the next run takes away, and why, as rows of `changes`."""
-    undeclared = "nothing declares it any more (gpu_prune)"
+    undeclared = "no longer declared (gpu_prune)"
     rows, paths = [], []
     for each in leftovers.found(plan, host):
         if each.begun:
-            because = f"its removal was begun at {each.begun} and not finished"
+            because = f"its removal started at {each.begun} and did not finish"
         elif plan.get("prune") and not each.users:
-            because = f"{each.path} has it, and {undeclared}"
+            because = f"it is in {each.path} and {undeclared}"
         else:
             continue
         rows.append(change(each.kind, each.id, "remove", because))
@@ -40,5 +40,5 @@ def _default_link(host: Host, gone: list[str]) -> list[Row]:
     dangles = not link.get("realpath") and target.match(f"{path}-[0-9]*")
     if str(target) not in gone and not dangles:
         return []
-    because = f"it leads to {target}, and no toolkit is declared any more (gpu_prune)"
+    because = f"it points to {target}, and no toolkit is declared any longer (gpu_prune)"
     return [change("default_link", str(path), "remove", because)]

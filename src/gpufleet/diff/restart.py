@@ -1,10 +1,9 @@
-"""What a host needs before its installed driver is also the one that runs: nothing, its kernel
-modules reloaded, a reboot.
+"""Decide what makes the installed driver the running one: nothing, a reload, a reboot.
 
-Decided from what the probe saw, never from what a run remembers doing: so a run that was killed
-is taken up by the next. The marker of a pending restart (`model.receipt`) adds only what cannot
-be seen: that a reboot was tried, and what loading the modules said. A reboot that was tried and
-did not help is never repeated.
+Decided from what the probe found, never from what a run remembers: so the next run continues one
+that was killed. The marker of a pending restart (`model.receipt`) adds only what cannot be
+probed: that a reboot was tried, and what loading the modules reported. A reboot that did not
+help is never repeated.
 """
 
 from __future__ import annotations
@@ -27,55 +26,56 @@ BESIDE = ("uvm", "drm", "modeset", "peermem")
 def decide(plan: Mapping[str, Any], host: Host, control_node: bool = False) -> dict[str, str]:
     """`action`, `because` and `remedy`.
 
-    `none`: nothing to do, and a marker that stands can go; `reload`: the modules can be exchanged
-    as the host runs; `reboot`; `wait`: a reboot is needed, and not ours to do; `stuck`: neither
-    helps, or a reboot did not. `control_node` says that Ansible itself runs on this host.
+    `none`: nothing to do, a marker can be removed; `reload`: the modules can be exchanged while the
+    host runs; `reboot`; `wait`: a reboot is needed, and a person must do it; `stuck`: neither
+    helps, or a reboot did not. `control_node`: Ansible itself runs on this host.
     """
     driver, name = mapping(plan["driver"]), plan["host"]
     if not driver.get("managed"):
-        return _told("none", "the driver is not managed")
-    if unseen := host.unseen(("kernel", "gpus", "driver")):
-        because = f"the host's {' and '.join(unseen)} could not be looked at"
-        return _told("wait", because, f"see why: ./gpufleet verify --limit {name}")
+        return _decision("none", "the driver is not managed")
+    if missing := host.unobserved(("kernel", "gpus", "driver")):
+        because = f"the host's {' and '.join(missing)} could not be probed"
+        return _decision("wait", because, f"see why: ./gpufleet verify --limit {name}")
     state = _State(plan, host)
     off = state.off
     if off is None:
         changed = state.marker.get("boot_id") == state.boot_id
         if not (changed and driver["reboot"] == "always"):
-            return _told("none", state.idle or f"driver {state.loaded} runs as it is installed")
+            return _decision("none", state.idle or f"driver {state.loaded} runs as it is installed")
         off = str(state.marker.get("because"))
-    elif state.reload_mends and not state.holders and not state.refused:
-        return _told("reload", off, f"./gpufleet provision --limit {name}")
+    elif state.reload_fixes and not state.holders and not state.load_error:
+        return _decision("reload", off, f"./gpufleet provision --limit {name}")
     elif state.rebooted:
-        because = f"{off}, after the reboot that was to mend it{state.also}"
-        return _told("stuck", because, _by_hand(name))
-    elif not state.reboot_mends:
-        because = f"{off}, and no restart mends that: {state.next}"
-        return _told("stuck", because, f"./gpufleet provision --limit {name}, or dkms status there")
+        because = f"{off}, after the reboot that should have fixed it{state.also}"
+        return _decision("stuck", because, _by_hand(name))
+    elif not state.reboot_fixes:
+        because = f"{off}, and no restart fixes that: {state.next}"
+        remedy = f"./gpufleet provision --limit {name}, or run dkms status on the host"
+        return _decision("stuck", because, remedy)
     because = f"{off}{state.also}"
     if control_node:
         because += "; Ansible itself runs on this host, so it is not rebooted"
-        return _told("wait", because, f"reboot {name} yourself")
+        return _decision("wait", because, f"reboot {name} yourself")
     if driver["reboot"] == "never":
         because += "; gpu_driver_reboot: never"
-        return _told("wait", because, f"reboot {name} when it suits")
-    return _told("reboot", because, f"./gpufleet provision --limit {name} (it reboots)")
+        return _decision("wait", because, f"reboot {name} at a suitable time")
+    return _decision("reboot", because, f"./gpufleet provision --limit {name} (it reboots)")
 
 
-def _told(action: str, because: str, remedy: str = "") -> dict[str, str]:
+def _decision(action: str, because: str, remedy: str = "") -> dict[str, str]:
     return {"action": action, "because": because, "remedy": remedy}
 
 
 def _by_hand(name: str) -> str:
     return (
-        f"on {name}: modprobe nvidia; journalctl -k | grep -iE 'nvrm|nvidia' tells why; mend that,"
+        f"on {name}: modprobe nvidia; journalctl -k | grep -iE 'nvrm|nvidia' shows why; fix that,"
         f" and reboot {name} yourself"
     )
 
 
 @dataclass(frozen=True)
 class _State:
-    """What decides, read from the documents; all sections are known to be there."""
+    """The facts that decide, read from the documents; all sections were probed."""
 
     plan: Mapping[str, Any]
     host: Host
@@ -116,18 +116,18 @@ class _State:
 
     @cached_property
     def nouveau(self) -> list[str]:
-        """The addresses of the cards that nouveau holds."""
+        """The addresses of the GPUs that nouveau holds."""
         return [str(row["address"]) for row in self.cards if row.get("driver") == "nouveau"]
 
     @property
     def nouveau_stays(self) -> bool:
-        """Whether it would take them again after a reboot."""
+        """Whether nouveau takes them again after a reboot."""
         forbidden = mapping(self.driver.get("nouveau")).get("blacklisted")
         return bool(self.nouveau) and forbidden is False
 
     @property
     def off(self) -> str | None:
-        """How the running driver is not the installed one, in words."""
+        """How the running driver differs from the installed one; None where it does not."""
         if self.idle:
             return None
         if self.nouveau:
@@ -143,12 +143,12 @@ class _State:
         return None
 
     @property
-    def reload_mends(self) -> bool:
+    def reload_fixes(self) -> bool:
         on_disk = self.driver.get("on_disk")
         return not self.nouveau and on_disk not in {None, self.loaded} and self._fits(on_disk)
 
     @property
-    def reboot_mends(self) -> bool:
+    def reboot_fixes(self) -> bool:
         return self._fits(self.after_reboot) and not self.nouveau_stays
 
     def _fits(self, module: Any) -> bool:
@@ -171,7 +171,7 @@ class _State:
 
     @property
     def next(self) -> str:
-        """Why a reboot would not help, in words."""
+        """Why a reboot does not help."""
         if self.nouveau_stays:
             return "nouveau is not blacklisted"
         return (
@@ -185,14 +185,14 @@ class _State:
         return bool(self.marker.get("tried")) and self.marker.get("boot_id") != self.boot_id
 
     @property
-    def refused(self) -> str | None:
-        """What loading the modules said, if it was tried in this boot and failed."""
+    def load_error(self) -> str | None:
+        """What loading the modules reported, if it was tried in this boot and failed."""
         failed = mapping(self.marker.get("failed"))
         return str(failed.get("said")) if failed.get("boot_id") == self.boot_id else None
 
     @property
     def holders(self) -> list[str]:
-        """Who holds a GPU, but for the driver's own daemons."""
+        """The processes that hold a GPU, without the driver's own daemons."""
         found = []
         for row in mappings(self.driver.get("holders")):
             command = str(row.get("command"))
@@ -202,9 +202,9 @@ class _State:
 
     @property
     def also(self) -> str:
-        """Why no reload would do, where one was thought of."""
-        if self.refused:
-            return f"; loading it says: {self.refused}"
-        if self.holders and self.reload_mends:
+        """Why a reload does not help, where one might."""
+        if self.load_error:
+            return f"; loading it reports: {self.load_error}"
+        if self.holders and self.reload_fixes:
             return f"; the GPU is held by {', '.join(self.holders)}"
         return ""

@@ -15,10 +15,10 @@ def change(what: str, identity: str, action: str, because: str) -> Row:
 
 def unobserved(host: Host, what: str, identity: str, *sections: str) -> Row | None:
     """An installation to be sure, when a section that matters is not `ok`."""
-    names = host.unseen(sections)
+    names = host.unobserved(sections)
     if not names:
         return None
-    because = f"the host's {' and '.join(names)} could not be looked at"
+    because = f"the host's {' and '.join(names)} could not be probed"
     return change(what, identity, "install", because)
 
 
@@ -26,7 +26,7 @@ def unfinished(host: Host, kind: str, identity: str) -> Row | None:
     entry = host.journal(kind, identity)
     if entry is None:
         return None
-    because = f"the journal says {entry.get('state')} since {entry.get('started')}"
+    because = f"the journal records {entry.get('state')} since {entry.get('started')}"
     return change(kind, identity, "finish", because)
 
 

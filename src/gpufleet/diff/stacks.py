@@ -20,13 +20,13 @@ def stack_change(host: Host, row: Mapping[str, Any]) -> Row | None:
     if found := unfinished(host, "stack", name):
         return found
     if ownership.foreign_stack(host, row):
-        because = f"{row['venv']} is there and was not installed by gpufleet"
+        because = f"{row['venv']} exists and was not installed by gpufleet"
         return change("stack", name, "refuse", because)
     receipt, stack = host.receipt("stack", name), host.stack(name)
     if receipt is None:
-        return change("stack", name, "install", f"{row['venv']} is not there")
+        return change("stack", name, "install", f"{row['venv']} is missing")
     if stack is None:
-        return change("stack", name, "repair", f"{row['venv']} is gone, its receipt is not")
+        return change("stack", name, "repair", f"{row['venv']} is missing, but it has a receipt")
     if found := altered(receipt, "stack", name, row["version"]):
         return found
     return next(
@@ -43,12 +43,12 @@ def _drift(receipt: Row, stack: Row, row: Mapping[str, Any]) -> list[str]:
     found = []
     python = versions.short(str(receipt.get("python") or ""))
     if row["python"] and python != row["python"]:
-        found.append(f"it was made with Python {python or 'unknown'}, not {row['python']}")
+        found.append(f"it was created with Python {python or 'unknown'}, not {row['python']}")
     if receipt.get("activation") != row["activation"]:
         found.append(f"its activation does not read {row['activation']}")
     lock = row.get("lock_sha256")
     if receipt.get("lock_sha256") != lock:
-        state = "has changed" if lock else "is gone, and will be resolved anew"
+        state = "has changed" if lock else "is missing, and will be resolved again"
         found.append(f"its lock {row['lock']} {state}")
     have, want = mapping(stack.get("packages")), mapping(receipt.get("packages"))
     found += [
@@ -73,14 +73,14 @@ def environment_change(host: Host, rows: list[Row]) -> Row | None:
         return found
     receipt = host.receipt(kind, identity)
     if receipt is None:
-        first = f"{rows[0]['path']} is not there" if rows else ""
+        first = f"{rows[0]['path']} is missing" if rows else ""
         return change(kind, identity, "install", first) if rows else None
     have = {path: mapping(row) for path, row in mapping(receipt.get("texts")).items()}
     want = environment.digests(rows)
-    off = [f"{path} is not there" for path in want if path not in have]
+    off = [f"{path} is missing" for path in want if path not in have]
     off += [f"{path} is no longer declared" for path in have if path not in want]
     off += [
-        f"{row['path']} says something else than planned"
+        f"{row['path']} differs from the plan"
         for row in rows
         if row["path"] in have
         and (have[row["path"]].get("sha256"), have[row["path"]].get("for"))

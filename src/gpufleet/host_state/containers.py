@@ -1,7 +1,6 @@
-"""GPUs in containers: what is asked for, and what a host lacks of it, in plain sentences.
+"""GPUs in containers: what a host lacks of the planned engine and container toolkit, as sentences.
 
-One reading of plan and snapshot, for `changes` and for the checks alike. What needs a card is asked
-of no host that is declared to have none.
+Both `diff` and the checks use it. What needs a GPU is not required of a host declared without one.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ CDI_SINCE = "25.0"
 
 
 def lacking(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
-    """What of the engine and the toolkit is not as planned, with a card or without one."""
-    seen = host.containers
-    engine, toolkit = mapping(seen.get("engine")), mapping(seen.get("toolkit"))
+    """What of the engine and the toolkit is not as planned, with or without a GPU."""
+    observed = host.containers
+    engine, toolkit = mapping(observed.get("engine")), mapping(observed.get("toolkit"))
     name = wanted["engine"]
     if not engine:
         yield f"{name} is not installed"
@@ -39,8 +38,8 @@ def lacking(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
         if not toolkit.get("held"):
             yield f"the container toolkit {version} is not held: an upgrade would change it"
     if name == "docker" and engine and not engine.get("error"):
-        yield from _daemon(wanted, seen, engine)
-    if not seen.get("wrapper"):
+        yield from _daemon(wanted, observed, engine)
+    if not observed.get("wrapper"):
         yield "there is no nvidia-docker command"
     receipt = host.receipt(*RECEIPT) or {}
     if receipt and receipt.get("engine") != name:
@@ -49,18 +48,18 @@ def lacking(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
         yield f"changed since it was installed: {changed.get('path')} ({changed.get('what')})"
 
 
-def _daemon(wanted: Mapping[str, Any], seen: Row, engine: Row) -> Iterator[str]:
-    """What Docker's configuration file says, and what the running daemon has read of it."""
-    written = mapping(seen.get("daemon"))
+def _daemon(wanted: Mapping[str, Any], observed: Row, engine: Row) -> Iterator[str]:
+    """What Docker's configuration file and the running daemon lack."""
+    written = mapping(observed.get("daemon"))
     path = written.get("path")
     if RUNTIME not in mapping(written.get("runtimes")):
         yield f"{path} does not register the runtime {RUNTIME}"
     elif RUNTIME not in _texts(engine.get("runtimes")):
         yield f"the running Docker does not know the runtime {RUNTIME}, which {path} registers"
     if written.get("live_restore") is not True:
-        yield f"{path} does not say live-restore: a restart of Docker would end all containers"
+        yield f"{path} does not set live-restore: a restart of Docker stops all containers"
     elif engine.get("live_restore") is not True:
-        yield f"the running Docker has no live-restore, though {path} says so"
+        yield f"the running Docker has no live-restore, though {path} sets it"
     if wanted["data_root"] and written.get("data_root") != wanted["data_root"]:
         yield f"{path} has the data-root {written.get('data_root')}, not {wanted['data_root']}"
     if knows_cdi(engine.get("version")) and written.get("cdi") is not True:
@@ -78,7 +77,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def stale(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
-    """What of specification and links is not of the loaded driver; nothing where none is."""
+    """Which CDI specifications and device links do not fit the loaded driver; none without one."""
     loaded = host.driver
     if wanted["gpus"] == 0 or loaded is None:
         return
@@ -89,8 +88,8 @@ def stale(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
         if spec.get("error"):
             yield f"{spec.get('path')} cannot be read: {spec['error']}"
         elif spec.get("driver_version") != loaded:
-            have = spec.get("driver_version") or "an unknown driver"
-            yield f"{spec.get('path')} is of {have}, loaded is {loaded}"
+            have = spec.get("driver_version") or "of unknown version"
+            yield f"{spec.get('path')} is for driver {have}, and {loaded} is loaded"
     missing = _texts(mapping(host.containers.get("dev_char")).get("missing"))
     if missing:
         yield (

@@ -1,4 +1,4 @@
-"""Kernels: whether each that can boot would have its driver, and nothing in its way."""
+"""Kernels: whether each that can boot has the driver's module, and nouveau is disabled."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from .driver_state import Fault, installed, part, provision, without_card
 from .host import Host, Row, mapping, mappings
 
-# What a kernel's modules say of their licence, by flavour.
-FLAVOURS = {"NVIDIA": "proprietary", "Dual MIT/GPL": "open"}
+# The kind of a kernel module by its licence.
+KINDS = {"NVIDIA": "proprietary", "Dual MIT/GPL": "open"}
 
 
 def modules(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
-    """Each kernel that can boot has the driver's module, of its version and flavour."""
+    """Each kernel that can boot has the driver's module, of its version and kind."""
     driver, have = mapping(plan["driver"]), installed(plan, host)
     dkms = bool(part(host, "driver").get("dkms"))
     for kernel in judged_kernels(host):
@@ -21,18 +21,18 @@ def modules(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
         name, lacks_headers = _kernel_name(host, version), not kernel.get("headers")
         module: Row = next(
             (row for row in mappings(kernel.get("modules")) if row.get("name") == "nvidia"), {})
-        remedy = f"{provision(plan)} (on the host: {_mend(host, version, lacks_headers)})"
+        remedy = f"{provision(plan)} (on the host: {_repair(host, version, lacks_headers)})"
         if not module:
             why = f", and no headers ({headers(host, version)}) to build it with" * lacks_headers
             yield Fault(f"{name} has no NVIDIA module{why}: a host that boots it has no GPU",
                         remedy)
             continue
-        told = module.get("version")
-        if have and told and told != have:
-            yield Fault(f"the module of {name} is {told}, the driver is {have}", remedy)
-        flavour = FLAVOURS.get(str(module.get("license")))
-        if flavour and driver.get("module") not in {None, flavour}:
-            yield Fault(f"the module of {name} is {flavour}, planned is {driver['module']}",
+        version_found = module.get("version")
+        if have and version_found and version_found != have:
+            yield Fault(f"the module of {name} is {version_found}, the driver is {have}", remedy)
+        kind = KINDS.get(str(module.get("license")))
+        if kind and driver.get("module") not in {None, kind}:
+            yield Fault(f"the module of {name} is {kind}, planned is {driver['module']}",
                         provision(plan))
         if dkms and lacks_headers:
             yield Fault(
@@ -41,10 +41,10 @@ def modules(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
 
 
 def judged_kernels(host: Host) -> list[Row]:
-    """The kernels that can boot here, and the one that runs, unless it is not the host's own."""
-    there = part(host, "kernel")
-    running = None if there.get("container") else there.get("running")
-    rows = mappings(there.get("installed"))
+    """The kernels that can boot, and the running one unless the host is a container."""
+    state = part(host, "kernel")
+    running = None if state.get("container") else state.get("running")
+    rows = mappings(state.get("installed"))
     found = [
         row for row in rows
         if (row.get("image") and "rescue" not in str(row.get("version")))
@@ -62,16 +62,16 @@ def headers(host: Host, kernel: str) -> str:
 
 
 def _kernel_name(host: Host, version: str) -> str:
-    there = part(host, "kernel")
-    runs = version == there.get("running") and not there.get("container")
-    words = ["it runs"] * runs + ["it boots next"] * (version == there.get("next_boot"))
-    return f"kernel {version}" + (f" ({', '.join(words)})" if words else "")
+    state = part(host, "kernel")
+    runs = version == state.get("running") and not state.get("container")
+    notes = ["it runs"] * runs + ["it boots next"] * (version == state.get("next_boot"))
+    return f"kernel {version}" + (f" ({', '.join(notes)})" if notes else "")
 
 
-def _mend(host: Host, kernel: str, lacks_headers: bool) -> str:
+def _repair(host: Host, kernel: str, lacks_headers: bool) -> str:
     tool = "dnf" if part(host, "packages").get("manager") == "rpm" else "apt-get"
     install = f"{tool} install {headers(host, kernel)}; " if lacks_headers else ""
-    return f"{install}dkms autoinstall -k {kernel}; or remove that kernel, if it is not wanted"
+    return f"{install}dkms autoinstall -k {kernel}; or remove that kernel, if it is not needed"
 
 
 def nouveau(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
@@ -83,13 +83,13 @@ def nouveau(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
         if kernel.get("initramfs_nouveau"):
             yield Fault(
                 f"the initramfs {kernel.get('initramfs')} has the module nouveau, and nothing in"
-                " it that forbids it",
+                " it blocks it",
                 f"{again} (on the host: update-initramfs -u -k {kernel.get('version')}, or dracut"
                 f" -f --kver {kernel.get('version')})")
     own = not part(host, "kernel").get("container")
     if state.get("loaded") and own and not without_card(plan, host):
         yield Fault("the module nouveau is loaded: CUDA cannot use a card that it holds",
-                    f"reboot {plan['host']} ({again} does, where gpu_driver_reboot lets it)", "")
+                    f"reboot {plan['host']} ({again} does, where gpu_driver_reboot allows it)", "")
 
 
 def secure_boot(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""The driver's packages: whole, of one version, the planned one, and held."""
+"""The driver's packages: complete, of one version, the planned one, and held."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PIN = "/etc/apt/preferences.d/gpufleet-driver"
 
 # Packages whose scripts build the driver's modules, and stay half-configured where that fails.
 _BUILDERS = re.compile(r"(dkms|linux-(image|headers|modules)-.*|kernel(-core|-devel)?)$")
-# Definitions of repositories: ours, and those that a run takes away for it (vars/main.yml).
+# Definitions of repositories: gpufleet's, and those that a run removes (vars/main.yml).
 _OWN = re.compile(r"/gpufleet-[^/]*$")
 _NVIDIA = re.compile(r"/compute/cuda/repos/")
 # The repositories of NVIDIA that have drivers: not the container toolkit's, nor another tool's.
@@ -35,27 +35,27 @@ _OTHER_REPOSITORY = re.compile(r"container|docker|devtools|nsight", re.IGNORECAS
 
 
 def packages(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
-    """The driver's packages are there, whole, of one version, and the planned one."""
+    """The driver's packages are installed completely, in one version, the planned one."""
     driver, there, have = mapping(plan["driver"]), core(host), installed(plan, host)
     again, manager = provision(plan), part(host, "packages").get("manager")
     for row in mappings(part(host, "packages").get("broken")):
         name, status = str(row.get("name")), row.get("status")
         if name in package_rows(host) or _BUILDERS.match(name):
             yield Fault(
-                f"package {name} is {status}: {manager} did not finish with it",
-                f"{again} (on the host: dpkg --configure -a tells what stops it)")
+                f"package {name} is {status}: {manager} did not finish installing it",
+                f"{again} (on the host: dpkg --configure -a shows the reason)")
     if driver["source"] not in PACKAGED:
         if there:
             yield Fault(
-                f"packages of a driver ({listed(there)}) stand beside the runfile's: each"
+                f"packages of a driver ({listed(there)}) are installed beside the runfile's: each"
                 " overwrites the other's files",
-                "on the host: remove them (apt-get purge, dnf remove), or say gpu_driver: {source:"
+                "on the host: remove them (apt-get purge, dnf remove), or set gpu_driver: {source:"
                 " distro}", "refuse")
     elif not there and host.driver_library:
         yield Fault(
-            f"driver {host.driver_library} is there (libcuda.so) and belongs to no package: a"
+            f"driver {host.driver_library} (libcuda.so) belongs to no package: a"
             " runfile installed it, and packages would mix with it",
-            "on the host: nvidia-uninstall, or say gpu_driver: {source: preinstalled}", "refuse")
+            "on the host: nvidia-uninstall, or set gpu_driver: {source: preinstalled}", "refuse")
         return
     elif not there:
         yield Fault("no package of the driver is installed", again, "install")
@@ -73,13 +73,13 @@ def packages(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
         name: _without_epoch(row.get("version")) for name, row in package_rows(host).items()
     }
     if gone := set(ours) - set(now):
-        yield Fault(f"packages installed with the driver are gone since: {listed(gone)}", again)
-    exchanged = {
+        yield Fault(f"packages installed with the driver are missing: {listed(gone)}", again)
+    changed = {
         f"{name} {now[name]} (was {own})"
         for name, own in ours.items() if now.get(name) not in {None, _without_epoch(own)}
     }
-    if exchanged:
-        yield Fault(f"packages were exchanged by somebody else: {listed(exchanged, 2)}", again)
+    if changed:
+        yield Fault(f"packages were changed by somebody else: {listed(changed, 2)}", again)
     yield from _repositories(plan, host)
 
 
@@ -92,8 +92,8 @@ def _other_version(plan: Mapping[str, Any], receipt: Row, have: str) -> Iterator
         yield Fault(cause, again, "upgrade")
     elif driver["source"] not in PACKAGED and str(receipt.get("version") or have) != have:
         yield Fault(
-            f"driver {receipt['version']} was installed by gpufleet, and {have} is there now:"
-            " somebody else exchanged it", again)
+            f"driver {receipt['version']} was installed by gpufleet, and {have} is installed now:"
+            " somebody else changed it", again)
     for key in ("source", "branch", "module"):
         wanted = str(driver.get(key))
         if driver.get(key) and str(receipt.get(key) or wanted) != wanted:
@@ -103,7 +103,7 @@ def _other_version(plan: Mapping[str, Any], receipt: Row, have: str) -> Iterator
 
 
 def _without_epoch(version: Any) -> str:
-    """Some tools name a package's epoch, some do not."""
+    """Some tools print a package's epoch, some do not."""
     return re.sub(r"^\d+:", "", str(version))
 
 
@@ -132,7 +132,7 @@ def _paths(sources: list[Row]) -> str:
 
 
 def _unwanted(plan: Mapping[str, Any], sources: list[Row], cause: str) -> Fault:
-    """A run takes away what stands beside its own definition, where it is of the same drivers."""
+    """The fault of a second definition; a run removes it where it is of the same drivers."""
     theirs = [row for row in sources if not _OWN.search(str(row.get("path")))]
     ours = [row for row in sources if row not in theirs]
     own = {uri.rstrip("/") for row in ours for uri in texts(row.get("uris"))}
@@ -142,12 +142,12 @@ def _unwanted(plan: Mapping[str, Any], sources: list[Row], cause: str) -> Fault:
     ]
     if mapping(plan["driver"])["source"] == "nvidia_repo" and not left:
         return Fault(cause, f"{provision(plan)} (it removes what is not gpufleet's)")
-    remedy = f"on the host: take out what does not belong there, of {_paths(theirs)}"
+    remedy = f"on the host: remove what does not belong there, of {_paths(theirs)}"
     return Fault(cause, remedy, "")
 
 
 def holds(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
-    """Nothing exchanges the driver by itself: held, pinned, left alone by upgrades at night."""
+    """Nothing upgrades the driver by itself: packages are held, pinned, excluded from upgrades."""
     there, again = core(host), provision(plan)
     if mapping(plan["driver"])["source"] not in PACKAGED or not there:
         return
@@ -160,10 +160,10 @@ def holds(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     if part(host, "packages").get("manager") == "dpkg":
         pinned = {str(row.get("path")) for row in mappings(part(host, "packages").get("pins"))}
         if PIN not in pinned:
-            yield Fault(f"no pin of the driver's version stands in {PIN}", again)
-    night = mapping(part(host, "packages").get("unattended"))
-    if night.get("installed") and not night.get("excluded"):
-        yield Fault("unattended upgrades do not leave the driver's packages out", again)
+            yield Fault(f"no pin of the driver's version is in {PIN}", again)
+    unattended = mapping(part(host, "packages").get("unattended"))
+    if unattended.get("installed") and not unattended.get("excluded"):
+        yield Fault("unattended upgrades do not exclude the driver's packages", again)
 
 
 def _by_version(there: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The driver as it runs: its versions, device files, services and MIG. All of it needs a card."""
+"""The running driver: its versions, device files, services and MIG. All of it needs a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from .driver_state import Fault, installed, listed, managed, part, provision, texts, without_card
 from .host import Host, mapping, mappings
 
-GIVEN_AWAY = "vfio-pci"  # the driver of a card that a virtual machine has
+GIVEN_AWAY = "vfio-pci"  # the driver of a GPU that is passed to a virtual machine
 PERSISTENCE = "nvidia-persistenced.service"
 FABRIC = "nvidia-fabricmanager.service"
 
@@ -24,12 +24,12 @@ def nodes(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     numbered = [name for name in there if re.fullmatch(r"/dev/nvidia\d+", name)]
     wanted = [f"/dev/nvidia{at}" for at in range(count)] if len(numbered) < count else []
     wanted += ["/dev/nvidiactl", "/dev/nvidia-uvm"]
-    # Without that one CUDA does not start; so it was made as we looked, if CUDA does.
+    # CUDA needs this file, and creates it: it exists wherever the probe could start CUDA.
     started = {"/dev/nvidia-uvm"} if part(host, "driver").get("cuinit") == 0 else set()
     if missing := [name for name in wanted if name not in {*there, *started}]:
         yield Fault(
             f"device files are missing, without which programs find no GPU: {listed(missing)}",
-            "on the host, as root: nvidia-modprobe -u -c 0 (nvidia-smi makes those of the cards,"
+            "on the host, as root: nvidia-modprobe -u -c 0 (nvidia-smi creates those of the GPUs,"
             " and at each boot the persistence daemon: gpu_driver: {persistence: true})", "")
 
 
@@ -42,10 +42,10 @@ def persistence(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
 def fabric(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     """The fabric manager runs exactly where an NVSwitch is, of the driver's very version."""
     state = mapping(part(host, "driver").get("fabric"))
-    # Of a driver that nobody declares the plan says nothing.
+    # The plan has nothing of an undeclared driver.
     if not (mapping(plan["driver"]).get("fabric_manager") or part(host, "gpus").get("nvswitches")):
         if state.get("enabled"):
-            yield Fault(f"service {FABRIC} starts at boot where no NVSwitch is, and fails",
+            yield Fault(f"service {FABRIC} starts at boot on a host without NVSwitch, and fails",
                         f"{provision(plan)} (on the host: systemctl disable {FABRIC})")
         return
     yield from _service(plan, host, "fabric", FABRIC)
@@ -66,7 +66,7 @@ def _service(plan: Mapping[str, Any], host: Host, key: str, unit: str) -> Iterat
     # Without the driver it cannot run, and that is another fault.
     elif state.get("active") is False and host.driver is not None:
         yield Fault(f"service {unit} does not run",
-                    f"{provision(plan)} (on the host: systemctl status {unit} tells why)")
+                    f"{provision(plan)} (on the host: systemctl status {unit} shows why)")
 
 
 def mismatch(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
@@ -86,7 +86,7 @@ def mismatch(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     elif library != loaded or on_disk not in {None, loaded}:
         cause = (
             f"the loaded driver is {loaded}, on disk is {on_disk or 'none'}, its libraries are"
-            f" {library}: they were upgraded under it"
+            f" {library}: they were upgraded while it was loaded"
         )
     else:
         return
@@ -94,7 +94,7 @@ def mismatch(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
         cause += f"; a reboot is pending since {pending.get('since')} ({pending.get('because')})"
     yield Fault(
         cause,
-        f"{provision(plan)} (it loads the driver anew, or reboots where gpu_driver_reboot lets it)"
+        f"{provision(plan)} (it reloads the driver, or reboots where gpu_driver_reboot allows it)"
         if managed(plan)
         else f"reboot {plan['host']}; if it stays so, install the driver again",
         "",
@@ -117,8 +117,8 @@ def mig(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
             continue
         have = sorted(texts(row.get("instances")))
         if wanted and row.get("mode") is None:
-            yield Fault(f"GPU {index} knows no MIG, declared is {', '.join(wanted)}",
-                        f"take GPU {index} out of gpu_mig", "")
+            yield Fault(f"GPU {index} does not support MIG, declared is {', '.join(wanted)}",
+                        f"remove GPU {index} from gpu_mig", "")
         elif have != sorted(map(str, wanted)) or (row.get("mode") == "on") != bool(wanted):
             there = ", ".join(have) or ("MIG without instances" if row.get("mode") == "on" else
                                         "no MIG")

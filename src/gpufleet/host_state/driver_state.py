@@ -1,11 +1,10 @@
-"""The state of a host's driver, in the words that those share who judge a part of it.
+"""The state of a host's driver: what the modules that judge a part of it share.
 
-`driver_packages`, `driver_kernels` and `driver_running` are pure functions from the plan and the
-host to faults in plain sentences, used by `changes` (what is to be done) and by the checks (what
-is wrong) alike. A kernel that has no module, or a package that nothing holds, is a fault before
-the boot or the night that would make it an outage.
+`driver_packages`, `driver_kernels` and `driver_running` are pure functions from plan and host to
+faults, used by `diff` (what to do) and by the checks (what is wrong). A kernel without a module, or
+a package that is not held, is a fault before the next boot or upgrade makes it an outage.
 
-On a host declared to have no GPU everything is judged but what needs a card.
+On a host declared without GPU everything is judged but what needs a GPU.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _UPSTREAM = re.compile(r"(?:\d+:)?(\d{3}\.\d+(?:\.\d+)?)(?![.\d])")
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is not as planned. `action`: what a run does about it, of `changes`' words;
-    empty where only a restart or a person can help."""
+    """Something that differs from the plan. `action`: what a run does about it, as in a plan's
+    changes; empty where only a restart or a person can help."""
 
     cause: str
     remedy: str
@@ -46,16 +45,16 @@ def managed(plan: Mapping[str, Any]) -> Row | None:
 
 
 def without_card(plan: Mapping[str, Any], host: Host) -> bool:
-    """Whether nothing has to run: no card is declared, and none is there unless that is said."""
+    """Whether no driver has to run: no GPU is declared, or none declared and none on the bus."""
     count = mapping(plan.get("expect")).get("count")
     return count == 0 or (count is None and not host.gpus)
 
 
 def provision(plan: Mapping[str, Any]) -> str:
-    """What sets it right: the command, or those who look after a driver that is not managed."""
+    """The remedy: the command, or whoever maintains a driver that gpufleet does not manage."""
     if managed(plan):
         return f"./gpufleet provision --limit {plan['host']}"
-    return f"have it set right by whoever installs the driver of {plan['host']}"
+    return f"ask whoever installs the driver of {plan['host']} to repair it"
 
 
 def upstream(version: Any) -> str | None:
@@ -65,7 +64,7 @@ def upstream(version: Any) -> str | None:
 
 
 def package_rows(host: Host) -> dict[str, Row]:
-    """What is installed of the driver's packages by name, whatever their state."""
+    """The driver's packages by name, whatever their state."""
     return {str(row.get("name")): row for row in mappings(part(host, "packages").get("driver"))}
 
 
@@ -79,7 +78,7 @@ def core(host: Host) -> dict[str, str]:
 
 
 def installed(plan: Mapping[str, Any], host: Host) -> str | None:
-    """The version that is installed: of the packages, or of the libraries that came without any.
+    """The installed version: of the packages, or of libraries that no package installed.
 
     Where packages are of several versions, that of the kernel module's counts.
     """
@@ -91,7 +90,7 @@ def installed(plan: Mapping[str, Any], host: Host) -> str | None:
 
 
 def part(host: Host, section: str) -> Row:
-    """A section's data; of one that could not be read nothing is said here."""
+    """A section's data; empty where the section could not be read."""
     return mapping(host.section(section))
 
 

@@ -1,5 +1,6 @@
-"""What a snapshot says about its host, asked for safely: sections that are missing, hung or
-denied answer None, which means "not known", never "not there".
+"""A host as its snapshot describes it, read safely.
+
+Sections that are missing, hung or denied give None, which means "not known", never "absent".
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def mappings(value: Any) -> list[Row]:
 
 @dataclass(frozen=True)
 class Room:
-    """Free space at a place: the directory that was looked at, its file system, and MiB."""
+    """Free space: the directory that was probed, its file system, and MiB."""
 
     directory: str
     filesystem: str
@@ -57,8 +58,8 @@ class Host:
         data = found.get("data")
         return dict(data) if isinstance(data, Mapping) else None
 
-    def unseen(self, names: tuple[str, ...]) -> list[str]:
-        """Those of the sections that could not be looked at."""
+    def unobserved(self, names: tuple[str, ...]) -> list[str]:
+        """Those of the sections that could not be probed."""
         return [name for name in names if self.section(name) is None]
 
     def _value(self, section: str, key: str) -> Any:
@@ -79,7 +80,7 @@ class Host:
 
     @property
     def pythons(self) -> dict[str, str] | None:
-        """{interpreter's path: its version as X.Y}; None when they were not looked for.
+        """{interpreter's path: its version as X.Y}; None when they were not probed.
 
         In the order of the snapshot: the system's own before those of other prefixes.
         """
@@ -98,7 +99,7 @@ class Host:
 
     @property
     def gpus(self) -> list[Row]:
-        """The GPUs on the PCI bus, as far as it could be looked at."""
+        """The GPUs on the PCI bus; empty where it could not be probed."""
         return self._rows("gpus", "pci")
 
     @property
@@ -115,7 +116,7 @@ class Host:
 
     @property
     def driver(self) -> str | None:
-        """The driver that is loaded."""
+        """The version of the loaded driver."""
         value = str(self._value("driver", "loaded") or "")
         return value if versions.is_dotted(value) else None
 
@@ -127,12 +128,12 @@ class Host:
 
     @property
     def reboot_pending(self) -> Row:
-        """The marker of a pending restart, empty where none stands."""
+        """The marker of a pending restart; empty without one."""
         return mapping(self._value("driver", "reboot_pending"))
 
     @property
     def containers(self) -> Row:
-        """What was seen of the container engine; empty where nobody looked."""
+        """What the probe found of the container engine; empty where it was not probed."""
         return self.section("containers") or {}
 
     def receipt(self, kind: str, identity: str) -> Row | None:
@@ -147,7 +148,7 @@ class Host:
 
     @property
     def caches(self) -> list[str]:
-        """What was only needed while something was being installed, and is still there."""
+        """Caches of installations that still exist."""
         found = self._value("receipts", "caches")
         return [str(each) for each in found] if isinstance(found, list) else []
 
@@ -158,22 +159,22 @@ class Host:
         return None
 
     def foreign_text(self, path: str, sha256: str) -> bool:
-        """Whether a small file's place is taken by somebody else's that says something else."""
+        """Whether a foreign file with another content is at the path of an environment file."""
         known = [*self.entries("receipts"), *self.entries("journal")]
         ours = any(path in mapping(row.get("texts")) for row in known)
         return not ours and mapping(self._value("receipts", "texts")).get(path, sha256) != sha256
 
     def occupied(self, path: str) -> bool:
-        """Whether anything at all stands at a place for a toolkit or a stack."""
+        """Whether anything exists at the path of a toolkit or a stack."""
         return any(path in (self._value(each, "occupied") or []) for each in ("toolkits", "stacks"))
 
     def tree(self, path: str) -> Row | None:
-        """The toolkit that stands at a path."""
+        """The toolkit at a path."""
         rows = self._rows("toolkits", "trees")
         return next((row for row in rows if row.get("path") == path), None)
 
     def cudnn(self, toolkit_path: str) -> Row:
-        """The cuDNN that stands in a toolkit's tree."""
+        """The cuDNN in a toolkit's tree."""
         rows = self._rows("cudnn", "trees")
         return next((row for row in rows if row.get("toolkit") == toolkit_path), {})
 
@@ -188,7 +189,7 @@ class Host:
 
     @property
     def foreign_stacks(self) -> list[Row]:
-        """The environments that we did not install."""
+        """The environments that gpufleet did not install."""
         ours = {
             str(row.get("id"))
             for row in [*self.entries("receipts"), *self.entries("journal")]
@@ -210,7 +211,7 @@ class Host:
         return self._rows("linker", "cache")
 
     def room(self, directory: str) -> Room | None:
-        """Free space at a directory, or at the nearest parent that was looked at.
+        """Free space at a directory, or at the nearest parent that was probed.
 
         None when nothing but `/` is known for it, though it may well be a file system of its own.
         """
@@ -225,12 +226,12 @@ class Host:
         return Room(place, str(system if system is not None else place), int(free[place]))
 
     def noexec(self, directory: str) -> bool:
-        """Whether a directory is known to forbid to execute files."""
+        """Whether a directory is known to be on a noexec file system."""
         forbidden = self._value("disks", "noexec")
         if not isinstance(forbidden, list):
             return False
-        looked_at = self._value("disks", "free_mib")
-        known = [*forbidden, *(looked_at if isinstance(looked_at, Mapping) else ())]
+        probed = self._value("disks", "free_mib")
+        known = [*forbidden, *(probed if isinstance(probed, Mapping) else ())]
         return self._nearest(directory, [str(each) for each in known]) in forbidden
 
     @staticmethod

@@ -1,8 +1,8 @@
 """Leftovers: what gpufleet installed on a host and the plan no longer declares.
 
-They go when the plan says so (`gpu_prune`), and are named otherwise. What has neither a receipt
-nor a journal entry is nobody's leftover. A toolkit that an environment of somebody else is bound
-to stays, with its cuDNN; stacks of ours are never bound to one, since the plan has each stack's.
+A run removes them where the plan has `prune`; otherwise notes name them. Only what has a receipt or
+a journal entry is a leftover. A toolkit that a foreign environment is bound to stays, with its
+cuDNN.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .host import Host
 
 Row = dict[str, Any]
 
-KINDS = ("stack", "cudnn", "toolkit")  # in the order in which they can go
+KINDS = ("stack", "cudnn", "toolkit")  # in the order of removal
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """`begun` tells since when it is being removed, `users` what else is bound to its toolkit."""
+    """`begun`: when its removal started; `users`: foreign environments bound to its toolkit."""
 
     kind: str
     id: str
@@ -35,8 +35,8 @@ class Leftover:
 
 
 def found(plan: Mapping[str, Any], host: Host) -> list[Leftover]:
-    """The leftovers in the order in which they can go; none where the host could not tell."""
-    if host.unseen(("receipts", "stacks")):
+    """The leftovers in the order of removal; empty where receipts or stacks were not probed."""
+    if host.unobserved(("receipts", "stacks")):
         return []
     declared = {("toolkit", row["short"]) for row in plan["toolkits"]}
     declared |= {("cudnn", row["id"]) for row in plan["cudnn"]}
@@ -64,20 +64,20 @@ def _leftover(host: Host, row: Row) -> Leftover:
 
 
 def notes(plan: Mapping[str, Any], host: Host) -> Iterator[str]:
-    """What stays though nothing declares it, and what would take it away."""
+    """What stays installed though it is not declared, and what removes it."""
     driver = host.receipt(*driver_state.RECEIPT)
     if driver and not driver_state.managed(plan):
         yield (
-            f"driver {driver.get('version')}, which gpufleet installed, is managed no longer "
-            "(gpu_driver): it stays as it is, held, and gpu_prune does not touch it"
+            f"driver {driver.get('version')}, which gpufleet installed, is no longer managed "
+            "(gpu_driver): it stays installed and held, and gpu_prune does not remove it"
         )
     for each in found(plan, host):
         if each.begun:
             continue
         if not plan["prune"]:
-            yield f"{each.name} is declared no longer; gpu_prune: true removes it"
+            yield f"{each.name} is no longer declared; gpu_prune: true removes it"
         elif each.users:
             yield (
-                f"{each.name} is declared no longer, but stays: {' and '.join(each.users)}, which "
+                f"{each.name} is no longer declared, but stays: {' and '.join(each.users)}, which "
                 "gpufleet did not install, is bound to it"
             )

@@ -152,7 +152,8 @@ def _check_host(context: ResolveContext) -> None:
             "are unchecked"
         )
         return
-    for name in context.host.unseen(("os", "disks", "driver", "receipts", "toolkits", "stacks")):
+    sections = ("os", "disks", "driver", "receipts", "toolkits", "stacks")
+    for name in context.host.unobserved(sections):
         context.note(f"The host's {name} could not be probed: what depends on it is unchecked")
     if context.host.arch not in {None, ARCH}:
         context.refuse(
