@@ -162,7 +162,7 @@ def test_a_person_reads_who_it_is(first: Night) -> None:
     terminal.show(console, first.session, None)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "✓ host[003-019,021-029,031-039,041-049,051-059,061-069,071-079,081-099]" in text
-    assert "90 of 100 hosts healthy; 3 not healthy, 7 not reached." in text
+    assert "90 of 100 hosts healthy; 3 failed, 7 unreachable." in text
     assert len(text.splitlines()) < 250
 
 

@@ -222,7 +222,7 @@ def test_the_timer_fires_and_everyone_hears_of_the_first_night(night: Nightly) -
                    " systemctl daemon-reload; systemctl restart gpufleet-nightly.timer")
     journal = night.fleet.on("lab1", "journalctl -u gpufleet-nightly")
     assert night.unit("Result") == "success", journal
-    assert "One host: everything that is declared holds." in journal
+    assert "1 host healthy: all declared checks pass." in journal
     assert "s3cret" not in journal
     assert night.nights() == 1
     night.fleet.on("lab1", f"test -s {HOME}/reports/latest/report.html")

@@ -40,9 +40,9 @@ def test_provision_ends_with_what_holds_what_was_not_provable_and_the_report(
 ) -> None:
     said = fleet.gpufleet("provision").stdout
     end = " ".join(said[said.rindex("2 hosts:") :].split())
-    assert "everything that is declared holds" in end
+    assert "all declared checks pass" in end
     assert "multiplies matrices exactly on the CPU, not on a GPU" in end
-    assert "Not provable here, by declaration gpu_expect: {count: 0}" in end
+    assert "Skipped by declaration gpu_expect: {count: 0}" in end
     assert "Report: reports/latest/report.html" in end
 
 
@@ -66,7 +66,7 @@ def test_only_the_host_that_differs_is_provisioned_and_told_why(fleet: Fleet) ->
     assert "1 of 2 hosts match their plans and are left alone." in done.stderr
     assert "--limit lab1\n" in done.stderr
     assert "lab2" not in done.stdout.partition("✓ lab1")[0]
-    assert "2 hosts: everything that is declared holds." in done.stdout
+    assert "2 hosts healthy: all declared checks pass." in done.stdout
     assert fleet.on("lab1", "ls /var/cache/gpufleet") == ""
     assert fleet.on("lab2", ANSIBLE) == entered
     assert fleet.state("lab2") == before
@@ -124,7 +124,7 @@ def test_a_removed_library_fails_exactly_its_checks_on_its_host(fleet: Fleet) ->
 
 def test_provision_repairs_it(fleet: Fleet) -> None:
     said = fleet.gpufleet("provision").stdout
-    assert "everything that is declared holds" in " ".join(said.split())
+    assert "all declared checks pass" in " ".join(said.split())
     fleet.verdicts(0)
 
 

@@ -105,7 +105,7 @@ def test_hosts_that_met_have_their_checks_in_every_report(
                 str(tmp_path / "plan"), "--report", str(tmp_path))
     assert ended.returncode == 0, ended.stderr
     assert "✓ pair.parameter-server" in ended.stdout
-    assert "TensorFlow 2.13.1 computes exactly together with gpu02" in ended.stdout
+    assert "TensorFlow 2.13.1 computes exactly in a distributed run with gpu02" in ended.stdout
     latest = tmp_path / "latest"
     names = [case.get("name") for case in ET.parse(latest / "junit.xml").getroot()[0]]
     shown = of_page((latest / "report.html").read_text())

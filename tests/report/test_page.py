@@ -210,7 +210,7 @@ def test_the_grid_is_worst_first_filtered_and_searched(
     more.click()
     assert rows() == names[:150]
     chip, = [each for each in browser.find_elements(By.CSS_SELECTOR, ".chips button")
-             if "not reached" in each.text]
+             if "unreachable" in each.text]
     chip.click()
     down = [host.name for host in unwell if host.result["verdict"] == "UNREACHABLE"]
     assert rows() == down and chip.get_attribute("aria-pressed") == "true"
@@ -233,7 +233,7 @@ def test_the_grid_is_worst_first_filtered_and_searched(
         find.clear()
         find.send_keys(words)
         assert sorted(rows()) == sorted(expected), words
-    assert shown(browser, "#showing") == ["No host: that check is healthy wherever it was judged."]
+    assert shown(browser, "#showing") == ["No host: this check passes wherever it was judged."]
     find.clear()
     browser.find_element(By.ID, "narrow").click()
     heads = [each.strip() for each in shown(browser, ".grid .check-name")]
@@ -283,7 +283,7 @@ def test_a_slow_card_is_seen_in_its_history(show: Open, fleets: dict[str, Fleet]
 def test_what_changed_is_on_top_and_said_once(show: Open, fleets: dict[str, Fleet]) -> None:
     browser = show("thousand")
     titles = shown(browser, "h2")
-    assert titles[0] == "What changed since 2026-11-20" and titles[1] == "What is wrong"
+    assert titles[0] == "What changed since 2026-11-20" and titles[1] == "Issues"
     more = browser.find_element(By.CSS_SELECTOR, ".more > summary")
     assert "kernel" in more.text
     more.click()
@@ -341,7 +341,7 @@ def test_nothing_breaks_out(show: Open, fleets: dict[str, Fleet], evil: str) -> 
         HostRun(evil, whole.snapshot, whole.plan, {"verdict": "FAIL", "checks": checks}),
         HostRun("gpu02", None, {}, judge.unreachable(evil, evil, evil))], finished="now")
     browser = show(session, "#h1")
-    assert browser.title == "GPU hosts: 0 of 2 hosts healthy; 1 not healthy, 1 not reached."
+    assert browser.title == "GPU hosts: 0 of 2 hosts healthy; 1 failed, 1 unreachable."
     assert browser.get_log("browser") == []
     texts = browser.execute_script(
         "return ['.cause', 'dd code', 'pre', 'h3'].map((part) =>"

@@ -116,13 +116,14 @@ def test_a_processor_and_a_card_without_a_uuid_have_a_name(
     assert page.document(session, appeared)["hosts"][0]["nights"] == ""
 
 
-def test_who_is_odd(eight: Fleet) -> None:
+def test_versions_in_which_hosts_differ(eight: Fleet) -> None:
     told = fleet_versions.read_versions(eight.session)
-    found = {each.what: each for each in fleet_versions.compare_versions(told)}
+    found = {each.component: each for each in fleet_versions.compare_versions(told)}
     driver = found["Driver"]
-    assert driver.odd and [version for version, _ in driver.found] == ["535.261.03", "535.183.01"]
-    assert not found["CUDA 11.8"].odd
-    assert found["GPUs"].found[0][0] == "8 × NVIDIA H100 80GB HBM3"
+    assert driver.differs
+    assert [version for version, _ in driver.versions] == ["535.261.03", "535.183.01"]
+    assert not found["CUDA 11.8"].differs
+    assert found["GPUs"].versions[0][0] == "8 × NVIDIA H100 80GB HBM3"
     assert next(iter(found)) == "Driver"
 
 

@@ -1,4 +1,4 @@
-"""The page and the plain words: nothing is loaded, nothing is injected, nothing is left out."""
+"""The page and the summary: nothing is loaded, injected or missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVIL = "<script>alert('x')</script>\"&"
 
 @pytest.fixture
 def session(plan: Document, snapshot: Document) -> Session:
-    """A healthy host, a broken one whose texts are hostile, one that is not reached."""
+    """A healthy host, a broken one whose texts are hostile, one that is unreachable."""
     broken_plan, broken = copy.deepcopy(plan), copy.deepcopy(snapshot)
     broken_plan["host"] = broken["host"] = "gpu02"
     data(broken, "environment")["login"]["PYTHONPATH"] = EVIL
@@ -55,36 +55,36 @@ def test_the_page_has_every_host_and_check_with_cause_and_remedy(session: Sessio
 
 @pytest.mark.parametrize(
     ("make", "driver"),
-    [(with_driver, "stand for every kernel, not run without a GPU"),
-     (with_cards, "stand for every kernel, and runs")],
+    [(with_driver, "are built for every kernel, and it is not loaded, without a GPU"),
+     (with_cards, "are built for every kernel, and it is running")],
 )
-def test_the_plain_words_on_driver_and_containers(
+def test_the_summary_of_driver_and_containers(
     plan: Document, snapshot: Document, make: Callable[[Document, Document], None], driver: str
 ) -> None:
     make(plan, snapshot)
-    proven = summary.verified_statements(
+    verified = summary.verified_statements(
         Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))]))
-    assert f"Driver branch 535 is whole and held, its proprietary modules {driver} (gpu01)" \
-        in proven
-    assert "docker knows NVIDIA's runtime and keeps containers alive (gpu01)" in proven
+    assert f"Driver branch 535 is complete and held, its proprietary modules {driver} (gpu01)" \
+        in verified
+    assert "docker has NVIDIA's runtime and keeps containers running (gpu01)" in verified
 
 
-def test_the_plain_words(session: Session) -> None:
-    assert summary.headline(session) == "1 of 3 hosts healthy; 1 not healthy, 1 not reached."
-    proven = summary.verified_statements(session)
+def test_the_summary(session: Session) -> None:
+    assert summary.headline(session) == "1 of 3 hosts healthy; 1 failed, 1 unreachable."
+    verified = summary.verified_statements(session)
     assert "tensorflow-2.13.1 multiplies matrices exactly on the CPU, not on a GPU (gpu01, gpu02)" \
-        in proven
-    gaps = summary.skipped_checks(session)
-    assert {check: gap.declaration for gap in gaps for check in gap.check_ids} == EXCUSED
-    assert {gap.hosts for gap in gaps} == {("gpu01", "gpu02")}
+        in verified
+    skipped = summary.skipped_checks(session)
+    assert {check: gap.declaration for gap in skipped for check in gap.check_ids} == EXCUSED
+    assert {gap.hosts for gap in skipped} == {("gpu01", "gpu02")}
     assert [(each.hosts, list(each.checks)) for each in summary.issues(session)] == [
         (("gpu02",), ["environment.login"]), (("gpu03",), ["host.reachable"])]
 
 
-def test_where_ansible_ran_stands_in_the_page_with_its_reasons(session: Session) -> None:
+def test_the_page_has_where_ansible_ran_and_why(session: Session) -> None:
     assert "Where Ansible ran" not in report.render_page(session)
     session.provisioned = {}
-    assert "Nowhere: no host differed" in report.render_page(session)
+    assert "Ansible did not run: no host differed" in report.render_page(session)
     session.provisioned = {
         "gpu03": ["not judged: gpu03 is silent"],
         "gpu01": [f"install file {number}" for number in range(7)],
@@ -97,7 +97,7 @@ def test_where_ansible_ran_stands_in_the_page_with_its_reasons(session: Session)
     assert "not judged: gpu03 is silent" in part
 
 
-def test_nothing_is_called_proven_that_failed(plan: Document, snapshot: Document) -> None:
+def test_nothing_that_failed_is_reported_as_verified(plan: Document, snapshot: Document) -> None:
     data(snapshot, "stacks")["stacks"][0]["framework"]["matmul"][0]["wrong"] = 1
     data(snapshot, "receipts")["receipts"] = []
     data(snapshot, "containers")["engine"] = None
@@ -105,7 +105,7 @@ def test_nothing_is_called_proven_that_failed(plan: Document, snapshot: Document
     assert summary.verified_statements(broken) == []
 
 
-def test_documents_are_written_whole_and_can_be_judged_again(
+def test_documents_are_complete_and_can_be_judged_again(
     session: Session, tmp_path: Path
 ) -> None:
     directory = report.create_directory(tmp_path / "reports")
@@ -119,7 +119,7 @@ def test_documents_are_written_whole_and_can_be_judged_again(
     assert not list(directory.rglob(".*"))
 
 
-def test_latest_leads_to_the_newest_and_names_do_not_collide(tmp_path: Path) -> None:
+def test_latest_points_to_the_newest_and_names_do_not_collide(tmp_path: Path) -> None:
     first, second = report.create_directory(tmp_path), report.create_directory(tmp_path)
     assert first != second
     for directory in (first, second):
@@ -134,7 +134,7 @@ def test_a_hosts_name_cannot_leave_the_directory(name: str) -> None:
     assert "/" not in found and not found.startswith(".")
 
 
-def test_remedies_name_the_inventory_for_people_and_not_in_documents(session: Session) -> None:
+def test_displayed_remedies_have_the_inventory_and_documents_do_not(session: Session) -> None:
     session.hosts[1].result["checks"][0]["remedy"] = (
         "./gpufleet provision --limit gpu02; then ./gpufleet verify (see ./gpufleet report)")
     session.inventory_args = "-i inventory/ours"

@@ -1,4 +1,4 @@
-"""What a person sees of many hosts: who is healthy in a line, the others in full."""
+"""The terminal's output for many hosts: the healthy ones in a line, the others in full."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shown(session: Session) -> str:
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-def test_of_many_hosts_the_healthy_are_one_line_and_the_others_told_in_full(
+def test_of_many_hosts_the_healthy_are_one_line_and_the_others_are_in_full(
     plan: Document, snapshot: Document
 ) -> None:
     fine = judge.judge(plan, snapshot)
@@ -30,9 +30,9 @@ def test_of_many_hosts_the_healthy_are_one_line_and_the_others_told_in_full(
                                broken if number == 42 else fine) for number in range(1, 101)])
     text = shown(session)
     assert "✓ gpu[001-041,043-100]" in text
-    assert "✗ gpu042  not healthy" in text
+    assert "✗ gpu042  failed" in text
     assert "declared is 8.6.0" in text
-    assert "99 of 100 hosts healthy; 1 not healthy." in text
+    assert "99 of 100 hosts healthy; 1 failed." in text
     assert "✓ cudnn.links" not in text
     assert len(text.splitlines()) < 60
 
@@ -43,16 +43,16 @@ def test_of_many_hosts_the_healthy_are_one_line_and_the_others_told_in_full(
     (["one"], "one"),
     (["@all", "!odd["], "@all, !odd["),
 ])
-def test_names_are_folded_as_clustershell_writes_them(names: list[str], expected: str) -> None:
+def test_names_are_folded_as_by_clustershell(names: list[str], expected: str) -> None:
     assert terminal.fold_names(names) == expected
 
 
-def test_progress_of_many_is_a_count_and_whoever_is_not_seen() -> None:
+def test_progress_of_many_is_a_count_and_the_failures() -> None:
     console = Console(file=io.StringIO(), width=120)
-    with terminal.progress(console, "Looking", 100) as heard:
+    with terminal.progress(console, "Probing", 100) as report:
         for number in range(1, 101):
             gone = number == 42
-            heard(f"gpu{number}", Outcome(None if gone else {}, "no answer" if gone else ""))
+            report(f"gpu{number}", Outcome(None if gone else {}, "no answer" if gone else ""))
     lines = str(console.file.getvalue()).splitlines()  # type: ignore[attr-defined]
     assert len(lines) == 1 + 10 + 1
     assert "gpu42: no answer" in "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Documents to be sent with a report of a fault: what is secret or names somebody is taken out.
+"""Bundles for fault reports: documents without secrets and names.
 
-The same name gets the same stand-in everywhere, in the plan as in the snapshot, so that the judge
-says of the cleaned documents what it says of the real ones. Pure: documents in, documents out.
+A name has the same replacement in every document, so the judge returns the same verdicts for the
+cleaned documents as for the real ones. Pure: documents in, documents out.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ Document = dict[str, Any]
 SCHEMA = 1
 NOTE = (
     "Names of hosts and users, addresses, keys, passwords, tokens, UUIDs and serial numbers are"
-    " replaced wherever they can be told by their place or their form. What only you know to be"
-    " secret (a project in a path, a version of your own) cannot be told: look through it."
+    " replaced where their position or form identifies them. Other confidential text (a project's"
+    " name in a path, an internal version) is not recognized: review the files before you send"
+    " them."
 )
 REMOVED = "removed"
 # Accounts and names that every system has.
-USUAL = {"root", "nobody", "daemon", "localhost", "user", "host"}
-# Servers that everybody uses say nothing of a site.
+COMMON_NAMES = {"root", "nobody", "daemon", "localhost", "user", "host"}
+# Public servers do not identify a site.
 PUBLIC = re.compile(
     r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|docker\.(?:com|io)|debian\.org|ubuntu\.com|pypi\.org"
     r"|pythonhosted\.org|github\.com|redhat\.com|rockylinux\.org|almalinux\.org|openssh\.com"
     r"|kernel\.org|freedesktop\.org|python\.org|tensorflow\.org|google\.com|localhost)$")
-# Where documents keep names and addresses of hosts.
-HOSTS = {("host",), ("sections", "os", "data", "hostname"), ("pairs", "with"), ("pairs", "hosts"),
-         ("pairs", "sides", "reach", "address")}
+# Paths in documents that have names and addresses of hosts.
+HOST_PATHS = {("host",), ("sections", "os", "data", "hostname"), ("pairs", "with"),
+              ("pairs", "hosts"), ("pairs", "sides", "reach", "address")}
 USERS = {"user", "service_user"}
 SECRET_NAME = (r"(?:password|passwd|passphrase|secret|token|api_?-?key|access_?-?key|credentials?"
                r"|authorization|private_?-?key)")
@@ -46,10 +47,11 @@ _SERVER = (r"(?<![\w./@-])(?!(?:tensorflow|keras|numpy|google|data)\.)(?=[a-z0-9
 _FILE = re.compile(
     r".*\.(?:so|conf|d|py|json|cfg|ya?ml|toml|lock|txt|log|sh|h|ko|img|run|deb|rpm|whl|zip|tar"
     r"|[gx]z|service|target|slice|socket|mount|timer|wants|list|repo|sources|preload)$")
-# What is said of a server or a user by a program, where the name may be of one part.
-_SAID = (r"\b[Ss]erver (\S+) (?:not responding|has not responded|OK)\b|\bto host (\S+) port\b"
-         r"|\bresolve hostname ([^\s:]+)|\bConnection to (\S+) (?:closed|broke)"
-         r"|\\\\([\w.-]+)\\")
+# Messages of programs about a server, whose name may have one part.
+_SERVER_MESSAGE = (
+    r"\b[Ss]erver (\S+) (?:not responding|has not responded|OK)\b|\bto host (\S+) port\b"
+    r"|\bresolve hostname ([^\s:]+)|\bConnection to (\S+) (?:closed|broke)"
+    r"|\\\\([\w.-]+)\\")
 _USER = (r"A login of (\S+)|/home/([^/\s:'\"]+)|(?<!\S)-l ([\w.-]+)"
          r"|(?<![\w.+-])([a-z_][\w-]*)@(?!openssh\.com)[a-zA-Z][\w.-]*(?<!\.service)(?![\w.-])")
 _HEX = "[0-9a-fA-F]"
@@ -57,52 +59,52 @@ _UUID = rf"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
 
 
 class Names:
-    """Stand-ins for names, the same for the same, through all documents of a session."""
+    """Replacements of names, consistent through all documents of a session."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str], str] = {}
-        # Addresses that stand alone in a place of addresses; elsewhere such numbers are a version.
+        # Addresses from host paths; elsewhere such a number alone is a version.
         self.addresses: set[str] = set()
 
-    def stand_in(self, kind: str, name: str, form: str = "{kind}{number}") -> str:
-        """That of a name, a new one if it has none yet."""
+    def replacement(self, kind: str, name: str, form: str = "{kind}{number}") -> str:
+        """The replacement of a name, a new one for a new name."""
         if (kind, name) not in self.known:
             number = 1 + len({new for (known, _), new in self.known.items() if known == kind})
             self.known[kind, name] = form.format(kind=kind, number=number)
         return self.known[kind, name]
 
     def of(self, kind: str) -> list[tuple[str, str]]:
-        """(name, stand-in), the longest names first: one may be part of another."""
+        """(name, replacement), the longest names first: one may be part of another."""
         found = [(name, new) for (known, name), new in self.known.items() if known == kind]
         return sorted(found, key=lambda pair: -len(pair[0]))
 
     def learn(self, documents: Iterable[Any]) -> None:
-        """Take up the names that stand in their own places, or are told by what is around them."""
+        """Collect the names that known paths or the surrounding text identify."""
         everything = list(documents)
         for document in everything:
-            for place, text in _texts(document):
-                if place in HOSTS:
+            for path, text in _texts(document):
+                if path in HOST_PATHS:
                     self._host(text)
-                for found in re.finditer(_SAID, text):
+                for found in re.finditer(_SERVER_MESSAGE, text):
                     self._host("".join(name or "" for name in found.groups()))
-                users = [text] if place and place[-1] in USERS else [
+                users = [text] if path and path[-1] in USERS else [
                     "".join(found) for found in re.findall(_USER, text)]
                 for user in users:
                     if not _usual(user):
-                        self.stand_in("user", user)
-        # A server that has its stand-in by its form here has it where the form does not tell it.
+                        self.replacement("user", user)
+        # A server whose form is recognized here is then replaced in any form.
         self.document(everything)
 
     def _host(self, name: str) -> None:
         if _private(name):
-            self.stand_in("address", name)
+            self.replacement("address", name)
             self.addresses.add(name)
-        elif re.match(r"\w*[a-zA-Z]", name) and name not in USUAL and not PUBLIC.match(name):
-            # Its short name and its whole one are the same host.
-            self.known["host", name] = self.stand_in("host", name.partition(".")[0])
+        elif re.match(r"\w*[a-zA-Z]", name) and name not in COMMON_NAMES and not PUBLIC.match(name):
+            # The short name and the full name are the same host.
+            self.known["host", name] = self.replacement("host", name.partition(".")[0])
 
     def clean(self, text: str) -> str:
-        """A text without what is secret or names somebody."""
+        """A text without secrets and names."""
         if re.fullmatch(r"[\d.]+", text):
             return self.known["address", text] if text in self.addresses else text
         for pattern, replace in self._patterns():
@@ -138,10 +140,10 @@ class Names:
         yield _SERVER, lambda m: self._server(m[0])
 
     def _numbered(self, kind: str, name: str, form: str) -> str:
-        return self.stand_in(kind, name, form)
+        return self.replacement(kind, name, form)
 
     def _url(self, match: re.Match[str]) -> str:
-        """Without a password and a query; the server, unless it is everybody's, by another name."""
+        """Remove password and query; replace the server unless it is public."""
         server = match[2].rpartition("@")[2]
         host, colon, port = server.partition(":")
         host = self._server(host)
@@ -149,17 +151,17 @@ class Names:
         return f"{match[1]}{host}{colon}{port}{path}{mark}{REMOVED if mark else ''}"
 
     def _address(self, match: re.Match[str]) -> str:
-        return self.stand_in("address", match[0]) if _private(match[0]) else match[0]
+        return self.replacement("address", match[0]) if _private(match[0]) else match[0]
 
     def _server(self, name: str) -> str:
         if not name or PUBLIC.match(name) or _FILE.match(name) or name.endswith(".invalid"):
             return name
         if ("host", name.partition(".")[0]) in self.known:
             return self.known["host", name.partition(".")[0]]
-        return self.stand_in("server", name, "server{number}.invalid")
+        return self.replacement("server", name, "server{number}.invalid")
 
     def document(self, value: Any, key: str = "") -> Any:
-        """The same with every text in it, names of keys included, cleaned."""
+        """A copy with every text cleaned, including keys."""
         if isinstance(value, dict):
             return {self.clean(name): self.document(inner, name) for name, inner in value.items()}
         if isinstance(value, list):
@@ -168,17 +170,17 @@ class Names:
             if re.search(SECRET_NAME, key, re.IGNORECASE) or key.lower().startswith("serial"):
                 return REMOVED
             if key in USERS and not _usual(value):
-                return self.stand_in("user", value)
+                return self.replacement("user", value)
             return self.clean(value)
         return value
 
 
 def _usual(user: str) -> bool:
-    return user in USUAL or user.isdigit()
+    return user in COMMON_NAMES or user.isdigit()
 
 
 def _private(text: str) -> bool:
-    """Whether it is an address, and not one that every machine has."""
+    """Whether a text is an address other than loopback or unspecified."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -186,16 +188,16 @@ def _private(text: str) -> bool:
     return not (address.is_loopback or address.is_unspecified)
 
 
-def _texts(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield (*place, ""), key
-            yield from _texts(inner, (*place, key))
+            yield (*path, ""), key
+            yield from _texts(inner, (*path, key))
     elif isinstance(value, list):
         for inner in value:
-            yield from _texts(inner, place)
+            yield from _texts(inner, path)
     elif isinstance(value, str):
-        yield place, value
+        yield path, value
 
 
 def bundles(hosts: Iterable[HostRun]) -> list[Document]:
@@ -207,11 +209,11 @@ def bundles(hosts: Iterable[HostRun]) -> list[Document]:
 
 def _bundle(run: HostRun, names: Names) -> Document:
     plan = names.document(run.plan)
-    was = environment.digests(run.plan.get("environment") or [])
-    now = environment.digests(plan.get("environment") or [])
-    # A text that was cleaned is another one: its digest goes with it, wherever it stands.
-    digests = dict(zip(was.values(), now.values(), strict=True))
-    snapshot = _exchanged(names.document(run.snapshot), digests)
+    old = environment.digests(run.plan.get("environment") or [])
+    new = environment.digests(plan.get("environment") or [])
+    # A cleaned text has another digest, which is replaced wherever it occurs.
+    digests = dict(zip(old.values(), new.values(), strict=True))
+    snapshot = _replaced_digests(names.document(run.snapshot), digests)
     result = judge.judge(plan, snapshot) if snapshot else names.document(run.result)
     found: Document = {"schema": SCHEMA, "host": plan["host"], "note": NOTE,
                        "same_verdicts": _verdicts(result) == _verdicts(run.result),
@@ -223,9 +225,9 @@ def _verdicts(result: Document) -> list[tuple[str, str]]:
     return [(check["id"], check["verdict"]) for check in result["checks"]]
 
 
-def _exchanged(value: Any, texts: dict[str, str]) -> Any:
+def _replaced_digests(value: Any, texts: dict[str, str]) -> Any:
     if isinstance(value, dict):
-        return {key: _exchanged(inner, texts) for key, inner in value.items()}
+        return {key: _replaced_digests(inner, texts) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_exchanged(inner, texts) for inner in value]
+        return [_replaced_digests(inner, texts) for inner in value]
     return texts.get(value, value) if isinstance(value, str) else value

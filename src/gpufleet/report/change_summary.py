@@ -1,4 +1,4 @@
-"""What changed since last night, each thing once with all hosts to which it happened."""
+"""The changes since the previous nightly run, each once with all of its hosts."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ WEIGHTS = ("bad", "good", "note")
 TITLES = {
     "failure": "new failure",
     "recovery": "recovered",
-    "other-cause": "other cause",
+    "other-cause": "cause changed",
     "version": "version",
     "driver": "driver",
     "kernel": "kernel",
     "gpu": "GPU",
     "throughput": "slower",
     "appeared": "new host",
-    "vanished": "gone",
+    "vanished": "host removed",
     "flapping": "flapping",
 }
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change; `checks` and `remedy` may be empty."""
+    """One change and its hosts; `checks` and `remedy` may be empty."""
 
     weight: str
     kind: str
     text: str
     remedy: str
-    # How many nights in a row it is bad, this one included; 0 where it is not.
+    # For how many nights in a row the check fails, this one included; otherwise 0.
     strikes: int
     checks: tuple[str, ...]
     hosts: tuple[str, ...]
@@ -45,10 +45,10 @@ class Change:
 
 
 def summarize(changes: Mapping[str, Any]) -> list[Change]:
-    """The document's changes, bad ones first, of those the ones of most hosts."""
+    """The document's changes: bad ones first, then by the number of hosts."""
     checks: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for change in changes["changes"]:
-        # Several checks may say the same of a host: then their names stand before it.
+        # Several checks may report the same text: it is shown once, after their names.
         check, host = change["check"] or "", change["host"]
         text = change["text"].removeprefix(f"{check} ") if check else change["text"]
         if check and text == change["text"]:
@@ -59,21 +59,21 @@ def summarize(changes: Mapping[str, Any]) -> list[Change]:
     hosts: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for key, names in checks.items():
         hosts[*key[1:], tuple(names)].append(key[0])
-    news = [
+    summary = [
         Change(weight, kind, insert_names(text, found, "HOST"), insert_names(remedy, found),
                strikes, names, tuple(found))
         for (weight, kind, text, remedy, strikes, names), found in hosts.items()
     ]
-    return sorted(news, key=lambda each: (WEIGHTS.index(each.weight), -len(each.hosts)))
+    return sorted(summary, key=lambda change: (WEIGHTS.index(change.weight), -len(change.hosts)))
 
 
 def strikes(changes: Mapping[str, Any] | None) -> Callable[[Issue], int]:
-    """How many nights in a row something is bad, at most; 0 where nobody knows."""
-    known = {(each["host"], each["check"]): int(each["strikes"])
-             for each in (changes or {}).get("standing", ())}
+    """A function that returns for how many nights in a row an issue exists; 0 if unknown."""
+    known = {(row["host"], row["check"]): int(row["strikes"])
+             for row in (changes or {}).get("standing", ())}
 
-    def row(wrong: Issue) -> int:
-        return max((known.get((host, check), 0) for host in wrong.hosts for check in wrong.checks),
+    def nights(issue: Issue) -> int:
+        return max((known.get((host, check), 0) for host in issue.hosts for check in issue.checks),
                    default=0)
 
-    return row
+    return nights

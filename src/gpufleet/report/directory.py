@@ -1,4 +1,7 @@
-"""The report directory: one page for people, documents for programs, and the raw evidence."""
+"""The report directory: a page for people, documents for programs, snapshots and plans.
+
+Writes files below the report directory only.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ LATEST = "latest"
 def render_page(
     session: Session, changes: dict[str, Any] | None = None, past: dict[str, Any] | None = None
 ) -> str:
-    """The page: self-contained, nothing is loaded from anywhere.
+    """The self-contained HTML page; it loads nothing.
 
-    What is wrong and what changed stand in it as plain HTML, for mail, paper and browsers without
-    scripts; the grid and the hosts' parts are drawn by its own script from the data in it.
-    `changes` and `past` are the documents of a night with a history, see `model.nightly`.
+    Issues and changes are plain HTML, for mail, paper and browsers without scripts. The page's
+    script draws the grid and the hosts' details from the embedded document. `changes` and `past`
+    are the documents of a nightly run with a history, see `model.nightly`.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -46,15 +49,15 @@ def render_page(
     session = session.for_display()
     style, script = ((TEMPLATES / name).read_text(encoding="utf-8")
                      for name in ("report.css", "report.js"))
-    told = fleet_versions.read_versions(session)
+    host_versions = fleet_versions.read_versions(session)
     return environment.get_template("report.html.j2").render(
         document=session.document,
         hosts=session.hosts,
         headline=summary.headline(session),
-        wrong=summary.issues(session),
+        issues=summary.issues(session),
         numbers={host.name: number for number, host in enumerate(session.hosts, 1)},
-        proven=summary.verified_statements(session),
-        unproven=summary.skipped_checks(session),
+        verified=summary.verified_statements(session),
+        skipped=summary.skipped_checks(session),
         provisioned=None if session.provisioned is None else summary.provision_reasons(session),
         verdicts=Counter(host.result["verdict"] for host in session.hosts),
         titles={verdict.value: title for verdict, title in summary.TITLES.items()},
@@ -65,11 +68,12 @@ def render_page(
         seconds=session.seconds,
         changes=changes,
         strikes=change_summary.strikes(changes),
-        news=[replace(each, remedy=session.with_inventory_args(each.remedy))
-              for each in (change_summary.summarize(changes) if changes else ())],
+        change_summary=[
+            replace(change, remedy=session.with_inventory_args(change.remedy))
+            for change in (change_summary.summarize(changes) if changes else ())],
         trend=page.bad_nights(past),
-        versions=fleet_versions.compare_versions(told),
-        data=_embedded(page.document(session, past, changes, told)),
+        versions=fleet_versions.compare_versions(host_versions),
+        data=_embedded(page.document(session, past, changes, host_versions)),
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),
@@ -78,40 +82,40 @@ def render_page(
 
 
 def _embedded(document: dict[str, Any]) -> Markup:
-    """JSON that no text in it can end: a host may well be called </script>."""
+    """JSON without `<`: no text in it (a host named </script>) can end the script element."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
 
 
 def _hash(text: str) -> str:
-    """By which the page tells the browser what may run in it: this, and nothing that got in."""
+    """The hash for the page's content security policy: only this text may run."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def write_documents(directory: Path, session: Session) -> None:
-    """Snapshots and plans, as files that `--snapshot` and `--plan` take."""
+    """Write snapshots and plans as files for `--snapshot` and `--plan`."""
     for host in session.hosts:
         name = f"{host_file_name(host.name)}.json"
         _write(directory / "plans" / name, _json(host.plan))
         if snapshot := host.snapshot:
-            # Without line breaks, which take Python twenty times as long: the largest by far.
+            # Without indentation, which takes Python twenty times as long.
             _write(directory / "snapshots" / name, json.dumps(snapshot, ensure_ascii=False))
 
 
 def write_bundles(directory: Path, session: Session) -> list[dict[str, Any]]:
-    """What can be sent in a report of a fault: cleaned, and one file for each host as well."""
-    made = bundles(session.hosts)
-    for bundle in made:
+    """Write cleaned documents for a fault report, also as one bundle for each host."""
+    written = bundles(session.hosts)
+    for bundle in written:
         name = f"{host_file_name(bundle['host'])}.json"
         for kind, document in (("snapshots", bundle["snapshot"]), ("plans", bundle["plan"]),
                                ("bundles", bundle)):
             if document:
                 _write(directory / kind / name, _json(document))
-    return made
+    return written
 
 
 def create_directory(parent: Path) -> Path:
-    """`reports/<utc time>`, a name that was not there before."""
+    """Create `PARENT/<UTC time>`, with a new name."""
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     for number in range(1000):
         directory = parent / (f"{stamp}-{number}" if number else stamp)
@@ -121,17 +125,17 @@ def create_directory(parent: Path) -> Path:
             continue
         except OSError as error:
             raise ConfigurationError(
-                f"No report can be written there: {error.strerror}", str(parent),
-                "Name another directory with --report DIR.") from error
+                f"The report directory cannot be created: {error.strerror}", str(parent),
+                "Use another directory: --report DIR.") from error
         return directory
-    raise FileExistsError(f"{parent} holds a thousand reports of this second")
+    raise FileExistsError(f"{parent} has a thousand reports of this second")
 
 
 def write_report(
     directory: Path, session: Session, changes: dict[str, Any] | None = None,
     past: dict[str, Any] | None = None,
 ) -> Path:
-    """Everything but JUnit, which pytest writes; the page's path."""
+    """Write page, verdicts, snapshots and plans, without JUnit; return the page's path."""
     write_documents(directory, session)
     _write(directory / "report.json", _json(session.document))
     path = directory / "report.html"
@@ -140,7 +144,7 @@ def write_report(
 
 
 def update_latest(directory: Path) -> Path:
-    """`latest` beside it leads to this directory: renamed into place, never absent."""
+    """Point the link `latest` to this directory, by a rename, so that it is never absent."""
     link = directory.parent / LATEST
     new = directory.parent / f".{LATEST}.{os.getpid()}"
     new.unlink(missing_ok=True)

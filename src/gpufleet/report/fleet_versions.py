@@ -1,4 +1,4 @@
-"""Which versions run across the fleet, and who is odd. From snapshots: the hosts' own word."""
+"""The versions of each component across the fleet, read from the snapshots."""
 
 from __future__ import annotations
 
@@ -14,59 +14,60 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Versions:
-    """One thing, and its versions: the usual one first, each with its hosts."""
+    """A component and its versions, each with its hosts; the most common version first."""
 
-    what: str
-    found: tuple[tuple[str, tuple[str, ...]], ...]
+    component: str
+    versions: tuple[tuple[str, tuple[str, ...]], ...]
 
     @property
-    def odd(self) -> bool:
-        return len(self.found) > 1
+    def differs(self) -> bool:
+        """Whether hosts have different versions."""
+        return len(self.versions) > 1
 
 
 @dataclass(frozen=True)
 class HostVersions:
-    """What a host said of itself: its versions, and {UUID: number} of its cards."""
+    """{component: version} of a host, and {UUID: number} of its GPUs."""
 
     versions: Mapping[str, str]
     numbers: Mapping[str, int]
 
 
 def read_versions(session: Session) -> dict[str, HostVersions]:
-    """By host. Of all that reads snapshots for the page this is the one: each is unpacked once."""
-    found = {}
+    """{host: its versions}. The page reads snapshots only here: each is decompressed once."""
+    hosts = {}
     for host in session.hosts:
         snapshot = host.snapshot or {}
-        found[host.name] = HostVersions(dict(_of(snapshot, host.plan)), _gpu_numbers(snapshot))
-    return found
+        hosts[host.name] = HostVersions(dict(_of(snapshot, host.plan)), _gpu_numbers(snapshot))
+    return hosts
 
 
-def compare_versions(hosts_told: Mapping[str, HostVersions]) -> list[Versions]:
-    """Of everything that a host has or should have; that in which hosts differ comes first."""
+def compare_versions(host_versions: Mapping[str, HostVersions]) -> list[Versions]:
+    """The versions of each component; those in which hosts differ come first."""
     hosts: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name, host in hosts_told.items():
-        for what, version in host.versions.items():
-            hosts[what][version].append(name)
+    for name, host in host_versions.items():
+        for component, version in host.versions.items():
+            hosts[component][version].append(name)
     found = [
-        Versions(what, tuple(sorted(
+        Versions(component, tuple(sorted(
             ((version, tuple(names)) for version, names in by.items()),
             key=lambda row: -len(row[1]))))
-        for what, by in hosts.items()
+        for component, by in hosts.items()
         if set(by) != {NONE}
     ]
-    return sorted(found, key=lambda each: not each.odd)
+    return sorted(found, key=lambda row: not row.differs)
 
 
-def describe(told: Mapping[str, str]) -> str:
-    """A host in a line by its versions: GPUs, driver, kernel, operating system."""
-    driver = f"driver {told['Driver']}" if told.get("Driver", NONE) != NONE else ""
-    kernel = f"Linux {told['Kernel']}" if "Kernel" in told else ""
-    words = [told.get("GPUs", ""), driver, kernel, told.get("Operating system", "")]
-    return ", ".join(word for word in words if word and word != NONE)
+def describe(versions: Mapping[str, str]) -> str:
+    """One line of a host's versions: GPUs, driver, kernel, operating system."""
+    driver = f"driver {versions['Driver']}" if versions.get("Driver", NONE) != NONE else ""
+    kernel = f"Linux {versions['Kernel']}" if "Kernel" in versions else ""
+    parts = [versions.get("GPUs", ""), driver, kernel, versions.get("Operating system", "")]
+    return ", ".join(part for part in parts if part and part != NONE)
 
 
 def _gpu_numbers(snapshot: Mapping[str, Any]) -> dict[str, int]:
-    """{UUID: number}, from everybody who was asked for it."""
+    """{UUID: number} of the GPUs, from the compute runs and nvidia-smi."""
     runs = _rows(_section(snapshot, "compute"), "runs")
     cards = [device for run in runs for device in _rows(run, "devices")]
     cards += _rows(_section(snapshot, "smi"), "devices")
@@ -74,7 +75,7 @@ def _gpu_numbers(snapshot: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _of(snapshot: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(what, version) of a host that was looked at; of what is planned and absent it is `none`."""
+    """(component, version) of a probed host; `none` for what is planned and absent."""
     if not snapshot:
         return
     system, kernel = _section(snapshot, "os"), _section(snapshot, "kernel")
@@ -92,18 +93,18 @@ def _of(snapshot: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[
         tree.get("short"): tree.get("version")
         for tree in _rows(_section(snapshot, "toolkits"), "trees")})
     for tree in _rows(_section(snapshot, "cudnn"), "trees"):
-        said = sorted({str(library["version"]) for library in _rows(tree, "loaded")
+        found = sorted({str(library["version"]) for library in _rows(tree, "loaded")
                        if library.get("version")})
-        if said:
-            yield f"cuDNN in {tree.get('toolkit')}", ", ".join(said)
+        if found:
+            yield f"cuDNN in {tree.get('toolkit')}", ", ".join(found)
     yield from _planned(plan, "stacks", "name", "{}", {
         stack.get("name"): _stack(stack)
         for stack in _rows(_section(snapshot, "stacks"), "stacks")})
     containers = _section(snapshot, "containers")
-    for what, key in (("Container engine", "engine"), ("NVIDIA container toolkit", "toolkit")):
+    for component, key in (("Container engine", "engine"), ("NVIDIA container toolkit", "toolkit")):
         about = containers.get(key)
         if isinstance(about, Mapping) and about.get("version"):
-            yield what, f"{about.get('name') or ''} {about['version']}".strip()
+            yield component, f"{about.get('name') or ''} {about['version']}".strip()
 
 
 def _stack(stack: Mapping[str, Any]) -> str:
@@ -114,11 +115,11 @@ def _stack(stack: Mapping[str, Any]) -> str:
 
 
 def _planned(
-    plan: Mapping[str, Any], where: str, key: str, title: str, there: dict[Any, Any]
+    plan: Mapping[str, Any], section: str, key: str, title: str, installed: dict[Any, Any]
 ) -> Iterator[tuple[str, str]]:
-    names = [each.get(key) for each in _rows(plan, where)]
-    for name in dict.fromkeys([*names, *there]):
-        yield title.format(name), str(there.get(name) or NONE)
+    names = [row.get(key) for row in _rows(plan, section)]
+    for name in dict.fromkeys([*names, *installed]):
+        yield title.format(name), str(installed.get(name) or NONE)
 
 
 def _section(snapshot: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The verdicts as JUnit: the document that pytest would write of the same suite.
+"""The verdicts as JUnit XML, the same as pytest writes for the suite.
 
 pytest needs a tenth of a second for each host's seventy items, so it runs only where someone has
 given it options. tests/report/test_junit.py holds the two against each other.
@@ -19,7 +19,7 @@ from gpufleet.model.verdict import Verdict
 from gpufleet.verification.session import Session
 from gpufleet.verification.suite import message
 
-# What XML cannot carry at all; a terminal's colours in a host's words are such.
+# Characters that XML does not allow, such as terminal colours in a host's output.
 NO_XML = re.compile("[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -31,12 +31,12 @@ def write(path: Path, session: Session, scheme: str) -> None:
     with path.open("w", encoding="utf-8", errors="backslashreplace") as stream:
         xml = XMLGenerator(stream, "utf-8", short_empty_elements=True)
         xml.startDocument()
-        xml.startElement("testsuites", _words(name="gpufleet"))
-        xml.startElement("testsuite", _words(
+        xml.startElement("testsuites", _attributes(name="gpufleet"))
+        xml.startElement("testsuite", _attributes(
             name="gpufleet", errors=0, failures=failures, skipped=skipped, tests=tests,
             time=f"{session.seconds:.3f}", timestamp=session.started, hostname=platform.node()))
         for area, host, check in _cases(session):
-            xml.startElement("testcase", _words(
+            xml.startElement("testcase", _attributes(
                 classname=f"verify.test_{area}",
                 name=f"test_check[{scheme}://{host}-{check['id']}]", time=0))
             _outcome(xml, check)
@@ -58,15 +58,15 @@ def _cases(session: Session) -> Iterator[tuple[str, str, Mapping[str, str]]]:
 def _outcome(xml: XMLGenerator, check: Mapping[str, str]) -> None:
     if check["verdict"] == Verdict.PASS:
         return
-    said = NO_XML.sub(lambda found: f"#x{ord(found[0]):02X}", message(check))
+    text = NO_XML.sub(lambda found: f"#x{ord(found[0]):02X}", message(check))
     if check["verdict"] == Verdict.NOT_DECLARED:
-        xml.startElement("skipped", _words(type="pytest.skip", message=said))
+        xml.startElement("skipped", _attributes(type="pytest.skip", message=text))
         xml.endElement("skipped")
     else:
-        xml.startElement("failure", _words(message=f"Failed: {said}"))
-        xml.characters(said)
+        xml.startElement("failure", _attributes(message=f"Failed: {text}"))
+        xml.characters(text)
         xml.endElement("failure")
 
 
-def _words(**values: Any) -> AttributesImpl[str]:
+def _attributes(**values: Any) -> AttributesImpl[str]:
     return AttributesImpl({name: str(value) for name, value in values.items()})

@@ -1,8 +1,10 @@
-"""What the page's own script shows, as one small document: a thousand hosts in about a megabyte.
+"""The document that is embedded in the page for its script: 1000 hosts in about a megabyte.
 
-Each text stands in it once, and elsewhere by its number; in a text about a host its name is a
-stand-in, so that the same sentence about two hosts is one text. A verdict is a letter. A measured
-value is one of 64 steps between the least and the most of its row, which is finer than a screen.
+Each text is stored once and referenced by its number. A host's own name in a text is masked, so the
+same sentence about two hosts is one text. A verdict is a letter. A measured value is one of 64
+steps between the minimum and the maximum of its row, which is finer than a screen.
+
+Pure: verdicts, versions and history in, one document out.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ LETTERS = {
 BAD = "FHU?"
 ABSENT = "."
 STEPS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-# Characters of evidence in a page; the rest of it is in report.json alone.
+# Characters of evidence in a page; the rest is only in report.json.
 MOST_EVIDENCE = 500_000
-# Characters of measured values in a page. Where there are more, it has the newest nights, so many
-# at least, and those of the worst hosts; a row takes some characters beside its values.
+# Characters of measured values in a page. If there are more, the page has only the newest nights
+# (at least LEAST_NIGHTS) and the worst hosts. A row needs ROW characters beside its values.
 MOST_MEASURED = 1_800_000
 LEAST_NIGHTS = 14
 ROW = 40
@@ -43,7 +45,7 @@ MEASURE = re.compile(r"(?:gpu\.([^.]+)|cpu)\.(stack|toolkit)\.(.+)\.tflops")
 
 
 class Texts:
-    """Each text once, by its number; number 0 is no text."""
+    """Numbers of texts, each stored once; number 0 is the empty text."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {"": 0}
@@ -53,7 +55,7 @@ class Texts:
         return self.numbers.setdefault(text, len(self.numbers))
 
     def evidence(self, text: str) -> int:
-        """The same, for as long as there is room."""
+        """The number of an evidence text, or NOWHERE if the page has no room for it."""
         if text not in self.numbers:
             if self.evidence_left < len(text):
                 return NOWHERE
@@ -64,48 +66,51 @@ class Texts:
 def document(
     session: Session, past: Mapping[str, Any] | None = None,
     changes: Mapping[str, Any] | None = None,
-    told: Mapping[str, fleet_versions.HostVersions] | None = None,
+    host_versions: Mapping[str, fleet_versions.HostVersions] | None = None,
 ) -> dict[str, Any]:
-    """Everything that the script shows; `past` and `changes` are what a history knows of it.
+    """Everything that the script shows; `past` and `changes` are documents of the history.
 
-    `told`, if somebody has it already, is what hosts said of themselves.
+    `host_versions` is the result of `read_versions`, if the caller has it.
 
-    `hosts` are in the session's order, `order` are their places, the worst first. Of a host,
+    `hosts` are in the session's order, `order` are their indexes, the worst first. Of a host,
     `wrong` are `[check, cause, remedy, evidence]`, `seen` are `[check, evidence]`, and `excused` is
-    the place in `excuses` of its `[check, declaration]`; `changed` are texts, and `series` is null
-    where it did not fit. A check is its place in `checks`, a text its number in `texts`, -1 where
-    it did not fit.
+    the index in `excuses` of its `[check, declaration]`; `changed` are texts, and `series` is null
+    if there was no room. A check is its index in `checks`, a text its number in `texts`, or -1 if
+    there was no room.
     """
     texts = Texts()
-    told = fleet_versions.read_versions(session) if told is None else told
+    if host_versions is None:
+        host_versions = fleet_versions.read_versions(session)
     checks = {check["id"]: check["statement"]
               for host in session.hosts for check in host.result["checks"]}
-    places = {name: place for place, name in enumerate(_in_order(checks))}
+    indexes = {name: index for index, name in enumerate(_in_order(checks))}
     order = worst_first(session)
     excuses: dict[tuple[tuple[int, int], ...], int] = {}
-    hosts = {host.name: _host(host, told[host.name], places, texts, excuses) for host in order}
-    # What is wrong has its evidence in the page before what is right, of all hosts.
+    hosts = {host.name: _host(host, host_versions[host.name], indexes, texts, excuses)
+             for host in order}
+    # Evidence of failures has room before evidence of passed checks, for all hosts.
     for host in order:
-        hosts[host.name]["seen"] = _seen(host, places, texts)
+        hosts[host.name]["seen"] = _passed_evidence(host, indexes, texts)
     changed: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for change in changes["changes"] if changes else ():
         changed[change["host"]].append(change)
     nights, left = _nights(past, hosts), MOST_MEASURED
     for host in order:
         known = past["hosts"].get(host.name) if past else None
-        series = list(_series(told[host.name], known, len(nights), texts)) if known else []
+        series = list(_series(host_versions[host.name], known, len(nights), texts)) if known else []
         left -= len(series) * (ROW + len(nights))
         hosts[host.name] |= {
             "changed": [
-                texts.number(mask_name(" ".join([", ".join(each.checks), each.text]), host.name))
-                for each in change_summary.summarize({"changes": changed[host.name]})],
+                texts.number(
+                    mask_name(" ".join([", ".join(change.checks), change.text]), host.name))
+                for change in change_summary.summarize({"changes": changed[host.name]})],
             "nights": known["verdicts"][-len(nights):] if known and nights else "",
             "series": series if left >= 0 or not series else None,
         }
-    numbers = {host.name: place for place, host in enumerate(session.hosts)}
+    numbers = {host.name: index for index, host in enumerate(session.hosts)}
     return {
         "letters": {letter: verdict.value for verdict, letter in LETTERS.items()},
-        "checks": [[name, checks[name]] for name in places],
+        "checks": [[name, checks[name]] for name in indexes],
         "nights": nights,
         "steps": STEPS,
         "hosts": [hosts[host.name] for host in session.hosts],
@@ -116,43 +121,49 @@ def document(
 
 
 def _in_order(checks: Iterable[str]) -> list[str]:
-    """Room by room, and in each as the judge asks; what it no longer knows comes last."""
-    known = {name: place for place, name in enumerate(CHECK_IDS)}
-    asked = sorted(checks, key=lambda name: known.get(name, len(known)))
-    rooms = list(dict.fromkeys(name.partition(".")[0] for name in asked))
-    return sorted(asked, key=lambda name: rooms.index(name.partition(".")[0]))
+    """Checks by area, in the judge's order within each; unknown checks come last."""
+    known = {name: index for index, name in enumerate(CHECK_IDS)}
+    ordered = sorted(checks, key=lambda name: known.get(name, len(known)))
+    areas = list(dict.fromkeys(name.partition(".")[0] for name in ordered))
+    return sorted(ordered, key=lambda name: areas.index(name.partition(".")[0]))
 
 
-def _host(host: HostRun, told: fleet_versions.HostVersions, places: Mapping[str, int], texts: Texts,
-          excuses: dict[tuple[tuple[int, int], ...], int]) -> dict[str, Any]:
-    letters = [ABSENT] * len(places)
+def _host(
+    host: HostRun, versions: fleet_versions.HostVersions, indexes: Mapping[str, int],
+    texts: Texts, excuses: dict[tuple[tuple[int, int], ...], int],
+) -> dict[str, Any]:
+    letters = [ABSENT] * len(indexes)
     wrong, excused = [], []
     for check in host.result["checks"]:
-        place, verdict = places[check["id"]], Verdict(check["verdict"])
-        letters[place] = LETTERS[verdict]
+        index, verdict = indexes[check["id"]], Verdict(check["verdict"])
+        letters[index] = LETTERS[verdict]
         if verdict is Verdict.NOT_DECLARED:
-            excused.append((place, texts.number(check["cause"])))
+            excused.append((index, texts.number(check["cause"])))
         elif verdict is not Verdict.PASS:
-            said = [mask_name(check[part], host.name) for part in ("cause", "remedy", "evidence")]
-            wrong.append([place, *map(texts.number, said[:2]), texts.evidence(said[2])])
+            cause, remedy, evidence = (
+                mask_name(check[part], host.name) for part in ("cause", "remedy", "evidence"))
+            wrong.append([index, texts.number(cause), texts.number(remedy),
+                          texts.evidence(evidence)])
     return {
         "name": host.name,
         "verdict": LETTERS[Verdict(host.result["verdict"])],
         "checks": "".join(letters),
-        "about": texts.number(fleet_versions.describe(told.versions)),
+        "about": texts.number(fleet_versions.describe(versions.versions)),
         "wrong": wrong,
         "excused": excuses.setdefault(tuple(excused), len(excuses)),
     }
 
 
-def _seen(host: HostRun, places: Mapping[str, int], texts: Texts) -> list[list[int]]:
-    return [[places[check["id"]], texts.evidence(mask_name(check["evidence"], host.name))]
+def _passed_evidence(
+    host: HostRun, indexes: Mapping[str, int], texts: Texts
+) -> list[list[int]]:
+    return [[indexes[check["id"]], texts.evidence(mask_name(check["evidence"], host.name))]
             for check in host.result["checks"]
             if check["verdict"] == Verdict.PASS and check["evidence"]]
 
 
 def _nights(past: Mapping[str, Any] | None, hosts: Iterable[str]) -> list[str]:
-    """The newest nights, as many as fit into the page of all hosts."""
+    """The newest nights, as many as fit into the page."""
     if not past:
         return []
     rows = sum(1 for name in hosts for measure in past["hosts"].get(name, {}).get("measures", ())
@@ -162,16 +173,16 @@ def _nights(past: Mapping[str, Any] | None, hosts: Iterable[str]) -> list[str]:
 
 
 def _series(
-    told: fleet_versions.HostVersions, known: Mapping[str, Any], nights: int, texts: Texts
+    versions: fleet_versions.HostVersions, known: Mapping[str, Any], nights: int, texts: Texts
 ) -> Iterator[list[Any]]:
-    """`[what, which GPU, least, most, median, last, steps]` of each row of throughputs."""
+    """`[stack or toolkit, GPU, min, max, median, last, steps]` of each throughput series."""
     found = []
     for name, values in known.get("measures", {}).items():
         match = MEASURE.fullmatch(name)
         numbers = [value for value in values[-nights:] if value is not None]
         if match and numbers:
             card, kind, what = match.groups()
-            short = told.numbers.get(card or "", (card or "").removeprefix("GPU-")[:8])
+            short = versions.numbers.get(card or "", (card or "").removeprefix("GPU-")[:8])
             which = "CPU" if card is None else f"GPU {short}"
             title = f"CUDA {what}" if kind == "toolkit" else what
             found.append((title, len(which), which, values[-nights:], numbers))
@@ -193,7 +204,7 @@ def _short(value: float | None) -> float | None:
 
 
 def bad_nights(past: Mapping[str, Any] | None) -> list[tuple[str, int, dict[str, int]]]:
-    """Each night, how many hosts were not healthy, and of which verdict; the oldest first."""
+    """(night, number of unhealthy hosts, their number by verdict), the oldest first."""
     if not past:
         return []
     verdicts = {letter: verdict.value for verdict, letter in LETTERS.items()}

@@ -1,4 +1,7 @@
-"""The plain words: what was proven, what could not be and why. For terminal and page alike."""
+"""The summary of a verification for terminal and page: headline, issues, passed and skipped checks.
+
+Pure: verdicts in, sentences out.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,29 @@ from gpufleet.verification.session import HostRun, Session
 
 TITLES = {
     Verdict.PASS: "healthy",
-    Verdict.FAIL: "not healthy",
-    Verdict.HUNG: "hanging",
-    Verdict.UNREACHABLE: "not reached",
-    Verdict.INCONCLUSIVE: "not fully judged",
-    Verdict.NOT_DECLARED: "nothing declared",
+    Verdict.FAIL: "failed",
+    Verdict.HUNG: "hung",
+    Verdict.UNREACHABLE: "unreachable",
+    Verdict.INCONCLUSIVE: "inconclusive",
+    Verdict.NOT_DECLARED: "not declared",
 }
 
 
 HEALTHY = {Verdict.PASS, Verdict.NOT_DECLARED}
-# In a text, where the host's own name stood. For private use, so that no text has it.
+# Replaces a host's own name in a text. A private-use character, which no text contains.
 OWN_NAME = "\ue000"
-# Hosts that a command names one by one.
+# A command lists at most this many hosts.
 MOST_NAMED = 24
 
 
 @dataclass(frozen=True)
 class Issue:
-    """One thing that is wrong: the checks that say so, and all hosts where they do."""
+    """One issue: its checks, and all hosts that have it."""
 
     verdict: Verdict
     cause: str
     remedy: str
-    # As the first of the hosts has it.
+    # Of the first host.
     evidence: str
     # {id: statement}
     checks: Mapping[str, str]
@@ -51,7 +54,7 @@ class ProvisionReasons(NamedTuple):
 
 @dataclass(frozen=True)
 class SkippedChecks:
-    """Checks that a declaration excuses, and where."""
+    """Checks that are skipped because of one declaration, and on which hosts."""
 
     declaration: str
     statements: tuple[str, ...]
@@ -60,46 +63,46 @@ class SkippedChecks:
 
 
 def headline(session: Session) -> str:
-    """One sentence about all hosts."""
+    """One sentence about the verdicts of all hosts."""
     verdicts = [Verdict(host.result["verdict"]) for host in session.hosts]
     healthy = verdicts.count(Verdict.PASS)
     if healthy == len(verdicts):
-        return f"{_hosts(healthy).capitalize()}: everything that is declared holds."
-    rest = [f"{verdicts.count(verdict)} {TITLES[verdict]}" for verdict in Verdict
-            if verdict in verdicts and verdict is not Verdict.PASS]
-    return f"{healthy} of {_hosts(len(verdicts))} healthy; {', '.join(rest)}."
+        return f"{_hosts(healthy)} healthy: all declared checks pass."
+    others = [f"{verdicts.count(verdict)} {TITLES[verdict]}" for verdict in Verdict
+              if verdict in verdicts and verdict is not Verdict.PASS]
+    return f"{healthy} of {_hosts(len(verdicts))} healthy; {', '.join(others)}."
 
 
 def _hosts(count: int) -> str:
-    return "one host" if count == 1 else f"{count} hosts"
+    return f"{count} host{'' if count == 1 else 's'}"
 
 
 def worst_first(session: Session) -> list[HostRun]:
-    """The hosts as people should read them: by verdict, by how much is wrong, by name."""
+    """The hosts by verdict, number of issues and name."""
     order = list(Verdict)
 
     def rank(host: HostRun) -> tuple[int, int, list[tuple[int, str]]]:
-        wrongs = sum(check["verdict"] not in HEALTHY for check in host.result["checks"])
+        issue_count = sum(check["verdict"] not in HEALTHY for check in host.result["checks"])
         # gpu2 before gpu10.
         name = [(int(part), "") if part.isdigit() and part.isascii() else (-1, part)
                 for part in re.split(r"([0-9]{1,18})", host.name)]
-        return order.index(Verdict(host.result["verdict"])), -wrongs, name
+        return order.index(Verdict(host.result["verdict"])), -issue_count, name
 
     return sorted(session.hosts, key=rank)
 
 
 def issues(session: Session) -> list[Issue]:
-    """What is neither healthy nor excused, the worst first: of one cause once, with all hosts."""
+    """The checks that did not pass, the worst first: each cause once, with all of its hosts."""
     found: dict[tuple[Any, ...], list[HostRun]] = defaultdict(list)
     evidence: dict[tuple[Any, ...], str] = {}
     for host in worst_first(session):
         causes: dict[tuple[str, ...], list[Mapping[str, str]]] = defaultdict(list)
         for check in host.result["checks"]:
             if check["verdict"] not in HEALTHY:
-                said = [mask_name(check[part], host.name) for part in ("cause", "remedy")]
-                causes[check["verdict"], *said].append(check)
-        for said_of, checks in causes.items():
-            key = *said_of, tuple((check["id"], check["statement"]) for check in checks)
+                texts = [mask_name(check[part], host.name) for part in ("cause", "remedy")]
+                causes[check["verdict"], *texts].append(check)
+        for cause_key, checks in causes.items():
+            key = *cause_key, tuple((check["id"], check["statement"]) for check in checks)
             found[key].append(host)
             evidence.setdefault(key, checks[0]["evidence"])
     order = list(Verdict)
@@ -109,87 +112,88 @@ def issues(session: Session) -> list[Issue]:
          for key, hosts in found.items()
          for verdict, cause, remedy, checks in [key]
          for names in [tuple(host.name for host in hosts)]),
-        key=lambda each: (order.index(each.verdict), -len(each.hosts)))
+        key=lambda issue: (order.index(issue.verdict), -len(issue.hosts)))
 
 
 def mask_name(text: str, host: str) -> str:
-    """A text about a host, with a stand-in for its name: the same for all to whom it happened."""
+    """Replace the host's own name in a text: hosts with the same issue then have the same text."""
     return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)", OWN_NAME, text) \
         if host in text else text
 
 
 def insert_names(text: str, hosts: Collection[str], many: str = "") -> str:
-    """The reverse: the one host's name, or all of them as `--limit` takes them, or `many`."""
+    """The reverse: insert the one host's name, or `many`, or all names as for `--limit`."""
     several = many or (",".join(hosts) if len(hosts) <= MOST_NAMED else "HOST")
     return text.replace(OWN_NAME, next(iter(hosts)) if len(hosts) == 1 else several)
 
 
 def verified_statements(session: Session) -> list[str]:
-    """What holds, in words, for each thing that is planned somewhere."""
+    """A sentence, with its hosts, for each planned component whose checks pass."""
     found: dict[str, list[str]] = defaultdict(list)
     for host in session.hosts:
-        for sentence in _proven_on(host):
+        for sentence in _verified_on(host):
             found[sentence].append(host.name)
     return [f"{sentence} ({_named(names, session.hosts)})" for sentence, names in found.items()]
 
 
-def _proven_on(host: HostRun) -> Iterable[str]:
+def _verified_on(host: HostRun) -> Iterable[str]:
     verdicts = {check["id"]: check["verdict"] for check in host.result["checks"]}
 
-    def hold(*check_ids: str) -> bool:
+    def passed(*check_ids: str) -> bool:
         return all(verdicts.get(check_id) == Verdict.PASS for check_id in check_ids)
 
-    if hold("driver.packages", "driver.held", "driver.modules"):
+    if passed("driver.packages", "driver.held", "driver.modules"):
         driver = host.plan["driver"]
-        runs = hold("driver.loaded", "driver.pending")
-        yield (f"Driver branch {driver['branch']} is whole and held, its {driver['module']} modules"
-               f" stand for every kernel, {'and runs' if runs else 'not run without a GPU'}")
-    if hold("toolkit.present", "toolkit.files"):
+        runs = passed("driver.loaded", "driver.pending")
+        yield (f"Driver branch {driver['branch']} is complete and held, its {driver['module']}"
+               " modules are built for every kernel, and it"
+               f" {'is running' if runs else 'is not loaded, without a GPU'}")
+    if passed("toolkit.present", "toolkit.files"):
         for toolkit in host.plan["toolkits"]:
-            yield f"CUDA {toolkit['short']} stands in {toolkit['path']}, each file as installed"
-    if hold("toolkit.files", "toolkit.cublas", "toolkit.nvrtc"):
-        fast = ", as fast as its model should" if hold("gpu.throughput") else ""
+            yield f"CUDA {toolkit['short']} is installed in {toolkit['path']}, every file unchanged"
+    if passed("toolkit.files", "toolkit.cublas", "toolkit.nvrtc"):
+        fast = ", at the model's expected speed" if passed("gpu.throughput") else ""
         for toolkit in host.plan["toolkits"]:
-            yield (f"CUDA {toolkit['short']} compiles and multiplies exactly on every declared GPU"
-                   f"{fast}")
-    elif hold("toolkit.files", "toolkit.nvrtc"):
+            yield (f"CUDA {toolkit['short']} compiles, and multiplies matrices exactly on every"
+                   f" declared GPU{fast}")
+    elif passed("toolkit.files", "toolkit.nvrtc"):
         for toolkit in host.plan["toolkits"]:
-            yield f"CUDA {toolkit['short']} compiles for GPUs"
-    if hold("cudnn.present", "cudnn.files", "cudnn.links"):
+            yield f"CUDA {toolkit['short']} compiles GPU code"
+    if passed("cudnn.present", "cudnn.files", "cudnn.links"):
         for cudnn in host.plan["cudnn"]:
             yield (f"cuDNN {cudnn['short']} in CUDA {cudnn['toolkit']}: header, library and links"
-                   " agree")
-    if hold("stack.release", "stack.libraries", "stack.mapped"):
+                   " match")
+    if passed("stack.release", "stack.libraries", "stack.mapped"):
         for stack in host.plan["stacks"]:
-            yield (f"{stack['name']} opens every CUDA and cuDNN library of its build, and maps no"
-                   " file but its own toolkit's")
-    if hold("stack.matmul"):
-        where = "on every declared GPU" if hold("stack.gpu") else "on the CPU, not on a GPU"
+            yield (f"{stack['name']} loads every CUDA and cuDNN library of its build, only from its"
+                   " own toolkit")
+    if passed("stack.matmul"):
+        where = "on every declared GPU" if passed("stack.gpu") else "on the CPU, not on a GPU"
         for stack in host.plan["stacks"]:
             yield f"{stack['name']} multiplies matrices exactly {where}"
-    if hold("pair.parameter-server"):
+    if passed("pair.parameter-server"):
         for pair in host.plan["pairs"]:
             releases = " and ".join(stack["release"] for stack in pair["stacks"])
-            yield f"TensorFlow {releases} computes exactly together with {pair['with']}"
-    if hold("containers.runtime"):
+            yield f"TensorFlow {releases} computes exactly in a distributed run with {pair['with']}"
+    if passed("containers.runtime"):
         engine = host.plan["containers"]["engine"]
-        cards = ", and each declared GPU computes there" if hold(
+        gpus = ", and every declared GPU computes in a container" if passed(
             "containers.gpus", "containers.reload", "containers.matmul") else ""
-        yield f"{engine} knows NVIDIA's runtime and keeps containers alive{cards}"
+        yield f"{engine} has NVIDIA's runtime and keeps containers running{gpus}"
 
 
 def provision_reasons(session: Session) -> list[ProvisionReasons]:
-    """Where Ansible ran; what befell most hosts first."""
+    """Why Ansible ran and where; the reason of most hosts first."""
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for host, reasons in (session.provisioned or {}).items():
         found[tuple(mask_name(reason, host) for reason in reasons)].append(host)
     return sorted((
         ProvisionReasons([insert_names(reason, hosts, "HOST") for reason in reasons], tuple(hosts))
-        for reasons, hosts in found.items()), key=lambda each: -len(each.hosts))
+        for reasons, hosts in found.items()), key=lambda entry: -len(entry.hosts))
 
 
 def skipped_checks(session: Session) -> list[SkippedChecks]:
-    """What could not be proven because of a declaration, grouped by it."""
+    """The checks that are skipped because of a declaration, grouped by it."""
     hosts: dict[str, dict[str, None]] = defaultdict(dict)
     checks: dict[str, dict[str, str]] = defaultdict(dict)
     for host in session.hosts:

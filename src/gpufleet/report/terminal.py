@@ -1,4 +1,4 @@
-"""What a person sees: progress while hosts are looked at, then the verdicts."""
+"""The terminal's output: progress while hosts are probed, then the verdicts."""
 
 from __future__ import annotations
 
@@ -30,32 +30,38 @@ STYLES = {
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.NOT_DECLARED: "dim",
 }
-# More hosts than these are told in brief, the healthy ones by their names.
+# More hosts than these are shown in brief, the healthy ones only by name.
 MOST_IN_FULL = 8
-SPOKEN = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE)
+DETAILED = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE)
 
 
 @contextmanager
-def progress(console: Console, what: str, total: int) -> Iterator[Report]:
-    """A bar on a terminal; elsewhere a line per host, of many a count and those not seen."""
+def progress(console: Console, action: str, total: int) -> Iterator[Report]:
+    """A bar on a terminal; elsewhere a line per host, or for many hosts a count and failures.
+
+    `action` is a word such as `Probing`.
+    """
     begin, ended = time.monotonic(), itertools.count(1)
     if not console.is_terminal:
-        console.print(f"{what}: {total} host{'' if total == 1 else 's'}", markup=False)
+        console.print(f"{action} {total} host{'' if total == 1 else 's'}", markup=False)
 
         def line(name: str, outcome: Outcome) -> None:
-            count, told = next(ended), f"{name}: {outcome.cause or 'seen'}"
-            if total > MOST_IN_FULL and not outcome.cause:
-                if count * 10 // total == (count - 1) * 10 // total:
-                    return
-                told = f"{count} of {total} hosts"
-            console.print(f"  {told} ({time.monotonic() - begin:.1f} s)", markup=False,
-                          soft_wrap=True)
+            count, seconds = next(ended), f"{time.monotonic() - begin:.1f} s"
+            if outcome.cause:
+                message = f"{name}: {outcome.cause} ({seconds})"
+            elif total <= MOST_IN_FULL:
+                message = f"{name}: probed in {seconds}"
+            elif count * 10 // total != (count - 1) * 10 // total:
+                message = f"{count} of {total} hosts probed in {seconds}"
+            else:
+                return
+            console.print(f"  {message}", markup=False, soft_wrap=True)
         yield line
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(action, total=total)
 
         def advance(name: str, outcome: Outcome) -> None:
             bar.advance(task)
@@ -63,9 +69,9 @@ def progress(console: Console, what: str, total: int) -> Iterator[Report]:
 
 
 def show(console: Console, session: Session, report: Path | None) -> None:
-    """Each host, each check; failures in full; then what holds and what was not provable.
+    """Print each host and check, failures in full, then what passed and what was skipped.
 
-    Of many hosts the healthy ones are named in a line, and of the others what is wrong there.
+    Of many hosts, the healthy ones are one line, and the others have only their failures.
     """
     brief = len(session.hosts) > MOST_IN_FULL
     healthy = [host.name for host in session.hosts if host.result["verdict"] == Verdict.PASS]
@@ -79,25 +85,25 @@ def show(console: Console, session: Session, report: Path | None) -> None:
     console.print(Text(summary.headline(session), style="bold"))
     for sentence in summary.verified_statements(session):
         console.print(_bullet(SYMBOLS[Verdict.PASS], "green", sentence))
-    for gap in summary.skipped_checks(session):
-        text = Text("Not provable here, by declaration ")
-        text.append(gap.declaration, style="italic")
-        text.append(f": {', '.join(gap.check_ids)} ({_some(gap.hosts)})")
+    for skipped in summary.skipped_checks(session):
+        text = Text("Skipped by declaration ")
+        text.append(skipped.declaration, style="italic")
+        text.append(f": {', '.join(skipped.check_ids)} ({_some(skipped.hosts)})")
         console.print(_bullet(SYMBOLS[Verdict.NOT_DECLARED], "dim", text))
     for note in session.notes:
         console.print(_bullet("i", "dim", note))
     if report:
-        here = Path.cwd()
-        shown = report.relative_to(here) if report.is_relative_to(here) else report
+        directory = Path.cwd()
+        shown = report.relative_to(directory) if report.is_relative_to(directory) else report
         console.print(Text(f"Report: {shown}"), soft_wrap=True)
 
 
 def fold_names(names: list[str]) -> str:
-    """Hosts' names as ClusterShell writes them: gpu[001-040,042]."""
+    """Host names as ClusterShell folds them: gpu[001-040,042]."""
     try:
         return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
     except NodeSetException:
-        # It cannot read every name that ssh and Ansible take.
+        # ClusterShell cannot parse every name that ssh and Ansible accept.
         return ", ".join(names)
 
 
@@ -108,7 +114,7 @@ def _some(names: tuple[str, ...]) -> str:
 def _bullet(symbol: str, style: str, text: str | Text) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column()
-    # A path that is longer than a line is told in full all the same.
+    # A path that is longer than a line is wrapped, not cut.
     table.add_column(overflow="fold")
     table.add_row(Text(symbol, style=style), text)
     return table
@@ -118,33 +124,33 @@ def _host(console: Console, name: str, result: dict[str, Any], brief: bool) -> N
     verdict = Verdict(result["verdict"])
     head = Text()
     head.append(f"{SYMBOLS[verdict]} {name}", style=STYLES[verdict])
-    told = ", ".join(f"{count} {kind}" for kind, count in summary.counts(result).items())
+    counts = ", ".join(f"{count} {kind}" for kind, count in summary.counts(result).items())
     head.append(f"  {summary.TITLES[verdict]}  ", style="bold")
-    head.append(told, style="dim")
+    head.append(counts, style="dim")
     console.print()
     console.print(head)
     for line in () if brief else _compact(result["checks"], console.width - 2):
         console.print(Padding(line, (0, 0, 0, 2)))
     for check in result["checks"]:
         kind = Verdict(check["verdict"])
-        if kind in SPOKEN:
-            console.print(Padding(_spoken(check, kind), (1, 0, 0, 2)))
+        if kind in DETAILED:
+            console.print(Padding(_details(check, kind), (1, 0, 0, 2)))
 
 
 def _compact(checks: list[dict[str, str]], width: int) -> Iterator[Text]:
-    """Every check in a word, broken between checks: a symbol is not parted from its name."""
+    """All checks by name; lines break only between checks, not after a symbol."""
     line = Text()
     for check in checks:
         kind = Verdict(check["verdict"])
-        word = Text(f"{SYMBOLS[kind]} {check['id']}", style=STYLES[kind])
-        if line and len(line) + 2 + len(word) > width:
+        entry = Text(f"{SYMBOLS[kind]} {check['id']}", style=STYLES[kind])
+        if line and len(line) + 2 + len(entry) > width:
             yield line
             line = Text()
-        line = Text("  ").join([line, word]) if line else word
+        line = Text("  ").join([line, entry]) if line else entry
     yield line
 
 
-def _spoken(check: dict[str, str], kind: Verdict) -> Table:
+def _details(check: dict[str, str], kind: Verdict) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(kind.value, style=STYLES[kind]),
                   Text(f"{check['id']}: {check['statement']}", style="bold"))

@@ -1,16 +1,16 @@
 "use strict";
-// Draws the grid and the hosts' parts from the document in #data, whose shape verify/page.py
-// describes. Texts become text nodes only, so that none of them can become markup.
+// Draws the grid and the hosts' details from the document in #data, which page.py describes.
+// Texts are inserted as text nodes only, so none of them can become markup.
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (selector, within = document) => within.querySelector(selector);
 const symbols = { P: "✓", F: "✗", H: "∞", U: "⊘", "?": "?", "-": "–" };
-const titles = { P: "healthy", F: "not healthy", H: "hanging", U: "not reached",
-  "?": "not fully judged", "-": "nothing declared" };
+const titles = { P: "healthy", F: "failed", H: "hung", U: "unreachable",
+  "?": "inconclusive", "-": "not declared" };
 const ownName = "\ue000", atOnce = 50, slow = 0.9;
 const styleOf = (letter) => (data.letters[letter] || "none").toLowerCase();
 const bad = (letter) => "FHU?".includes(letter);
 const text = (number, host) => data.texts[number].replaceAll(ownName, () => host.name);
-data.hosts.forEach((host, place) => { host.id = "h" + (place + 1); });
+data.hosts.forEach((host, index) => { host.id = "h" + (index + 1); });
 
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
@@ -37,9 +37,9 @@ function nightsOf(host) {
       + `M${(night * step).toFixed(1)} ${16 - height}h${Math.max(1, step - 0.7).toFixed(1)}v${height}`
       + `h-${Math.max(1, step - 0.7).toFixed(1)}z`;
   });
-  const told = `healthy on ${healthy} of ${letters.length} nights`;
-  return shape("svg", { class: "nights", width: 66, height: 16, role: "img", "aria-label": told },
-    shape("title", {}, told),
+  const label = `healthy on ${healthy} of ${letters.length} nights`;
+  return shape("svg", { class: "nights", width: 66, height: 16, role: "img", "aria-label": label },
+    shape("title", {}, label),
     ...Object.entries(paths).map(([letter, d]) => shape("path", { class: styleOf(letter), d })));
 }
 
@@ -54,7 +54,7 @@ function rates(host) {
   return host.rates;
 }
 
-// Per night the GPU that is furthest below its own median: 1 is as ever.
+// For each night the lowest ratio of a GPU to its own median: 1 is unchanged.
 function speedOf(host) {
   const all = rates(host);
   if (!all.length) return null;
@@ -65,13 +65,13 @@ function speedOf(host) {
   });
 }
 
-// A line with a gap where a night has no value.
+// A line with gaps for nights without a value.
 function line(values, x, y) {
   let d = "", gap = true;
   values.forEach((value, night) => {
     if (value !== null) {
       d += `${gap ? "M" : "L"}${x(night).toFixed(1)} ${y(value).toFixed(1)}`;
-      // One night between two gaps is a dot.
+      // A single night between two gaps is a dot.
       if (gap && (values[night + 1] ?? null) === null) d += "h1";
     }
     gap = value === null;
@@ -88,8 +88,8 @@ function sparkOf(host) {
   const low = Math.min(0.9, ...known), high = Math.max(1.05, ...known);
   const d = line(speed, (night) => 1 + night * 46 / (speed.length - 1),
     (value) => 15 - 14 * (value - low) / (high - low));
-  const told = last === null ? "–" : percent(last);
-  return [el("span", last !== null && last < slow ? { class: "low" } : {}, told), " ",
+  const label = last === null ? "–" : percent(last);
+  return [el("span", last !== null && last < slow ? { class: "low" } : {}, label), " ",
     shape("svg", { class: "spark", width: 48, height: 16, "aria-hidden": "true" },
       shape("path", { class: "line", d }))];
 }
@@ -107,7 +107,7 @@ function chart(title, found) {
   const height = 150, left = 46, right = 8, top = 8, bottom = 22;
   const all = found.flatMap((rate) => rate.values).filter((value) => value !== null);
   let low = Math.min(...all), high = Math.max(...all);
-  // Noise is not to look like a cliff: at least a tenth is shown.
+  // The axis spans at least a tenth, so that noise does not look like a drop.
   const least = high * 0.1;
   if (high - low < least) { const add = (least - high + low) / 2; low -= add; high += add; }
   const nights = found[0].values.length;
@@ -118,9 +118,9 @@ function chart(title, found) {
     + `${Math.min(...all).toFixed(1)} and ${Math.max(...all).toFixed(1)}. The table has each GPU.`;
   const drawing = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": label },
-    ...ticks(low, high).flatMap(([at, told]) => [
+    ...ticks(low, high).flatMap(([at, label]) => [
       shape("path", { class: "rule", d: `M${left} ${y(at).toFixed(1)}H${width - right}` }),
-      shape("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end" }, told)]),
+      shape("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end" }, label)]),
     shape("text", { x: left, y: height - 6 }, days[0]),
     shape("text", { x: width - right, y: height - 6, "text-anchor": "end" }, days.at(-1)),
     ...found.map((rate, place) => shape("path",
@@ -128,8 +128,8 @@ function chart(title, found) {
       shape("title", {}, rate.which))));
   return el("figure", {}, el("h4", {}, `${title}, TFLOP/s`), drawing,
     el("table", { class: "rates" },
-      el("thead", {}, el("tr", {}, ...["GPU", "last", "median", "of median"].map((word) =>
-        el("th", { scope: "col" }, word)))),
+      el("thead", {}, el("tr", {}, ...["GPU", "last", "median", "of median"].map((title) =>
+        el("th", { scope: "col" }, title)))),
       el("tbody", {}, ...found.map((rate, place) => {
         const ratio = rate.last === null || !rate.median ? null : rate.last / rate.median;
         return el("tr", {},
@@ -146,7 +146,7 @@ function charts(host) {
   const by = new Map();
   rates(host).forEach((rate) => by.set(rate.what, [...(by.get(rate.what) || []), rate]));
   if (!host.series) {
-    return el("p", { class: "quiet" }, "This page has no room for its history: ",
+    return el("p", { class: "quiet" }, "The history is too long for this page: ",
       el("code", {}, `./gpufleet history --host ${host.name}`));
   }
   if (!by.size || data.nights.length < 2) return null;
@@ -156,10 +156,10 @@ function charts(host) {
 // --- One host --------------------------------------------------------------------------------------
 
 function evidence(number, host) {
-  return number < 0 ? "This page has no room for it: report.json beside it has." : text(number, host);
+  return number < 0 ? "Too long for this page: see report.json beside it." : text(number, host);
 }
 
-function checkOf(host, place, letter, wrong, seen, excuse) {
+function checkOf(host, place, letter, wrong, seen, skipped) {
   const [id, statement] = data.checks[place], verdict = data.letters[letter], more = [];
   if (wrong) {
     const [, cause, remedy, proof] = wrong;
@@ -167,15 +167,15 @@ function checkOf(host, place, letter, wrong, seen, excuse) {
       el("dt", {}, "Remedy"), el("dd", {}, el("code", {}, text(remedy, host))),
       ...(proof ? [el("dt", {}, "Evidence"), el("dd", {}, el("pre", {}, evidence(proof, host)))]
         : [])));
-  } else if (excuse) {
-    more.push(el("p", { class: "quiet" }, "Not declared: ", el("code", {}, text(excuse, host))));
+  } else if (skipped) {
+    more.push(el("p", { class: "quiet" }, "Not declared: ", el("code", {}, text(skipped, host))));
   }
-  const said = [el("span", { class: "id" }, id), statement];
+  const title = [el("span", { class: "id" }, id), statement];
   return el("article", { class: `check ${styleOf(letter)}${wrong ? " loud" : ""}`,
     id: `${host.id}-${id}` },
   el("div", { class: "mark", title: verdict }, el("span", {}, verdict), symbols[letter]),
-  seen ? el("details", {}, el("summary", {}, ...said), el("pre", {}, evidence(seen, host)))
-    : el("div", {}, ...said, ...more));
+  seen ? el("details", {}, el("summary", {}, ...title), el("pre", {}, evidence(seen, host)))
+    : el("div", {}, ...title, ...more));
 }
 
 function insideOf(host) {
@@ -183,12 +183,12 @@ function insideOf(host) {
   const seen = new Map(host.seen), excused = new Map(data.excuses[host.excused]);
   const places = [...host.checks].map((_, place) => place).filter((place) =>
     host.checks[place] !== ".");
-  // What is wrong first; otherwise as they are always asked.
+  // Failures first; otherwise in the usual order.
   places.sort((a, b) => bad(host.checks[b]) - bad(host.checks[a]) || a - b);
   return el("div", { class: "checks" },
     host.about ? el("p", { class: "quiet" }, text(host.about, host)) : null,
     host.changed.length
-      ? el("div", {}, el("h4", {}, "Changed since the night before"), el("ul", { class: "plain" },
+      ? el("div", {}, el("h4", {}, "Changed since the previous night"), el("ul", { class: "plain" },
         ...host.changed.map((change) => el("li", {}, text(change, host))))) : null,
     charts(host),
     ...places.map((place) => checkOf(host, place, host.checks[place], wrong.get(place),
@@ -199,17 +199,17 @@ function partOf(host) {
   if (host.part) return host.part;
   const count = {};
   [...host.checks].forEach((letter) => { count[letter] = (count[letter] || 0) + 1; });
-  const told = Object.keys(data.letters).filter((letter) => count[letter])
+  const counts = Object.keys(data.letters).filter((letter) => count[letter])
     .map((letter) => `${count[letter]} ${data.letters[letter]}`).join(", ");
   host.part = el("details", { class: `host card ${styleOf(host.verdict)}`, id: host.id },
     el("summary", {}, el("h3", {}, host.name),
       el("span", { class: "badge" }, `${symbols[host.verdict]} ${titles[host.verdict]}`),
-      el("span", { class: "quiet" }, told), nightsOf(host)));
+      el("span", { class: "quiet" }, counts), nightsOf(host)));
   host.part.addEventListener("toggle", () => open(host));
   return host.part;
 }
 
-// A host's checks are made when somebody looks at them.
+// A host's checks are built when its details are opened.
 function open(host) {
   const part = partOf(host);
   if (part.open && !$(".checks", part)) part.append(insideOf(host));
@@ -227,7 +227,7 @@ function haystack(host) {
   return host.haystack;
 }
 
-// What a button chooses: all hosts, those of a verdict, those that changed.
+// The choice of a button: all hosts, those with a verdict, those that changed.
 const chosen = (host, choice) => !choice || host.verdict === choice
   || (choice === "changed" && host.changed.length > 0);
 const matches = (host) => chosen(host, wanted.choice)
@@ -238,14 +238,14 @@ function rowOf(host, columns, past, speed) {
   columns.forEach((place, at) => {
     const letter = host.checks[place], verdict = data.letters[letter];
     if (letter === ".") { cells.push(el("td")); return; }
-    const id = data.checks[place][0], told = `${host.name}, ${id}: ${verdict}`;
+    const id = data.checks[place][0], label = `${host.name}, ${id}: ${verdict}`;
     cells.push(el("td", { class: `cell ${styleOf(letter)}${apart(columns, at)}`, title: `${id}: ${verdict}`,
       "data-aim": `${host.id}-${id}` }, bad(letter)
-      ? el("a", { href: `#${host.id}-${id}`, "aria-label": told }, symbols[letter])
+      ? el("a", { href: `#${host.id}-${id}`, "aria-label": label }, symbols[letter])
       : symbols[letter]));
   });
   if (host.verdict === "U" && columns.length > 1) {
-    // It is said once, in words, in place of as many empty cells.
+    // The cause replaces the empty cells.
     const first = cells.findIndex((cell) => !cell.className);
     if (first >= 0) {
       cells.splice(first, cells.length, el("td", { class: "gone", colspan: cells.length - first },
@@ -258,16 +258,16 @@ function rowOf(host, columns, past, speed) {
     speed ? el("td", { class: "speed" }, ...sparkOf(host)) : null, ...cells);
 }
 
-// The first check of each room stands a little apart.
-const roomOf = (place) => data.checks[place][0].split(".")[0];
-const apart = (columns, at) => at > 0 && roomOf(columns[at - 1]) !== roomOf(columns[at])
+// A gap separates the areas of checks.
+const areaOf = (place) => data.checks[place][0].split(".")[0];
+const apart = (columns, at) => at > 0 && areaOf(columns[at - 1]) !== areaOf(columns[at])
   ? " first" : "";
 
 function headOf(columns, past, speed) {
-  const head = (word, more) => el("th", { scope: "col", ...more }, word);
+  const head = (title, more) => el("th", { scope: "col", ...more }, title);
   return el("thead", {}, el("tr", {}, head("Host"),
     past ? head(`${data.nights.length} nights`, { class: "past" }) : null,
-    speed ? head("Speed", { class: "speed", title: "The slowest GPU tonight, of its own median" }) : null,
+    speed ? head("Speed", { class: "speed", title: "The slowest GPU tonight, relative to its own median" }) : null,
     ...columns.map((place, at) => el("th", { scope: "col",
       class: `check-name${apart(columns, at)}`, title: data.checks[place].join(": ") },
     el("span", {}, data.checks[place][0])))));
@@ -286,7 +286,7 @@ function show() {
   $("#showing").textContent = found.length
     ? `${rows.length} of ${all.length} hosts, the worst first.`
     : wanted.find && known && !wanted.choice
-      ? "No host: that check is healthy wherever it was judged." : "No host is so.";
+      ? "No host: this check passes wherever it was judged." : "No matching host.";
   $("#parts").replaceChildren(...rows.map(partOf));
   const more = $(".more-hosts");
   more.hidden = rows.length === found.length;
@@ -318,7 +318,7 @@ function ask(more) {
   show();
 }
 
-// A link to a host or to one of its checks opens the host, also one that is not shown.
+// A link to a host or to one of its checks opens the host, also one that is filtered out.
 function reveal() {
   const id = decodeURIComponent(location.hash.slice(1)), [name] = id.split("-", 1);
   const host = /^h\d+$/.test(name) && data.hosts[name.slice(1) - 1];
@@ -347,7 +347,7 @@ $(".grid").addEventListener("click", (event) => {
   if (cell) location.hash = cell.dataset.aim;
 });
 addEventListener("hashchange", reveal);
-// Paper gets what is wrong; see also the style. Of one host alone it gets everything.
+// Printing includes the details of unhealthy hosts; see also the style. A single host is open anyway.
 addEventListener("beforeprint", () => data.hosts.forEach((host) => {
   if (host.part?.isConnected && host.verdict !== "P") {
     host.part.open = true;
