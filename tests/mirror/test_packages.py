@@ -172,7 +172,7 @@ def test_the_locks_beside_the_inventory_tell_the_hosts_pythons(
     stacks.mkdir()
     for name in (*there, "-other-py3.8"):
         (stacks / f"tensorflow-2.18.1{name}.lock").touch()
-    found = needs.of(inventory_hosts(HostSelector([str(desk.inventory)])))
+    found = needs.needs_of(inventory_hosts(HostSelector([str(desk.inventory)])))
     assert sorted(path.name for path in found.locks) == meant
     # What only other Pythons have is there already, and not this plan's to ask for.
     assert all(lock.requirements or lock.path.exists() for lock in found.locks.values())
@@ -246,7 +246,7 @@ def test_of_the_wheels_those_come_that_some_host_would_choose(
 def test_what_a_source_asks_to_be_built_with(tmp_path: Path) -> None:
     asked = 'requires = ["hatchling>=1"]\n'
     modern = source(tmp_path, "modern", "1.0", pyproject_toml=f"[build-system]\n{asked}")
-    assert packages.asked_by(modern) == ["hatchling>=1", "wheel"]
+    assert packages.declared_by(modern) == ["hatchling>=1", "wheel"]
     plain = source(tmp_path, "plain", "1.0", pyproject_toml="[tool.x]\n")
-    assert packages.asked_by(plain) == ["setuptools>=40.8.0", "wheel"]
-    assert packages.asked_by(source(tmp_path, "bare", "1.0")) == packages.asked_by(plain)
+    assert packages.declared_by(plain) == ["setuptools>=40.8.0", "wheel"]
+    assert packages.declared_by(source(tmp_path, "bare", "1.0")) == packages.declared_by(plain)

@@ -45,7 +45,7 @@ class RefusedError(ConfigurationError):
 
 def needed(options: argparse.Namespace) -> Needs:
     """What the whole inventory needs, or a refusal."""
-    found = needs.of(inventory_hosts(selector(options)))
+    found = needs.needs_of(inventory_hosts(selector(options)))
     if found.problems:
         raise RefusedError(found.problems)
     if options.with_gpufleet:
@@ -68,7 +68,7 @@ def mirror_of(options: argparse.Namespace, found: Needs) -> fetch.Mirror:
 
 
 def fetch_files(options: argparse.Namespace, console: Console) -> int:
-    """Bring everything that the inventory's hosts need into DIR."""
+    """Fetch everything that the inventory's hosts need into DIR."""
     found = needed(options)
     mirror = mirror_of(options, found)
     (mirror.directory / needs.WHEELS).mkdir(parents=True, exist_ok=True)
@@ -84,24 +84,24 @@ def fetch_files(options: argparse.Namespace, console: Console) -> int:
         for lock in found.locks.values() if not failures else ():
             try:
                 console.print(f"Looking up the packages of {lock.path.name}", markup=False)
-                contents.learn(lock, partial(bring_or_fail, mirror))
+                contents.learn(lock, partial(fetch_or_fail, mirror))
                 add(files, contents.known(lock))
             except MirrorError as error:
                 failures.append(error)
         sized = fetch.sizes(mirror, files.values())
         show.needed(console, mirror, sized, found.hosts)
         fetch.check_space(mirror, sized)
-        with show.progress(console, mirror, sized) as heard:
-            rows = fetch.bring_all(mirror, sized, heard)
+        with show.progress(console, mirror, sized) as report:
+            rows = fetch.fetch_all(mirror, sized, report)
     return finish(options, console, fetch.Result(mirror.directory, rows, failures))
 
 
 def verify(options: argparse.Namespace, console: Console) -> int:
-    """Read every file that the hosts need again; name what is missing, wrong or not needed."""
+    """Check every file that the hosts need; list what is missing, wrong or not needed."""
     found = needed(options)
     if not options.directory.is_dir():
         raise ConfigurationError("There is no such directory.", str(options.directory),
-                                 "'artifacts fetch' makes it.")
+                                 "'artifacts fetch' creates it.")
     mirror = mirror_of(options, found)
     contents = Contents(mirror.directory)
     files = {file.path: file for file in found.artifacts.values()}
@@ -111,7 +111,7 @@ def verify(options: argparse.Namespace, console: Console) -> int:
             add(files, contents.known(lock))
         except MirrorError as error:
             failures.append(error)
-    rows = [mirror.look(file, thorough=True) for file in files.values()]
+    rows = [mirror.check(file, thorough=True) for file in files.values()]
     extra = fetch.not_needed(mirror, rows, contents.path)
     return finish(options, console, fetch.Result(mirror.directory, rows, failures, extra))
 
@@ -132,18 +132,18 @@ def add(files: dict[str, File], more: list[File]) -> None:
         files[file.path] = replace(file, reasons=tuple(reasons))
 
 
-def bring_or_fail(mirror: fetch.Mirror, files: list[File]) -> None:
-    """Have these few files there, or say why not."""
-    for row in fetch.bring_all(mirror, files, lambda _: None):
+def fetch_or_fail(mirror: fetch.Mirror, files: list[File]) -> None:
+    """Fetch these files; raise `MirrorError` for one that cannot be fetched."""
+    for row in fetch.fetch_all(mirror, files, lambda _: None):
         if not row.right:
             raise MirrorError(f"{row.file.path}: {row.because}", row.remedy)
 
 
 def serve(options: argparse.Namespace, console: Console) -> int:
-    """Serve DIR over plain HTTP: for a lab or a small site."""
+    """Serve DIR over plain HTTP, for a lab or a small site."""
     if not (options.directory / needs.WHEELS).is_dir():
-        raise ConfigurationError("It is no mirror.", str(options.directory),
-                                 "'artifacts fetch' makes one.")
+        raise ConfigurationError("The directory is not a mirror.", str(options.directory),
+                                 "'artifacts fetch' creates one.")
     handler = partial(SimpleHTTPRequestHandler, directory=str(options.directory))
     try:
         server = ThreadingHTTPServer((options.bind, options.port), handler)

@@ -1,13 +1,13 @@
-"""Everything that a fleet installs, in one directory: for a site with no way to the internet.
+"""The offline mirror: everything that a fleet installs, in one directory, for air-gapped sites.
 
-    DIR/FILE             CUDA's runfiles and patches, cuDNN's archives: gpu_artifacts_source
+    DIR/FILE             CUDA runfiles and patches, cuDNN archives: gpu_artifacts_source
     DIR/wheels/FILE      the Python packages of the stacks' locks: gpu_wheelhouse
-    DIR/contents.json    which packages each lock means, by the lock's checksum
+    DIR/contents.json    the packages of each lock, by the lock's checksum
 
-Plans and locks say what is needed; the modules' own code brings it, checked.
+Plans and locks list what is needed; the modules' own code downloads and checks it.
 """
 
 from gpufleet.inventory import start_ansible
 
-# What the modules share is imported by the collection's name.
+# The modules' shared code is imported by the collection's name.
 start_ansible()

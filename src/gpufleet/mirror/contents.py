@@ -1,7 +1,7 @@
-"""`contents.json`: which packages each lock means, so that nobody need ask the index again.
+"""`contents.json`: the packages of each lock, so that the package index is not needed again.
 
-A lock is known by the checksum of its content. At a site without an index this is how a mirror is
-verified.
+A lock is identified by the checksum of its content. A site without an index verifies its mirror by
+this file.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .needs import WHEELS, File, Lock, MirrorError
 
 NAME = "contents.json"
 SCHEMA = 1
-BROUGHT = ("path", "checksum", "url", "size_bytes", "reasons")
+RECORDED = ("path", "checksum", "url", "size_bytes", "reasons")
 
-# Has these files in the mirror, checked, or raises a `MirrorError`.
-Bring = Callable[[list[File]], None]
+# Fetches files into the mirror and checks them, or raises a `MirrorError`.
+Fetch = Callable[[list[File]], None]
 
 
 class Contents:
-    """The document, read once and written as soon as something is known."""
+    """The document; read once, and written after each new lock."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -41,41 +41,42 @@ class Contents:
             except (OSError, ValueError, KeyError) as error:
                 raise MirrorError(
                     f"{self.path} cannot be read: {error}",
-                    "Remove it; 'artifacts fetch' writes it anew.") from error
+                    "Remove it; 'artifacts fetch' creates it again.") from error
 
     def known(self, lock: Lock) -> list[File]:
-        """The packages of a lock, or a `MirrorError` when the mirror was not made for it."""
+        """Return the packages of a lock; raise `MirrorError` if the mirror does not list it."""
         if not lock.path.exists():
             raise MirrorError(
-                f"{lock.path} is not there", "'artifacts fetch' resolves it, with an index.")
+                f"{lock.path} does not exist",
+                "Run 'artifacts fetch' where a package index is reachable; it resolves the lock.")
         entry = self.locks.get(digest_of(str(lock.path)))
         if not entry:
             raise MirrorError(
-                f"the mirror was not made for {lock.path} as it is now",
-                "Run 'artifacts fetch' where a package index is reached.")
+                f"the mirror was not fetched for the current {lock.path}",
+                "Run 'artifacts fetch' where a package index is reachable.")
         return [
-            # Of a path in a document that came from elsewhere only the name counts.
+            # The document may come from elsewhere: only the name of a path is used.
             File(**{**row, "path": f"{WHEELS}/{Path(row['path']).name}", "kind": "package",
                     "reasons": tuple(row["reasons"])})
             for row in entry["files"]]
 
-    def learn(self, lock: Lock, bring: Bring) -> None:
-        """Ask the index for the packages of a lock that is not known, and write them down.
+    def learn(self, lock: Lock, fetch: Fetch) -> None:
+        """Look up the packages of an unknown lock in the index, and write them to the document.
 
-        What a source is built with stands in the source, so sources are brought first.
+        A source distribution lists its own build requirements, so these are fetched first.
         """
         digest = digest_of(str(lock.path))
         if digest in self.locks:
             return
         files = packages.resolved(lock, lock.path.read_text(encoding="utf-8"))
         sources = [file for file in files if not file.name.endswith(".whl")]
-        bring(sources)
-        there = {file.path for file in files}
+        fetch(sources)
+        listed = {file.path for file in files}
         files += [
             file for file in packages.build_requirements(
                 lock, [self.directory / file.path for file in sources])
-            if file.path not in there]
-        rows = [{name: asdict(file)[name] for name in BROUGHT} for file in files]
+            if file.path not in listed]
+        rows = [{name: asdict(file)[name] for name in RECORDED} for file in files]
         self.locks[digest] = {"lock": lock.path.name, "python": lock.python, "files": rows}
         document = {"schema": SCHEMA, "locks": self.locks}
         write_atomically(str(self.path), json.dumps(document, indent=1) + "\n")

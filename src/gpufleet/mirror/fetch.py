@@ -1,6 +1,6 @@
-"""Bring files into the mirror: from directories, the inventory's own source, or their makers.
+"""Fetch files into the mirror: from directories, the inventory's own source, or their vendors.
 
-What is there and right is left alone; a download goes on where an earlier one stopped.
+Files that are present and correct are kept; an interrupted download continues where it stopped.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from rich.filesize import decimal
 from .needs import File, MirrorError
 
 AT_ONCE = 4
-# Our own notes beside the files: what was checked, and the lock.
+# Our own directory in the mirror: what was checked, and the lock.
 OURS = ".gpufleet"
-THERE, FETCHED, MISSING, WRONG = "there", "fetched", "missing", "wrong"
+# States of a file: values of the JSON document.
+PRESENT, FETCHED, MISSING, WRONG = "there", "fetched", "missing", "wrong"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one file; `because` and `remedy` where it is not there."""
+    """The state of one file; `because` and `remedy` if it is missing or wrong."""
 
     file: File
     state: str
@@ -44,8 +45,8 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether it is there, checked."""
-        return self.state in (THERE, FETCHED)
+        """Whether the file is present and correct."""
+        return self.state in (PRESENT, FETCHED)
 
 
 Report = Callable[[Row], None]
@@ -53,7 +54,10 @@ Report = Callable[[Row], None]
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a mirror: `failures` kept it unknown what is needed, `extra` is not needed."""
+    """The state of a mirror.
+
+    `failures`: why it is unknown what is needed. `extra`: files that are not needed.
+    """
 
     directory: Path
     rows: Sequence[Row]
@@ -68,10 +72,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Mirror:
-    """A mirror's directory, and where what it lacks is looked for first.
+    """A mirror's directory and its sources.
 
-    `places` are directories; `sites` are addresses that artifacts are below; `indexes` are
-    addresses of package indexes, with the login that they may need.
+    `places`: directories with files; `sites`: base addresses of artifacts; `indexes`: addresses of
+    package indexes, with the login that they may need.
     """
 
     directory: Path
@@ -80,15 +84,15 @@ class Mirror:
     indexes: tuple[str, ...] = ()
 
     def path(self, file: File) -> Path:
-        """Where the file belongs."""
+        """The file's path in the mirror."""
         return self.directory / file.path
 
     def partial(self, file: File) -> Path:
-        """What an unfinished download of it is called."""
+        """The path of an unfinished download."""
         return self.directory / f"{file.path}.partial"
 
-    def look(self, file: File, thorough: bool = False) -> Row:
-        """Whether the file is there and right; `thorough`: read again what was checked before."""
+    def check(self, file: File, thorough: bool = False) -> Row:
+        """Check a file; `thorough`: also read again what was checked before."""
         path = str(self.path(file))
         try:
             if thorough:
@@ -96,31 +100,31 @@ class Mirror:
             else:
                 verified(path, file.checksum, str(self.directory / OURS))
         except FileNotFoundError:
-            return Row(file, MISSING, "it is not there", self._remedy(file))
+            return Row(file, MISSING, "the file does not exist", self._remedy(file))
         except (StateError, OSError) as error:
             return Row(file, WRONG, str(error), self._remedy(file))
-        return self._right(file, THERE)
+        return self._right(file, PRESENT)
 
     def _right(self, file: File, state: str) -> Row:
         return Row(replace(file, size_bytes=self.path(file).stat().st_size), state)
 
-    def bring(self, file: File) -> Row:
-        """Have the file there, by the first way that works."""
-        row = self.look(file)
+    def fetch(self, file: File) -> Row:
+        """Fetch a file from the first source that works, unless it is present and correct."""
+        row = self.check(file)
         if row.right:
             return row
         self.path(file).parent.mkdir(parents=True, exist_ok=True)
         because = [row.because] if row.state == WRONG else []
-        for way in self._ways(file):
+        for source in self._sources(file):
             try:
-                way()
+                source()
             except (StateError, OSError) as error:
                 because.append(self._without_logins(str(error)))
             else:
                 return self._right(file, FETCHED)
         return replace(row, because="; ".join(because) or row.because)
 
-    def _ways(self, file: File) -> Iterable[Callable[[], None]]:
+    def _sources(self, file: File) -> Iterable[Callable[[], None]]:
         target, seals = str(self.path(file)), str(self.directory / OURS)
         partial = self.partial(file)
 
@@ -143,13 +147,13 @@ class Mirror:
     def _remedy(self, file: File) -> str:
         if file.login_required:
             size = f" ({decimal(file.size_bytes)})" if file.size_bytes else ""
-            return (f"Log in with NVIDIA at {file.url}, get {file.name}{size}, and name the "
-                    "directory that it then lies in: --from DIRECTORY.")
+            return (f"Log in with NVIDIA at {file.url}, download {file.name}{size}, and name the "
+                    "directory with the download: --from DIRECTORY.")
         if file.kind == "package":
-            return "Run 'artifacts fetch' again where the package index is reached."
+            return "Run 'artifacts fetch' again where the package index is reachable."
         site = file.url or "its site"
-        return (f"Run 'artifacts fetch' again where {site} is reached, or put the file into a "
-                "directory and name that: --from DIRECTORY.")
+        return (f"Run 'artifacts fetch' again where {site} is reachable, or put the file into a "
+                "directory and name the directory: --from DIRECTORY.")
 
     def _without_logins(self, text: str) -> str:
         for address in (*self.sites, *self.indexes):
@@ -159,13 +163,13 @@ class Mirror:
 
 
 def locked(mirror: Mirror) -> AbstractContextManager[None]:
-    """Held while one run writes into the mirror; another waits for it."""
-    found: AbstractContextManager[None] = held(str(mirror.directory / OURS / "lock"))
-    return found
+    """Hold the mirror's lock while writing; another run waits for it."""
+    lock: AbstractContextManager[None] = held(str(mirror.directory / OURS / "lock"))
+    return lock
 
 
 def _with_login(url: str, indexes: Iterable[str]) -> str:
-    """The address with the login of the index that it belongs to; uv leaves that out."""
+    """The address with the login of its index; uv's output omits the login."""
     parts = urlsplit(url)
     for index in indexes:
         login, _, server = urlsplit(index).netloc.rpartition("@")
@@ -175,7 +179,7 @@ def _with_login(url: str, indexes: Iterable[str]) -> str:
 
 
 def sizes(mirror: Mirror, files: Iterable[File]) -> list[File]:
-    """The files, with the sizes that nobody has said asked of their servers."""
+    """Return the files; ask the servers for sizes that are not known."""
 
     def sized(file: File) -> File:
         if file.size_bytes is not None or file.login_required or not file.url:
@@ -187,7 +191,7 @@ def sizes(mirror: Mirror, files: Iterable[File]) -> list[File]:
             with opened(url, method="HEAD") as answer:
                 return replace(file, size_bytes=int(answer.headers["Content-Length"]))
         except (OSError, ValueError, TypeError):
-            # What cannot be asked is told when it is fetched.
+            # An unreachable server is reported when the file is fetched.
             return file
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -195,14 +199,14 @@ def sizes(mirror: Mirror, files: Iterable[File]) -> list[File]:
 
 
 def lacking(mirror: Mirror, files: Iterable[File]) -> int:
-    """How many bytes are still to come, as far as sizes are known."""
+    """How many bytes are still to be fetched, as far as sizes are known."""
     return sum(
         max(0, (file.size_bytes or 0) - _length(mirror.partial(file)))
         for file in files if not mirror.path(file).exists())
 
 
 def _length(path: Path) -> int:
-    """A file's bytes; 0 where it is not there, or no longer: a download ends at any moment."""
+    """A file's size in bytes; 0 if it is missing: a download may end at any moment."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -210,27 +214,28 @@ def _length(path: Path) -> int:
 
 
 def check_space(mirror: Mirror, files: Iterable[File]) -> None:
-    """Refuse to begin what the disk cannot hold."""
-    wanted, free = lacking(mirror, files), shutil.disk_usage(mirror.directory).free
-    if wanted > free:
+    """Raise `MirrorError` if the disk cannot hold the files that are missing."""
+    required, free = lacking(mirror, files), shutil.disk_usage(mirror.directory).free
+    if required > free:
         raise MirrorError(
-            f"{mirror.directory} has {free / 1e9:.1f} GB free, and {wanted / 1e9:.1f} GB are to "
-            "come", "Free some, or name a directory on another disk; nothing was fetched.")
+            f"{mirror.directory} has {free / 1e9:.1f} GB free, and {required / 1e9:.1f} GB are "
+            "still to be fetched; nothing was fetched",
+            "Free some space, or name a directory on another disk.")
 
 
-def bring_all(mirror: Mirror, files: list[File], heard: Report) -> list[Row]:
-    """Have all of them there; a row each, in their order."""
+def fetch_all(mirror: Mirror, files: list[File], report: Report) -> list[Row]:
+    """Fetch all files; return their rows in order, and report each one as it is done."""
 
     def one(file: File) -> Row:
-        row = mirror.bring(file)
-        heard(row)
+        row = mirror.fetch(file)
+        report(row)
         return row
 
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
         return list(pool.map(one, files))
     finally:
-        # An interrupted run waits for nothing: the next one goes on.
+        # An interrupted run does not wait: the next run continues the downloads.
         pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -1,4 +1,4 @@
-"""What the hosts of an inventory need, read from their plans; no host is reached."""
+"""The files and locks that the hosts of an inventory need, from their plans; reaches no host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHEELS = "wheels"
 
 
 class MirrorError(Exception):
-    """Something that cannot be brought: why, and what to do."""
+    """Something that cannot be fetched: why, and what to do."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -29,8 +29,8 @@ class MirrorError(Exception):
 class File:
     """One file of the mirror.
 
-    `path` is below its directory, `checksum` is ALGORITHM:HEX, `url` is the page with the download
-    where a login is required. `size_bytes` is None where nobody has said.
+    `path` is relative to the mirror, `checksum` is ALGORITHM:HEX, `url` is the page with the
+    download if a login is required. `size_bytes` is None if unknown.
     """
 
     path: str
@@ -49,9 +49,9 @@ class File:
 
 @dataclass(frozen=True)
 class Lock:
-    """A stack's lock, there or not; `index_url` is the package index declared for it, or ''.
+    """A stack's lock, existing or not; `index_url` is its declared package index, or ''.
 
-    Without `requirements` it is somebody else's, and only read.
+    Without `requirements` it belongs to another Python version, and is only read.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class Lock:
 
 @dataclass
 class Needs:
-    """The whole inventory's: `sources` are where it says that artifacts come from."""
+    """The needs of an inventory; `sources`: its values of gpu_artifacts_source."""
 
     hosts: int = 0
     artifacts: dict[str, File] = field(default_factory=dict)
@@ -71,8 +71,8 @@ class Needs:
     problems: list[dict[str, str]] = field(default_factory=list)
 
 
-def of(hosts: Iterable[InventoryHost]) -> Needs:
-    """What these hosts need together; plans that are refused leave their problems."""
+def needs_of(hosts: Iterable[InventoryHost]) -> Needs:
+    """Return what these hosts need together, with the problems of plans that are refused."""
     needs = Needs()
     for host in hosts:
         needs.hosts += 1
@@ -86,7 +86,7 @@ def of(hosts: Iterable[InventoryHost]) -> Needs:
             needs.sources.append(source)
         for row in plan["artifacts"]:
             _add_artifact(needs, row, host.name)
-        # What was refused may be of any shape.
+        # A refused plan's stacks may be incomplete.
         for stack in plan["stacks"] if not plan["problems"] else ():
             _add_locks(needs, stack, host)
     return needs
@@ -96,9 +96,9 @@ def _add_artifact(needs: Needs, row: dict[str, Any], host: str) -> None:
     known = needs.artifacts.get(row["file"])
     if known and known.checksum != row["checksum"]:
         raise ConfigurationError(
-            f"{row['file']} is declared with {row['checksum']}, and for another host with "
+            f"{row['file']} is declared with {row['checksum']}, but for another host with "
             f"{known.checksum}: one directory cannot hold both.", f"{host}: gpu_artifacts",
-            "Make a mirror for each, with --limit.")
+            "Create a mirror for each, with --limit.")
     reasons = tuple(dict.fromkeys((*(known.reasons if known else ()), row["for"])))
     needs.artifacts[row["file"]] = File(
         row["file"], "artifact", row["checksum"], row["url"] or "", row["size_bytes"],
@@ -106,22 +106,23 @@ def _add_artifact(needs: Needs, row: dict[str, Any], host: str) -> None:
 
 
 def _add_locks(needs: Needs, stack: dict[str, Any], host: InventoryHost) -> None:
-    """The locks that hosts with one Python or another had resolved; else the one of the plan.
+    """Add the existing locks of all Python versions; without any, the lock of the plan.
 
-    The plan does not know the hosts' Pythons: unless one is wished, it names the newest there is.
+    The plan does not know the hosts' Python versions: unless one is declared, it assumes the
+    newest.
     """
-    kin = re.compile(re.escape(stack["lock"].rpartition("-py")[0]) + r"-py(\d+\.\d+)\.lock")
-    pythons = {name: found[1] for name in host.locks if (found := kin.fullmatch(name))}
-    if not pythons or _python_is_wished(stack, host):
+    same_stack = re.compile(re.escape(stack["lock"].rpartition("-py")[0]) + r"-py(\d+\.\d+)\.lock")
+    pythons = {name: found[1] for name in host.locks if (found := same_stack.fullmatch(name))}
+    if not pythons or _python_is_declared(stack, host):
         pythons[stack["lock"]] = stack["python"]
     for name, python in pythons.items():
         path = host.locks_dir / name
-        # As the role asks for it. Another Python's may have been asked for otherwise: it is read.
-        asked = (*stack["requirements"], "pip") if name == stack["lock"] else ()
+        # The role's requirements. Locks of other Python versions are only read.
+        requirements = (*stack["requirements"], "pip") if name == stack["lock"] else ()
         index = str(host.variables.get("gpu_pip_index_url") or "")
-        needs.locks.setdefault(path, Lock(path, python, asked, index))
+        needs.locks.setdefault(path, Lock(path, python, requirements, index))
 
 
-def _python_is_wished(stack: dict[str, Any], host: InventoryHost) -> bool:
-    wished = parse.read(host.variables, Problems()).stacks
-    return any(wish.python for wish in wished if wish.name == stack["name"])
+def _python_is_declared(stack: dict[str, Any], host: InventoryHost) -> bool:
+    specs = parse.read(host.variables, Problems()).stacks
+    return any(spec.python for spec in specs if spec.name == stack["name"])

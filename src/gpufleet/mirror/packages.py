@@ -1,8 +1,8 @@
-"""Which files of the package index a lock means, on hosts with glibc and x86_64.
+"""Find the files of a lock on the package index, for hosts with glibc and x86_64.
 
-uv names every file of each locked version with its checksum. Of the wheels those are taken that
-an installer would choose, by the host's C library; the source is taken where there is no wheel,
-together with what it takes to build it.
+uv lists every file of each locked version with its checksum. Of the wheels, those are selected that
+an installer would choose for each version of glibc. Without a wheel, the source distribution is
+selected, with its build requirements.
 """
 
 from __future__ import annotations
@@ -26,76 +26,76 @@ from packaging.utils import parse_wheel_filename
 from .needs import WHEELS, File, Lock, MirrorError
 
 UV = Path(sys.executable).with_name("uv")
-# Releases of glibc 2 that hosts may have: from CentOS 7's to the newest that uv knows.
+# Minor versions of glibc 2 on supported hosts: from CentOS 7's to the newest that uv knows.
 GLIBC = range(17, 41)
 LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-# What a source without a pyproject.toml is built with, says PEP 517.
+# Build requirements of a source without a pyproject.toml, by PEP 517.
 BUILD_DEFAULT = ("setuptools>=40.8.0", "wheel")
-WORDS = 6
+STDERR_LINES = 6
 
 
 def resolved(lock: Lock, text: str) -> list[File]:
-    """The files that a lock with this text means."""
+    """Return the files of a lock with this text."""
     packages = _pylock(text, lock, f"the packages of {lock.path} cannot be looked up", "--no-deps")
     return _files(packages, lock, lock.path.name, text)
 
 
 def build_requirements(lock: Lock, sources: Iterable[Path]) -> list[File]:
-    """What building these sources takes, of releases that the lock's Python runs."""
+    """Return the build requirements of these sources, in versions for the lock's Python."""
     found: dict[str, File] = {}
     for source in sources:
-        failed = f"what {source.name} is built with cannot be looked up"
-        packages = _pylock("\n".join(asked_by(source)), lock, failed, "--only-binary", ":all:")
+        failed = f"the build requirements of {source.name} cannot be looked up"
+        packages = _pylock("\n".join(declared_by(source)), lock, failed, "--only-binary", ":all:")
         for file in _files(packages, lock, f"building {source.name}"):
             found.setdefault(file.path, file)
     return list(found.values())
 
 
 def _pylock(requirements: str, lock: Lock, failed: str, *options: str) -> list[dict[str, Any]]:
-    """The packages of uv's answer, in the form of PEP 751."""
+    """The packages of uv's output, in the format of PEP 751."""
     command = [
         *(str(UV), "pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"),
         *("--python-version", lock.python),
         *("--python-platform", f"x86_64-manylinux_2_{GLIBC[-1]}", *options)]
-    # An index's address may carry a password, which others could read in a command.
+    # An index's address may contain a password, which others could read in a command line.
     environment = {
         **os.environ, **({"UV_DEFAULT_INDEX": lock.index_url} if lock.index_url else {})}
     with tempfile.TemporaryDirectory() as work:
-        asked, answer = Path(work, "requirements.txt"), Path(work, "pylock.toml")
-        asked.write_text(requirements, encoding="utf-8")
+        source, output = Path(work, "requirements.txt"), Path(work, "pylock.toml")
+        source.write_text(requirements, encoding="utf-8")
         done = subprocess.run(
-            [*command, "--output-file", str(answer), str(asked)], env=environment,
+            [*command, "--output-file", str(output), str(source)], env=environment,
             capture_output=True, text=True, check=False)
         if done.returncode:
-            said = "\n".join(done.stderr.strip().splitlines()[-WORDS:])
+            last = "\n".join(done.stderr.strip().splitlines()[-STDERR_LINES:])
             raise MirrorError(
-                f"{failed}: {said}", "See that a Python package index is reached "
+                f"{failed}: {last}", "Check that a Python package index is reachable "
                 "(gpu_pip_index_url, or uv's own setting), and run again.")
-        packages: list[dict[str, Any]] = tomllib.loads(answer.read_text())["packages"]
+        packages: list[dict[str, Any]] = tomllib.loads(output.read_text())["packages"]
         return packages
 
 
 def _files(
     packages: list[dict[str, Any]], lock: Lock, reason: str, text: str | None = None
 ) -> list[File]:
-    """`text`: a lock's; only files with a checksum of its are meant."""
+    """Select the files of packages; `text`: a lock, only files with its checksums count."""
     found: list[File] = []
     for package in packages:
         known = [
             row for row in (*package.get("wheels", ()), package.get("sdist"))
             if row and (text is None or f"sha256:{row['hashes'].get('sha256')}" in text)]
         rows = {_name(row): row for row in known}
-        wanted = best(rows, lock.python) or [name for name in rows if not name.endswith(".whl")]
-        if not wanted:
+        selected = best(rows, lock.python) or [name for name in rows if not name.endswith(".whl")]
+        if not selected:
             raise MirrorError(
-                f"{package['name']} {package['version']} is not at the package index in the form "
-                f"that {lock.path} lists.",
-                "Remove the lock, so that it is resolved anew, or name the index that it was "
+                f"the package index has no file of {package['name']} {package['version']} with a "
+                f"checksum that {lock.path} lists",
+                "Remove the lock, so that it is resolved again, or name the index that it was "
                 "resolved from (gpu_pip_index_url).")
         found += [
             File(f"{WHEELS}/{name}", "package", f"sha256:{rows[name]['hashes']['sha256']}",
                  rows[name]["url"], rows[name].get("size"), reasons=(reason,))
-            for name in wanted]
+            for name in selected]
     return found
 
 
@@ -104,7 +104,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def best(names: Iterable[str], python: str) -> list[str]:
-    """The wheels that an installer would choose; several, where it depends on the C library."""
+    """Return the wheels that an installer would choose; several if that depends on glibc."""
     tagged = [(name, parse_wheel_filename(name)[3]) for name in names if name.endswith(".whl")]
     chosen: dict[str, None] = {}
     for glibc in GLIBC:
@@ -119,7 +119,7 @@ def best(names: Iterable[str], python: str) -> list[str]:
 
 @cache
 def _ranks(python: str, glibc: int) -> dict[Tag, int]:
-    """{tag: place}, an installer's first choice first."""
+    """{tag: rank}, an installer's first choice first."""
     major, _, minor = python.partition(".")
     version = (int(major), int(minor))
     interpreter = f"cp{major}{minor}"
@@ -128,7 +128,7 @@ def _ranks(python: str, glibc: int) -> dict[Tag, int]:
     tags: list[Tag] = [
         *cpython_tags(version, [abi], platforms),
         *compatible_tags(version, interpreter, platforms)]
-    return {tag: place for place, tag in enumerate(tags)}
+    return {tag: rank for rank, tag in enumerate(tags)}
 
 
 def _platforms(glibc: int) -> Iterator[str]:
@@ -139,19 +139,19 @@ def _platforms(glibc: int) -> Iterator[str]:
     yield "linux_x86_64"
 
 
-def asked_by(source: Path) -> list[str]:
+def declared_by(source: Path) -> list[str]:
     """The build requirements that a source declares."""
     try:
         project = tomllib.loads(_pyproject(source))
         declared = project["build-system"]["requires"]
     except (KeyError, tomllib.TOMLDecodeError):
         return list(BUILD_DEFAULT)
-    # setuptools asks for wheel only once it builds.
+    # setuptools requires wheel only when it builds.
     return [*declared, "wheel"]
 
 
 def _pyproject(source: Path) -> str:
-    """The text of the source's pyproject.toml; empty where it has none."""
+    """The text of the source's pyproject.toml; empty if it has none."""
     if zipfile.is_zipfile(source):
         with zipfile.ZipFile(source) as archive:
             for name in archive.namelist():

@@ -1,4 +1,4 @@
-"""What a person sees: what is needed, how far it is, what is missing; or one JSON document."""
+"""Print what is needed, the progress, and what is missing; or build the JSON document."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ GLANCE_S = 0.5
 
 
 def needed(console: Console, mirror: Mirror, files: Sequence[File], hosts: int) -> None:
-    """Every file: what it is for, how large it is, its checksum's beginning."""
+    """Print every file: its purpose, its size, and the beginning of its checksum."""
     known = sum(file.size_bytes or 0 for file in files)
     least = "at least " if any(file.size_bytes is None for file in files) else ""
     console.print(Text(
         f"{'1 host needs' if hosts == 1 else f'{hosts} hosts need'} {len(files)} files, {least}"
-        f"{decimal(known)}; {decimal(lacking(mirror, files))} of it are still to come to "
+        f"{decimal(known)}; {decimal(lacking(mirror, files))} of it still to be fetched into "
         f"{mirror.directory}", style="bold"), soft_wrap=True)
     reasons = None
     for file in sorted(files, key=lambda file: file.reasons):
@@ -50,55 +50,55 @@ def needed(console: Console, mirror: Mirror, files: Sequence[File], hosts: int) 
 
 @contextmanager
 def progress(console: Console, mirror: Mirror, files: Sequence[File]) -> Iterator[Report]:
-    """A bar of bytes on a terminal; elsewhere a line per file that came."""
+    """Show a progress bar on a terminal; elsewhere a line for each fetched or failed file."""
     if not console.is_terminal:
         def line(row: Row) -> None:
             if row.state == FETCHED or not row.right:
-                said = "fetched" if row.right else f"{row.state}: {row.because}"
-                console.print(f"  {row.file.path}: {said}", markup=False, soft_wrap=True)
+                state = "fetched" if row.right else f"{row.state}: {row.because}"
+                console.print(f"  {row.file.path}: {state}", markup=False, soft_wrap=True)
         yield line
         return
     columns = (TextColumn("Fetching"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
                TimeRemainingColumn())
-    over, total = threading.Event(), lacking(mirror, files)
+    done, total = threading.Event(), lacking(mirror, files)
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("Fetching", total=total)
 
         def watch() -> None:
-            while not over.wait(GLANCE_S):
+            while not done.wait(GLANCE_S):
                 bar.update(task, completed=max(0, total - lacking(mirror, files)))
 
         threading.Thread(target=watch, daemon=True).start()
         try:
             yield lambda row: None
         finally:
-            over.set()
+            done.set()
 
 
 def end(console: Console, result: Result) -> None:
-    """What is not there and what to do; or that all is."""
+    """Print what is missing or wrong with its remedy, or that everything is present."""
     rows = result.rows
     for row in rows:
         if not row.right:
-            _spoken(console, f"{row.state}  {row.file.path}", row.because, row.remedy)
+            _print_problem(console, f"{row.state}  {row.file.path}", row.because, row.remedy)
     for failure in result.failures:
-        _spoken(console, "not known", failure.message, failure.remedy)
+        _print_problem(console, "unknown", failure.message, failure.remedy)
     for name in result.extra:
-        console.print(Text(f"extra  {name}: nothing of this inventory needs it", style="yellow"),
+        console.print(Text(f"extra  {name}: this inventory does not need it", style="yellow"),
                       soft_wrap=True)
     if result.whole:
         fetched = sum(row.state == FETCHED for row in rows)
-        came = f", {fetched} of them fetched now" if fetched else ""
-        console.print(Text(f"All {len(rows)} files are in {result.directory} and checked{came}.",
+        new = f", {fetched} of them fetched now" if fetched else ""
+        console.print(Text(f"All {len(rows)} files are in {result.directory} and checked{new}.",
                            style="bold green"), soft_wrap=True)
     else:
-        lost = sum(not row.right for row in rows)
-        more = "; what else is needed is not known" if result.failures else ""
-        console.print(Text(f"{lost} of {len(rows)} files are missing or wrong{more}.",
+        bad = sum(not row.right for row in rows)
+        more = "; what else is needed is unknown" if result.failures else ""
+        console.print(Text(f"{bad} of {len(rows)} files are missing or wrong{more}.",
                            style="bold red"))
 
 
-def _spoken(console: Console, what: str, cause: str, remedy: str) -> None:
+def _print_problem(console: Console, what: str, cause: str, remedy: str) -> None:
     console.print(Text(what, style="bold red"), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
     table.add_row("  cause", Text(cause))
@@ -107,7 +107,7 @@ def _spoken(console: Console, what: str, cause: str, remedy: str) -> None:
 
 
 def document(result: Result) -> dict[str, Any]:
-    """The result as `--json` prints it."""
+    """Return the result as `--json` prints it."""
     return {
         "schema": SCHEMA,
         "directory": str(result.directory),
@@ -126,5 +126,5 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def inventory_lines(source: str) -> str:
-    """What the inventory says to install from a mirror at this address or in this directory."""
+    """The inventory lines that install from a mirror at this address or in this directory."""
     return f'gpu_artifacts_source: "{source}"\ngpu_wheelhouse: "{source}/{WHEELS}"\n'
