@@ -211,6 +211,8 @@ def test_in_a_checkout_the_lab_is_the_default_inventory(monkeypatch: pytest.Monk
     monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
     options, _ = PARSERS["plan"].parse([])
     assert selector(options).inventories == [str(ROOT / "inventory" / "lab")]
+    options, _ = PARSERS["verify"].parse(["--local"])
+    assert selector(options).inventories == []
     options, _ = PARSERS["plan"].parse(["-i", str(LAB_INVENTORY), "-i", "gpu01,"])
     assert selector(options).inventories == [str(LAB_INVENTORY), "gpu01,"]
 

@@ -68,8 +68,9 @@ def add_report(group: Any) -> None:
 
 
 def default_inventory(options: argparse.Namespace) -> bool:
-    """Whether the lab's hosts are selected: in a checkout, when nothing names an inventory."""
-    return IN_CHECKOUT and not options.inventory and not os.environ.get("ANSIBLE_INVENTORY")
+    """Whether the lab's hosts are selected: in a checkout, when nothing names other hosts."""
+    return (IN_CHECKOUT and not options.inventory and not getattr(options, "local", False)
+            and not os.environ.get("ANSIBLE_INVENTORY"))
 
 
 def selector(options: argparse.Namespace) -> HostSelector:
@@ -81,7 +82,8 @@ def selector(options: argparse.Namespace) -> HostSelector:
                 "The inventory does not exist.", source, "Give a file, a directory, or 'host,'.")
     if default_inventory(options):
         inventories = [str(LAB_INVENTORY)]
-    elif not inventories:
+    elif not (inventories or getattr(options, "local", False)
+              or getattr(options, "snapshot", None)):
         require_inventory()
     return HostSelector(inventories, options.limit, options.extra_vars,
                         options.vault_password_file)

@@ -1,0 +1,25 @@
+"""Build hook: the wheel carries the collection beside the package, where Ansible finds it.
+
+An editable install has none of it: the launcher links the checkout there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+COLLECTION = "ansible_collections/gpufleet/gpu"
+PARTS = ("LICENSE", "README.md", "ansible.cfg", "galaxy.yml", "inventory/example", "meta",
+         "playbooks", "plugins", "requirements.txt", "roles", "verify")
+
+
+class WheelHook(BuildHookInterface):
+    """Adds the parts of the collection; files and directories in place of symlinks."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """hatchling's hook."""
+        if version == "standard":
+            build_data["force_include"].update(
+                {str(Path(self.root, part)): f"{COLLECTION}/{part}" for part in PARTS})

@@ -1,0 +1,117 @@
+"""gpufleet as `uv tool install` and `pipx install` leave it: without a checkout, from anywhere.
+
+The wheel is built from a copy of the checkout and unpacked; the libraries are those of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "reports", "tests", "docs")
+
+
+class Installed:
+    """The unpacked wheel in an environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.site = folder, folder / "site"
+        source = folder / "source"
+        shutil.copytree(ROOT, source, symlinks=True, ignore=LEFT_OUT)
+        subprocess.run(
+            [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
+            cwd=source, check=True, capture_output=True)
+        shutil.rmtree(source)
+        wheel, = folder.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(self.site)
+        self.venv()
+
+    def venv(self) -> None:
+        """An environment with the wheel, and the libraries of this one."""
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.folder / "venv"],
+                       check=True)
+        packages, = (self.folder / "venv").glob("lib/python3*/site-packages")
+        ours = Path(pytest.__file__).parents[1]
+        for entry in ours.iterdir():
+            if "gpufleet" not in entry.name and entry.name != "ansible_collections":
+                (packages / entry.name).symlink_to(entry)
+        shutil.move(self.site / "gpufleet", packages)
+        shutil.move(self.site / "ansible_collections", packages)
+        self.collection = packages / "ansible_collections" / "gpufleet" / "gpu"
+        for entry in (ours / "ansible_collections").iterdir():
+            if entry.name != "gpufleet":
+                (packages / "ansible_collections" / entry.name).symlink_to(entry)
+        for info in self.site.glob("*.dist-info"):
+            shutil.move(info, packages)
+        self.python = self.folder / "venv" / "bin" / "python"
+        for name in ("ansible", "ansible-inventory", "ansible-playbook"):
+            text = Path(sys.executable).with_name(name).read_text()
+            program = self.python.with_name(name)
+            program.write_text(f"#!{self.python}\n{text.partition(chr(10))[2]}")
+            program.chmod(0o755)
+
+    def __call__(self, *args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.python, "-I", "-m", "gpufleet", *args], cwd=cwd, capture_output=True, text=True,
+            check=False, env={"HOME": str(cwd), "PATH": os.defpath, "LANG": "C.UTF-8"})
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(tmp_path_factory.mktemp("installed"))
+
+
+def test_the_wheel_carries_the_collection_without_links(installed: Installed) -> None:
+    for part in ("playbooks/site.yml", "roles/cuda/tasks/main.yml", "ansible.cfg", "meta",
+                 "plugins/module_utils/probe/__init__.py", "verify/conftest.py"):
+        assert (installed.collection / part).exists(), part
+    assert not [path for path in installed.collection.rglob("*") if path.is_symlink()]
+    assert not (installed.collection / "inventory" / "lab").exists()
+
+
+def test_an_inventory_is_created_and_planned_from_anywhere(
+    installed: Installed, tmp_path: Path
+) -> None:
+    done = installed("init", "fleet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = installed("plan", "--offline", "--json", "-i", "fleet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["hosts"]) == 2
+    assert installed("--version", cwd=tmp_path).stdout.startswith("gpufleet ")
+    assert installed("resolve", "--tensorflow", "2.13.1", cwd=tmp_path).returncode == 0
+
+
+def test_without_an_inventory_one_is_asked_for_and_a_checkout_where_it_is_needed(
+    installed: Installed, tmp_path: Path
+) -> None:
+    for verb in ("plan", "provision", "verify", "remove"):
+        more = ["--driver"] if verb == "remove" else []
+        done = installed(verb, *more, cwd=tmp_path)
+        assert (done.returncode, "Name one: -i INVENTORY." in done.stderr) == (4, True), verb
+    done = installed("test", cwd=tmp_path)
+    assert done.returncode == 4 and "needs a checkout" in done.stderr
+
+
+def test_the_playbooks_roles_and_plugins_are_found(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text(
+        "gpu_hosts: {hosts: {here: {ansible_connection: local, ansible_become: false,"
+        f" gpu_prefix: {tmp_path}, gpu_stack_root: {tmp_path}, gpu_expect: {{count: 0}}}}}}}}")
+    done = installed("provision", "-i", "hosts.yml", "--force", "--check", "--list-tasks",
+                     cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "gpufleet.gpu.gpu_plan : Probe the host and resolve its plan" in done.stdout
+    done = installed("verify", "-i", "hosts.yml", "--json", "-k", "host.probe", cwd=tmp_path)
+    verdicts = {check["id"]: check["verdict"]
+                for check in json.loads(done.stdout)["hosts"]["here"]["checks"]}
+    assert verdicts["host.probe"] == "PASS", done.stderr
+    assert "1 passed" in done.stderr
+    assert (tmp_path / "reports" / "latest" / "report.html").exists()
