@@ -67,8 +67,8 @@ def test_another_shape_is_refused(wished: dict[str, Any], where: str, words: str
 
 
 @pytest.mark.parametrize(("wished", "words"), [
-    ({"uuids": [UUID, UUID.lower()]}, "names a card twice"),
-    ({"count": 2, "uuids": [UUID]}, "names 1 cards, gpu_expect.count is 2"),
+    ({"uuids": [UUID, UUID.lower()]}, "names a GPU twice"),
+    ({"count": 2, "uuids": [UUID]}, "names 1 GPUs, gpu_expect.count is 2"),
 ])
 def test_cards_that_cannot_all_be_there_are_refused(wished: dict[str, Any], words: str) -> None:
     found = problem({"gpu_expect": wished})

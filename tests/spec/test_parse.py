@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpufleet.resolver import resolve
-from gpufleet.spec.reader import slips
+from gpufleet.spec.reader import edit_distance
 from tests.support.host_documents import codes, refusal, snapshot, wish
 
 FULL = wish(
@@ -200,4 +200,4 @@ def test_resolving_changes_nothing_and_gives_the_same_again() -> None:
      ("tools", "toolkits", 3)],
 )
 def test_slips(left: str, right: str, count: int) -> None:
-    assert slips(left, right) == slips(right, left) == count
+    assert edit_distance(left, right) == edit_distance(right, left) == count

@@ -203,7 +203,7 @@ def _computed(
                       "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
     yield from products(plan, observed, {"name": f"{name} in a container"}, framework["matmul"])
     cards = [entry for entry in framework["matmul"] if "gpu" in entry["requested"].lower()]
-    count = expectation.shown(plan["containers"]["gpus"], mig_layout(plan))
+    count = expectation.visible(plan["containers"]["gpus"], mig_layout(plan))
     if count is not None and wrong_gpu_count(plan, len(cards), count):
         yield Finding(f"In a container {name} computed on {len(cards)} GPUs, declared are {count}",
                       "see containers.gpus, and gpu.count")

@@ -150,7 +150,7 @@ def mig_layout(plan: Document) -> Document:
 def visible_gpus(plan: Document) -> int | None:
     """How many GPUs a program is to be shown by CUDA; None where that is not declared."""
     count = plan["expect"]["count"] if plan["expect"] else None
-    return expectation.shown(count, mig_layout(plan))
+    return expectation.visible(count, mig_layout(plan))
 
 
 def wrong_gpu_count(plan: Document, number: int, wanted: int) -> bool:

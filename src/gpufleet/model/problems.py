@@ -1,8 +1,8 @@
-"""Why a wish is refused: the codes, and the list in which they are gathered.
+"""Why a spec is refused: the codes, and the list of problems.
 
-A problem names what is wrong (`code`, `message`), the place in the wishes where a person can mend
-it (`where`, such as `gpu_stacks[0].cudnn`), and what to do (`remedy`). All problems of a wish are
-gathered, so that one run shows them all.
+A problem names what is wrong (`code`, `message`), the variable that can fix it
+(`where`, such as `gpu_stacks[0].cudnn`), and what to do (`remedy`). One run shows all
+problems of a spec.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Code(Enum):
         member.meaning = meaning
         return member
 
-    UNKNOWN_KEY = "unknown-key", "A wish has a key that nothing reads, likely a typing error."
-    WRONG_TYPE = "wrong-type", "A value has another shape than documented, such as 11.8 unquoted."
+    UNKNOWN_KEY = "unknown-key", "A key is not known, likely a typing error."
+    WRONG_TYPE = "wrong-type", "A value has another type than documented, such as 11.8 unquoted."
     UNKNOWN_RELEASE = "unknown-release", "No such TensorFlow GPU release is known."
     TOOLKIT_UNKNOWN = "toolkit-unknown", "No such CUDA toolkit is known for this platform."
     CUDNN_UNKNOWN = "cudnn-unknown", "No such cuDNN archive is known for that CUDA toolkit."
-    CUDA_MISMATCH = "cuda-mismatch", "The TensorFlow build was made for another CUDA release."
-    CUDNN_MISMATCH = "cudnn-mismatch", "The TensorFlow build was made for another cuDNN."
+    CUDA_MISMATCH = "cuda-mismatch", "The TensorFlow build needs another CUDA release."
+    CUDNN_MISMATCH = "cudnn-mismatch", "The TensorFlow build needs another cuDNN."
     PIP_CUDA_UNAVAILABLE = (
         "pip-cuda-unavailable",
         "The release has no and-cuda extra, so CUDA cannot come from pip.",
@@ -44,58 +44,58 @@ class Code(Enum):
     )
     MODULE_CLASH = (
         "module-clash",
-        "One GPU needs the open kernel modules, and another is older than they know.",
+        "One GPU needs the open kernel modules, which do not support another.",
     )
     FABRIC_MANAGER = (
         "fabric-manager-unavailable",
         "The GPUs are behind an NVSwitch, and the source has no fabric manager.",
     )
-    SECURE_BOOT = "secure-boot", "Secure Boot would keep the driver's modules from loading."
+    SECURE_BOOT = "secure-boot", "Secure Boot keeps the driver's modules from loading."
     MIG_UNSUPPORTED = "mig-unsupported", "No GPU of the host can be split into MIG instances."
-    OS_UNSUPPORTED = "os-unsupported", "What drivers there are for the distribution is not known."
+    OS_UNSUPPORTED = "os-unsupported", "The drivers for the distribution are not known."
     DRIVER_TOO_OLD = "driver-too-old", "The driver is older than the CUDA release needs."
-    GPU_UNKNOWN = "gpu-unknown", "The GPU's name does not tell its compute capability."
+    GPU_UNKNOWN = "gpu-unknown", "The compute capability of the GPU's name is not known."
     GPU_TOO_OLD = (
         "gpu-too-old",
-        "The GPU is older than toolkit, framework, cuDNN, driver or open module know.",
+        "The GPU is too old for toolkit, framework, cuDNN, driver or open module.",
     )
     GPU_TOO_NEW = (
         "gpu-too-new",
-        "The GPU is newer than toolkit, framework, driver or proprietary module know.",
+        "The GPU is too new for toolkit, framework, driver or proprietary module.",
     )
     EXPECT_CLASH = "expect-clash", "Two values of gpu_expect cannot both be true."
     INSTALLED_ELSEWHERE = (
         "installed-elsewhere",
-        "It is installed already, in another place than is declared now.",
+        "It is already installed, at another path than declared.",
     )
     ARTIFACT_WITHOUT_CHECKSUM = (
         "artifact-without-checksum",
-        "No checksum is known that the file could be checked against.",
+        "No checksum of the file is known.",
     )
-    ARTIFACT_MD5_ONLY = "artifact-md5-only", "The file is known by md5 only, which is not allowed."
-    EULA_NOT_ACCEPTED = "eula-not-accepted", "Nobody has accepted NVIDIA's licence yet."
+    ARTIFACT_MD5_ONLY = "artifact-md5-only", "Only an md5 of the file is known: not allowed."
+    EULA_NOT_ACCEPTED = "eula-not-accepted", "NVIDIA's licence is not accepted."
     GLIBC = "glibc", "The host's glibc is too old, or too new for the toolkit's compiler."
-    DISK_FULL = "disk-full", "A file system has less room than the installation needs."
-    NOEXEC_TMP = "noexec-tmp", "The installer's temporary directory forbids to execute files."
-    FOREIGN_TREE = "foreign-tree", "Something that gpufleet did not install stands in the place."
-    NOT_ADOPTABLE = "not-adoptable", "What is to be adopted is not what is planned, or not whole."
-    PRUNE_UNDECLARED = "prune-undeclared", "Everything would be removed, and nothing says so."
+    DISK_FULL = "disk-full", "A file system has less space than the installation needs."
+    NOEXEC_TMP = "noexec-tmp", "The installer's temporary directory is mounted noexec."
+    FOREIGN_TREE = "foreign-tree", "Something that gpufleet did not install is at the path."
+    NOT_ADOPTABLE = "not-adoptable", "What should be adopted is incomplete or not as planned."
+    PRUNE_UNDECLARED = "prune-undeclared", "Everything would be removed, and nothing declares that."
     BAD_NAME = "bad-name", "A stack's name cannot be used as a directory's name."
-    VARIABLE_UNKNOWN = "variable-unknown", "The variable is not known, or not to that release."
+    VARIABLE_UNKNOWN = "variable-unknown", "The variable is not known, or the release ignores it."
     VARIABLE_FORBIDDEN = (
         "variable-forbidden",
-        "The variable would lead a stack to other libraries or modules than its own.",
+        "The variable makes a stack load other libraries or modules than its own.",
     )
     STACK_NAME_CLASH = "stack-name-clash", "Two stacks have the same name."
-    TOOLKIT_CLASH = "toolkit-clash", "Two patch releases want the same directory."
-    CUDNN_CLASH = "cudnn-clash", "Two cuDNN of the same major version want the same toolkit."
-    DEFAULT_NOT_DECLARED = "default-not-declared", "The default toolkit is not among the declared."
+    TOOLKIT_CLASH = "toolkit-clash", "Two patch releases need the same directory."
+    CUDNN_CLASH = "cudnn-clash", "Two cuDNN of the same major version are declared for one toolkit."
+    DEFAULT_NOT_DECLARED = "default-not-declared", "The default toolkit is not declared."
     HOST_UNSUPPORTED = "host-unsupported", "The host's architecture is not supported."
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One refusal, as it stands in a plan."""
+    """One refusal, as a plan has it."""
 
     code: str
     message: str
@@ -105,16 +105,16 @@ class Problem:
 
 @dataclass
 class Problems:
-    """The refusals gathered so far, in order, each once."""
+    """The refusals found so far, in order, each once."""
 
     found: list[Problem] = field(default_factory=list)
 
     def add(self, code: Code, message: str, where: str, remedy: str) -> None:
-        """Take note of one more problem; the same one twice is kept once."""
+        """Add a problem, unless it is already there."""
         problem = Problem(code.value, message, where, remedy)
         if problem not in self.found:
             self.found.append(problem)
 
     def documents(self) -> list[dict[str, str]]:
-        """The problems as the plan carries them."""
+        """The problems as a plan has them."""
         return [asdict(problem) for problem in self.found]

@@ -42,7 +42,7 @@ PIP = "pip"  # `cuda: pip` in a stack: CUDA from pip wheels, no toolkit
 
 @dataclass(frozen=True)
 class StackSpec:
-    """One entry of gpu_stacks; `where` is its place in the wishes."""
+    """One entry of gpu_stacks; `where` is its place in the variables."""
 
     where: str
     tensorflow: str
@@ -60,7 +60,7 @@ class StackSpec:
 
 @dataclass(frozen=True)
 class ToolkitSpec:
-    """One entry of gpu_toolkits, with the cuDNN it asks for, the default first."""
+    """One entry of gpu_toolkits, with its cuDNN, the default first."""
 
     where: str
     cuda: str
@@ -69,7 +69,7 @@ class ToolkitSpec:
 
 @dataclass(frozen=True)
 class DriverSpec:
-    """gpu_driver: `version` is exact, and then `branch` is its own; what is None is decided."""
+    """gpu_driver: `version` is exact, and then `branch` is its branch; None: gpufleet decides."""
 
     branch: str | None = None
     version: str | None = None
@@ -79,7 +79,7 @@ class DriverSpec:
 
     @property
     def managed(self) -> bool:
-        """Whether it is ours to install; a preinstalled one is only checked."""
+        """Whether gpufleet installs it; a preinstalled one is only checked."""
         return self.source != "preinstalled"
 
     @property
@@ -90,7 +90,7 @@ class DriverSpec:
 
 @dataclass(frozen=True)
 class ContainersSpec:
-    """gpu_containers; what is None is the engine's or the newest."""
+    """gpu_containers; None: the engine's default, or the newest."""
 
     engine: str = "docker"
     source: str = "distro"
@@ -101,24 +101,24 @@ class ContainersSpec:
 
 @dataclass
 class Spec:
-    """Everything a person asked for, in order. Directories are absolute and plain."""
+    """Everything that a host's variables declare. Directories are absolute."""
 
     stacks: list[StackSpec] = field(default_factory=list)
     toolkits: list[ToolkitSpec] = field(default_factory=list)
     cuda_default: str | None = None
     adopt: bool = False
     prune: bool = False
-    driver: DriverSpec | None = None  # None: not managed, not even looked after
+    driver: DriverSpec | None = None  # None: not managed
     driver_reboot: str = "auto"
-    mig: dict[str, list[str]] | None = None  # profiles by GPU's number, or of "all"; None: no word
+    mig: dict[str, list[str]] | None = None  # profiles by GPU index, or of "all"
     containers: ContainersSpec | None = None
-    expect: dict[str, Any] = field(default_factory=dict)  # compat.expectation
+    expect: dict[str, Any] = field(default_factory=dict)  # spec.expectation
     gpus: list[str] = field(default_factory=list)
     service_user: str | None = None
     prefix: str = "/usr/local"
     stack_root: str = "/opt/gpufleet/stacks"
     tmpdir: str = "/tmp"
-    python_install: bool = False  # whether uv may bring interpreters that the host lacks
+    python_install: bool = False  # whether uv may install interpreters that the host lacks
     artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
     allow_md5: bool = False
     eula_accepted: bool = False

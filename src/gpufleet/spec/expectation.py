@@ -1,6 +1,6 @@
-"""Expectation: what a person declares of a host's GPUs (`gpu_expect`), and of who uses them.
+"""Read what is declared of a host's GPUs (`gpu_expect`), and of the account that uses them.
 
-What is not declared is None, and then not judged.
+What is not declared is None, and then not checked.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\$?")
 _WHERE = "gpu_expect"
 
 
-def shown(count: int | None, layout: Mapping[str, Any] | None) -> int | None:
-    """How many of so many GPUs CUDA shows a program: of cards split into MIG, one instance."""
+def visible(count: int | None, layout: Mapping[str, Any] | None) -> int | None:
+    """How many of `count` GPUs CUDA shows a program: where GPUs are split by MIG, one instance."""
     return min(count, 1) if count and any((layout or {}).values()) else count
 
 
 def read(reader: Reader, value: Any) -> dict[str, Any]:
-    """`gpu_expect`, of which only what has the documented shape is kept."""
+    """`gpu_expect`; values of a wrong type become problems and are left out."""
     if value is None:
         return {}
     entry = reader.mapping(value, _WHERE, KEYS)
@@ -49,14 +49,14 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
         "tflops": _amount(reader, entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
     }
-    # Who names each card has said how many there are.
+    # The UUIDs imply the number.
     if number is None and found["uuids"]:
         found["count"] = len(found["uuids"])
     return {key: part for key, part in found.items() if part is not None}
 
 
 def service_user(reader: Reader, value: Any) -> str | None:
-    """The account that must be able to use the GPUs, by its name."""
+    """The name of the account that must be able to use the GPUs."""
     name = reader.text(value, "gpu_service_user", "an account's name")
     if name and not _ACCOUNT.fullmatch(name):
         reader.wrong(name, "gpu_service_user", "an account's name, such as slurm")
@@ -65,14 +65,14 @@ def service_user(reader: Reader, value: Any) -> str | None:
 
 
 def _switch(reader: Reader, value: Any, where: str) -> str | None:
-    """`on` or `off`; YAML itself makes true and false of them when they stand without quotes."""
+    """`on` or `off`; YAML reads them as true and false when they have no quotes."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return reader.choice(value, where, ("on", "off"))
 
 
 def _link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | None:
-    """How each card is connected: at least such a generation and width."""
+    """The least PCIe generation and width of each GPU."""
     if value is None:
         return None
     entry = reader.mapping(value, where, ("generation", "width"))
@@ -88,7 +88,7 @@ def _link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | Non
 
 
 def _amount(reader: Reader, value: Any, where: str, wanted: str) -> float | None:
-    """A number above 0, whole or not."""
+    """A number above 0."""
     if value is None:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
@@ -98,7 +98,7 @@ def _amount(reader: Reader, value: Any, where: str, wanted: str) -> float | None
 
 
 def _uuids(reader: Reader, value: Any, count: int | None) -> list[str] | None:
-    """The very cards of this host; as many as are declared, and none twice."""
+    """The UUIDs of this host's GPUs: as many as are declared, and none twice."""
     if value is None:
         return None
     where, found = f"{_WHERE}.uuids", []
@@ -109,10 +109,10 @@ def _uuids(reader: Reader, value: Any, count: int | None) -> list[str] | None:
         elif text:
             found.append("GPU-" + text[4:].lower())
     if len(set(found)) != len(found):
-        reader.problems.add(Code.EXPECT_CLASH, f"{where} names a card twice", where,
-                            "name each card of this host once")
+        reader.problems.add(Code.EXPECT_CLASH, f"{where} names a GPU twice", where,
+                            "name each GPU of this host once")
     elif found and count is not None and count != len(found):
         reader.problems.add(
-            Code.EXPECT_CLASH, f"{where} names {len(found)} cards, gpu_expect.count is {count}",
-            where, "name all of this host's cards, or let gpu_expect.count be their number")
+            Code.EXPECT_CLASH, f"{where} names {len(found)} GPUs, gpu_expect.count is {count}",
+            where, "name all of this host's GPUs, or set gpu_expect.count to their number")
     return found or None

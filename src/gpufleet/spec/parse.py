@@ -1,7 +1,7 @@
-"""Intake: a person's variables, checked for shape and put into order.
+"""Parse a host's gpu_* variables into a spec.
 
-What the wishes mean is not judged here. Whatever is wrong is noted as a problem and left out, so
-that the rest can still be judged in the same run.
+Checks types only, not whether the spec can be satisfied. A wrong value becomes a problem and is
+left out, so that one run shows all problems.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpufleet.model.problems import Code, Problems
 from gpufleet.model.spec import KEYS, PIP, Spec, StackSpec, ToolkitSpec
 
 from . import expectation, parse_driver
-from .reader import MAX_SLIPS, Reader, slips
+from .reader import MAX_DISTANCE, Reader, edit_distance
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _STACK = ("tensorflow", "cuda", "cudnn", "python", "name", "environment")
@@ -22,22 +22,22 @@ _ARTIFACT = ("sha256", "sha512", "md5", "size_bytes", "url", "file")
 
 
 def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
-    """The wishes in order; everything that has not the documented shape becomes a problem.
+    """The spec; everything of a wrong type becomes a problem.
 
-    Other rooms have `gpu_` variables of their own, so a strange key is refused only when it is a
-    known one with at most two slips of the fingers.
+    Other roles have `gpu_` variables of their own: so an unknown key is refused only when it is at
+    most two letters away from a known one.
     """
     reader = Reader(problems)
     if not isinstance(variables, Mapping):
-        reader.wrong(variables, "wishes", "a mapping of gpu_* variables")
+        reader.wrong(variables, "variables", "a mapping of gpu_* variables")
         return Spec()
     for key in map(str, variables):
-        near = min(slips(key, each) for each in KEYS)
-        if key.startswith("gpu") and 0 < near <= MAX_SLIPS:
-            reader.strange(key, key, KEYS)
+        near = min(edit_distance(key, each) for each in KEYS)
+        if key.startswith("gpu") and 0 < near <= MAX_DISTANCE:
+            reader.unknown_key(key, key, KEYS)
     get = variables.get
     for key in ("gpu_artifacts_source", "gpu_wheelhouse"):
-        reader.place(get(key), key)
+        reader.location(get(key), key)
     defaults = Spec()
     stacks = reader.sequence(get("gpu_stacks"), "gpu_stacks")
     toolkits = reader.sequence(get("gpu_toolkits"), "gpu_toolkits")
@@ -74,14 +74,14 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
 
 
 def _prune(reader: Reader, variables: Mapping[str, Any]) -> bool:
-    """Whether to remove what nothing declares; a host that was forgotten declares nothing."""
+    """Whether to remove what is not declared; refused for a host that declares nothing at all."""
     wanted = reader.flag(variables.get("gpu_prune"), "gpu_prune")
     if wanted and variables.get("gpu_stacks") is None and variables.get("gpu_toolkits") is None:
         reader.problems.add(
             Code.PRUNE_UNDECLARED,
             "gpu_prune would remove everything: neither gpu_stacks nor gpu_toolkits is set",
             "gpu_prune",
-            "see whether the host is in the right groups; if all is to go, say gpu_stacks: []",
+            "check that the host is in the right groups; to remove everything, set gpu_stacks: []",
         )
     return wanted
 
@@ -94,7 +94,7 @@ def _stack(reader: Reader, value: Any, where: str) -> StackSpec | None:
         return None
     release = reader.text(entry["tensorflow"], f"{where}.tensorflow", 'such as "2.13.1"')
     cuda = entry.get("cuda")
-    wish = StackSpec(
+    spec = StackSpec(
         where=where,
         tensorflow=release or "",
         name=_name(reader, entry, where) or f"tensorflow-{release}",
@@ -103,13 +103,13 @@ def _stack(reader: Reader, value: Any, where: str) -> StackSpec | None:
         python=_python(reader, entry.get("python"), f"{where}.python"),
         environment=_variables(reader, entry.get("environment"), f"{where}.environment"),
     )
-    return wish if release else None
+    return spec if release else None
 
 
 def _python(reader: Reader, value: Any, where: str) -> str | None:
-    """A Python as a version, or an interpreter by its path or prefix, whose name tells the version.
+    """A Python as a version, or an interpreter by its path or prefix, which contain the version.
 
-    The prefix /opt/python/3.6.15 stands for the interpreter /opt/python/3.6.15/bin/python3.6.
+    The prefix /opt/python/3.6.15 means the interpreter /opt/python/3.6.15/bin/python3.6.
     """
     if not str(value).startswith("/"):
         return reader.version(value, where)
@@ -125,21 +125,21 @@ def _python(reader: Reader, value: Any, where: str) -> str | None:
 
 
 def _name(reader: Reader, entry: dict[str, Any], where: str) -> str | None:
-    """A stack's own name, which becomes a directory's and a file's."""
+    """A stack's name, which becomes a directory's and a file's name."""
     name = reader.text(entry.get("name"), f"{where}.name", "a directory's name")
     if name is None or _NAME.fullmatch(name):
         return name
     reader.problems.add(
         Code.BAD_NAME,
-        f"the name {name!r} cannot be a directory's name here",
+        f"the name {name!r} cannot be a directory's name",
         f"{where}.name",
-        "use small letters, digits and . _ + - only, beginning with a letter or digit",
+        "use lower-case letters, digits and . _ + - only, with a letter or digit first",
     )
     return None
 
 
 def _variables(reader: Reader, value: Any, where: str) -> dict[str, str]:
-    """Variables by name; true, false and whole numbers lose nothing without quotes."""
+    """Variables by name; true, false and whole numbers need no quotes."""
     if value is not None and not isinstance(value, Mapping):
         reader.wrong(value, where, "a mapping from names of variables")
         return {}
@@ -191,7 +191,7 @@ def _artifacts(reader: Reader, value: Any) -> dict[str, dict[str, Any]]:
 
 
 def _file(reader: Reader, value: Any, where: str) -> str | None:
-    """A file's name alone, which can lead nowhere else."""
+    """A file's name without a directory."""
     name = reader.text(value, where, "a file's name")
     if name and (name.startswith(".") or "/" in name):
         reader.wrong(name, where, "a file's name, without a directory")

@@ -1,4 +1,4 @@
-"""Intake of the driver, of MIG layouts and of containers: checked for shape, as in `intake`."""
+"""Parse the variables of driver, MIG and containers, as `parse` does for the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROFILE = re.compile(r"[1-9][0-9]*g\.[0-9]+gb([+-](me|gfx|me\.all))?")
 
 
 def driver(reader: Reader, value: Any) -> DriverSpec | None:
-    """The driver; a branch may be an exact version, and 580 without quotes loses nothing."""
+    """The driver; a branch may be an exact version, and 580 needs no quotes."""
     if value is None:
         return None
     keys = ("branch", "source", "module", "persistence")
@@ -48,12 +48,12 @@ def reboot(reader: Reader, value: Any) -> str:
 
 
 def mig(reader: Reader, value: Any) -> dict[str, list[str]] | None:
-    """MIG layouts by GPU, `all` for every one; an empty list is MIG switched off."""
+    """MIG layouts by GPU, `all` for every one; an empty list switches MIG off."""
     if value is None:
         return None
     if isinstance(value, list | tuple):
         value = {ALL_GPUS: list(value)}
-    wanted = 'a mapping such as {all: ["3g.40gb", "3g.40gb"]}, or [] for MIG switched off'
+    wanted = 'a mapping such as {all: ["3g.40gb", "3g.40gb"]}, or [] to switch MIG off'
     if not isinstance(value, Mapping):
         reader.wrong(value, "gpu_mig", wanted)
         return None
@@ -74,7 +74,7 @@ def mig(reader: Reader, value: Any) -> dict[str, list[str]] | None:
 
 
 def _profile(reader: Reader, value: Any, where: str) -> str | None:
-    """A MIG profile's name: parts of the GPU and their memory."""
+    """The name of a MIG profile: compute slices and memory."""
     wanted = 'a profile such as "3g.40gb" (nvidia-smi mig -lgip lists them)'
     text = reader.text(value, where, wanted)
     if text and not _PROFILE.fullmatch(text):
@@ -93,7 +93,7 @@ def containers(reader: Reader, value: Any) -> ContainersSpec | None:
     if image and not re.fullmatch(r"[A-Za-z0-9][\w.:/@-]*", image):
         reader.wrong(image, "gpu_containers.image", "an image such as tensorflow/tensorflow:2.17.1")
         image = None
-    wish = ContainersSpec(
+    spec = ContainersSpec(
         engine=reader.choice(entry.get("engine"), "gpu_containers.engine", ("docker", "podman"))
         or default.engine,
         source=reader.choice(entry.get("source"), "gpu_containers.source", CONTAINER_SOURCES)
@@ -102,8 +102,8 @@ def containers(reader: Reader, value: Any) -> ContainersSpec | None:
         image=image,
         data_root=reader.path(entry.get("data_root"), "gpu_containers.data_root"),
     )
-    if wish.engine == "podman" and wish.source == "docker_repo":
-        reader.wrong("docker_repo", "gpu_containers.source", "distro, where Podman comes from")
-    if wish.engine == "podman" and wish.data_root:
-        reader.wrong(wish.data_root, "gpu_containers.data_root", "nothing: it is Docker's alone")
-    return wish
+    if spec.engine == "podman" and spec.source == "docker_repo":
+        reader.wrong("docker_repo", "gpu_containers.source", "distro, which has Podman")
+    if spec.engine == "podman" and spec.data_root:
+        reader.wrong(spec.data_root, "gpu_containers.data_root", "nothing: only Docker has it")
+    return spec

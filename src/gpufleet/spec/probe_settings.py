@@ -29,7 +29,7 @@ def probe_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
 def visible_gpus(variables: Mapping[str, Any]) -> int | None:
     """How many GPUs CUDA shows a program on a host; None where that is not declared."""
     spec = read(variables, Problems())
-    return expectation.shown(spec.expect.get("count"), spec.mig)
+    return expectation.visible(spec.expect.get("count"), spec.mig)
 
 
 def _containers(spec: ContainersSpec) -> dict[str, str | None]:

@@ -1,6 +1,6 @@
-"""Shapes: reading one value of a person's, and saying well what is wrong with it.
+"""Read one declared value after another; a value of a wrong type becomes a problem.
 
-Each method answers the value, or None (or an empty one) after noting a problem.
+Each method returns the value, or None (or an empty one) after it added a problem.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gpufleet.catalog import versions
 from gpufleet.model.problems import Code, Problems
 
 _LOGIN = re.compile(r"//[^/\s]*@")
-MAX_SLIPS = 2  # more than that is not a typing error but another word
+MAX_DISTANCE = 2  # more than that is not a typing error but another word
 
 
-# A fleet's hosts declare the same names, and each is held against every known one.
+# A fleet's hosts declare the same names, and each is compared with every known one.
 @functools.lru_cache(maxsize=1 << 14)
-def slips(left: str, right: str) -> int:
-    """How many letters to add, drop, change or swap to come from one word to the other."""
+def edit_distance(left: str, right: str) -> int:
+    """How many letters to add, drop, change or swap to turn one word into the other."""
     above: list[int] = []
     row = list(range(len(right) + 1))
     for i, a in enumerate(left, 1):
@@ -37,16 +37,16 @@ def slips(left: str, right: str) -> int:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that was most likely meant; of equal slips, the one that looks more alike."""
+    """The known word that was most likely meant; at equal distance, the more similar one."""
 
     def likeness(each: str) -> tuple[int, float]:
-        return slips(word, each), -difflib.SequenceMatcher(None, word, each).ratio()
+        return edit_distance(word, each), -difflib.SequenceMatcher(None, word, each).ratio()
 
     return min(known, key=likeness)
 
 
 def kind(value: Any) -> str:
-    """What a value is, in a user's words."""
+    """The type of a value, for messages."""
     if isinstance(value, bool):
         return "a yes/no value"
     names = {int: "a number", float: "a number", str: "text", list: "a list", Mapping: "a mapping"}
@@ -56,24 +56,24 @@ def kind(value: Any) -> str:
 
 @dataclass
 class Reader:
-    """Reads one value after another, noting what has the wrong shape."""
+    """Reads one value after another, and adds a problem for each of a wrong type."""
 
     problems: Problems
 
     def wrong(self, value: Any, where: str, wanted: str) -> None:
-        """Note a value of the wrong shape, with the trap of unquoted versions explained."""
+        """Add a problem: a value of a wrong type, with a hint on unquoted versions."""
         remedy = f"write {where} as {wanted}"
         if isinstance(value, int | float) and not isinstance(value, bool) and '"' in wanted:
-            remedy += "; versions stand in quotes, since YAML reads 11.10 as the number 11.1"
+            remedy += "; quote versions, because YAML reads 11.10 as the number 11.1"
         message = f"{where} is {kind(value)} ({value!r}), not {wanted}"
         self.problems.add(Code.WRONG_TYPE, message, where, remedy)
 
-    def strange(self, key: str, where: str, known: Iterable[str]) -> None:
-        """Note a key that nothing reads, with the nearest that something does."""
+    def unknown_key(self, key: str, where: str, known: Iterable[str]) -> None:
+        """Add a problem: a key that nothing reads, with the nearest known one."""
         near = nearest(key, known)
         self.problems.add(
             Code.UNKNOWN_KEY,
-            f"nothing reads a key {key}; did you mean {near}?",
+            f"the key {key} is not known; did you mean {near}?",
             where,
             f"rename {key} to {near}, or remove it",
         )
@@ -85,11 +85,11 @@ class Reader:
             return {}
         for key in value:
             if key not in known:
-                self.strange(str(key), f"{where}.{key}", known)
+                self.unknown_key(str(key), f"{where}.{key}", known)
         return {str(key): part for key, part in value.items() if part is not None}
 
     def sequence(self, value: Any, where: str) -> list[Any]:
-        """A list; nothing at all is an empty one."""
+        """A list; null is an empty one."""
         if isinstance(value, list | tuple):
             return list(value)
         if value is not None:
@@ -113,7 +113,7 @@ class Reader:
         return text
 
     def flag(self, value: Any, where: str) -> bool:
-        """Yes or no; nothing at all is no."""
+        """True or false; null is false."""
         if value is not None and not isinstance(value, bool):
             self.wrong(value, where, "true or false, without quotes")
         return value is True
@@ -127,7 +127,7 @@ class Reader:
         return None
 
     def choice(self, value: Any, where: str, allowed: tuple[str, ...]) -> str | None:
-        """One of some words."""
+        """One of the allowed words."""
         if isinstance(value, str) and value in allowed:
             return value
         if value is not None:
@@ -135,7 +135,7 @@ class Reader:
         return None
 
     def digest(self, value: Any, where: str, length: int) -> str | None:
-        """A checksum of so many hexadecimal digits, in small letters."""
+        """A checksum of `length` hexadecimal digits, in lower case."""
         if isinstance(value, str) and re.fullmatch(rf"[0-9a-fA-F]{{{length}}}", value):
             return value.lower()
         if value is not None:
@@ -143,7 +143,7 @@ class Reader:
         return None
 
     def path(self, value: Any, where: str) -> str | None:
-        """An absolute directory, plain enough to stand in a unit file or a command."""
+        """An absolute path without characters that a unit file or a command would interpret."""
         wanted = "an absolute path of letters, digits and . _ + - /"
         text = self.text(value, where, wanted)
         if text is None:
@@ -154,8 +154,8 @@ class Reader:
             return None
         return str(PurePosixPath(text))
 
-    def place(self, value: Any, where: str) -> None:
-        """Where files come from: a directory or a web address; nothing at all is fine."""
+    def location(self, value: Any, where: str) -> None:
+        """Check where files come from: a directory or a web address; null is valid."""
         wanted = "an absolute path, or http(s)://HOST/... without a login"
         if value in (None, ""):
             return
@@ -164,7 +164,7 @@ class Reader:
             self.wrong(_LOGIN.sub("//***@", text), where, wanted)
 
     def url(self, value: Any, where: str) -> str | None:
-        """An address; a login in it would be told to everybody by plans and reports."""
+        """An address without a login, which plans and reports would show."""
         text = self.text(value, where, "an address")
         if text and _LOGIN.search(text):
             self.wrong(_LOGIN.sub("//***@", text), where, "an address without a login")
