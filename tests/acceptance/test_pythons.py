@@ -1,6 +1,6 @@
 """The probe on the newest Debian's own Python, as root and as an ordinary user.
 
-Those that this machine has are tried in tests/verify/test_probe.py.
+Those that this machine has are tried in tests/probe/test_payload.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 
 from gpufleet.model import validator
 from gpufleet.probe import payload
-from tests.probe.test_probe import as_started, form
 from tests.support.lab_fleet import Fleet
+from tests.support.planted_host import as_started, form
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 UP = ("--hosts", "lab1", "--suite", "forky")

@@ -28,8 +28,8 @@ from gpufleet.workload.sensors import sensors
 from gpufleet.workload.sustained import sustain
 from gpufleet.workload.timing import best_rate
 from gpufleet.workload.toolkit_run import through_toolkit
-from tests.probe.test_probe import interpreter
 from tests.support import stand_ins
+from tests.support.planted_host import interpreter
 
 Document = dict[str, Any]
 SCRIPT = payload.workload()

@@ -13,7 +13,7 @@ import pytest
 from gpufleet.probe.host import Host
 from gpufleet.probe.sections import containers
 from gpufleet.probe.sections.containers import section_containers
-from tests.probe.test_probe import put
+from tests.support.planted_host import put
 
 SPEC = """---
 cdiVersion: 0.5.0

@@ -17,8 +17,8 @@ from gpufleet.probe.mig import mig_of
 from gpufleet.probe.sections import kernel as kernel_section
 from gpufleet.probe.sections.kernel import nouveau_in_initramfs, nouveau_listed
 from gpufleet.probe.sections.packages import DRIVER_PACKAGE, parse_rpm
-from tests.probe.test_probe import look, put
 from tests.support.elf_file import kernel_module
+from tests.support.planted_host import look, put
 
 OLD, NEW = "6.1.0-9-amd64", "6.1.0-50-amd64"
 

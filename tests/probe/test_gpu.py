@@ -15,7 +15,7 @@ from gpufleet.probe import payload
 from gpufleet.probe.sections.kernel_log import kernel_events, syslog_time
 from gpufleet.probe.smi_document import parse_smi
 from tests.faults.gpu_host import GpuHost
-from tests.probe.test_probe import interpreter, look, put
+from tests.support.planted_host import interpreter, look, put
 from tests.support.smi_text import CONSUMER, OLD, Texts, smi_text
 
 

@@ -1,0 +1,83 @@
+"""Section `environment`: logins, services, cron."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpufleet.probe.runner import probe
+from tests.support.elf_file import shared_library
+from tests.support.planted_host import look, put
+
+
+def test_a_login_that_ends_early_is_not_an_empty_one(root: Path) -> None:
+    put(root, "etc/profile.d/zz.sh", "exit 0\n")
+    section = probe({"root": str(root), "deadline_s": 10})["sections"]["environment"]
+    assert section["state"] == "error"
+    assert "ended (status 0) before" in section["error"]
+
+
+def test_a_login_that_hangs_is_hung(root: Path) -> None:
+    put(root, "etc/profile.d/zz.sh", "sleep 99\n")
+    section = probe({"root": str(root), "deadline_s": 2})["sections"]["environment"]
+    assert section["state"] == "hung"
+
+
+def test_what_variables_lead_to_is_looked_at(root: Path) -> None:
+    shared_library(root / "opt/bbb/libcudnn.so.8", "libcudnn.so.8")
+    shared_library(root / "opt/x.so", "libcudart.so.11.0")
+    put(root, "etc/environment", "LD_LIBRARY_PATH=/opt/bbb\n")
+    put(root, "etc/ld.so.preload", "/opt/x.so\n")
+    assert look(root)["environment"]["offers"] == {
+        "/opt/bbb": ["libcudnn.so.8"], "/opt/x.so": ["libcudart.so.11.0"]}
+
+
+def test_a_login_is_a_real_shell_that_may_be_noisy(root: Path) -> None:
+    put(root, "etc/environment", 'CUDA_HOME="/opt/cuda"\n')
+    put(root, "etc/profile.d/cuda.sh",
+        "echo Welcome; export LD_LIBRARY_PATH=$CUDA_HOME/lib64:$LD_LIBRARY_PATH\n")
+    login = look(root)["environment"]["login"]
+    assert login["CUDA_HOME"] == "/opt/cuda"
+    assert login["LD_LIBRARY_PATH"] == "/opt/cuda/lib64:"
+    assert login["PYTHONPATH"] is None
+
+
+def test_what_services_and_cron_are_given_is_read_from_their_files(root: Path) -> None:
+    given = {
+        ("etc/security/pam_env.conf", "# A DEFAULT=1\nCUDA_HOME DEFAULT=/opt/cuda\n", False),
+        ("etc/environment.d/site.conf", "PYTHONPATH=/opt/site\n", False),
+        ("etc/systemd/system.conf.d/site.conf",
+         '[Manager]\nDefaultEnvironment=A=1 \\\n "PYTHONHOME=/opt/a b"\n', False),
+        ("etc/systemd/system/service.d/all.conf",
+         "[Service]\nEnvironment=LD_PRELOAD=/opt/x.so\n", False),
+        ("etc/systemd/system/train.service",
+         "[Service]\nEnvironmentFile=-/etc/default/train\nEnvironmentFile=-/none\n", True),
+        ("etc/crontab", "CUDA_VISIBLE_DEVICES=\n0 3 * * * root A=1 true\n", False),
+        ("etc/cron.d/train", "CUDA_VISIBLE_DEVICES = '0'\n", True),
+    }
+    for name, text, _ in given:
+        put(root, name, text)
+    put(root, "etc/default/train", "export CUDA_VISIBLE_DEVICES=1\n")
+    put(root, "etc/systemd/system/plain.service", "[Service]\nEnvironment=LANG=C\n")
+    found = look(root)["environment"]
+    seen = {row["where"]: row for row in found["others"] if row["where"].startswith("/etc")}
+    del seen["/etc/ld.so.preload"]
+    assert {name: row["job"] for name, row in seen.items()} == {
+        f"/{name}": job for name, _, job in given}
+    assert {name: row["variables"] for name, row in seen.items()} == {
+        "/etc/security/pam_env.conf": {"CUDA_HOME": "/opt/cuda"},
+        "/etc/environment.d/site.conf": {"PYTHONPATH": "/opt/site"},
+        "/etc/systemd/system.conf.d/site.conf": {"PYTHONHOME": "/opt/a b"},
+        "/etc/systemd/system/service.d/all.conf": {"LD_PRELOAD": "/opt/x.so"},
+        "/etc/systemd/system/train.service": {"CUDA_VISIBLE_DEVICES": "1"},
+        "/etc/crontab": {"CUDA_VISIBLE_DEVICES": ""},
+        "/etc/cron.d/train": {"CUDA_VISIBLE_DEVICES": "0"},
+    }
+    assert found["unread"] == []
+
+
+def test_the_files_that_name_a_variable_are_told(root: Path) -> None:
+    put(root, "etc/environment", "CUDA_HOME=/opt/cuda\n")
+    put(root, "etc/profile.d/site.sh", "# PYTHONPATH=/no\nexport CUDA_HOME LD_PRELOAD=\n")
+    assert look(root)["environment"]["mentions"] == {
+        "CUDA_HOME": ["/etc/environment", "/etc/profile.d/site.sh"],
+        "LD_PRELOAD": ["/etc/profile.d/site.sh"]}

@@ -1,0 +1,97 @@
+"""Section `linker`, the linker's cache and configuration."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpufleet.probe.linker_cache import linker_cache, parse_linker_cache
+from tests.support.elf_file import shared_library
+from tests.support.planted_host import LIB, look, put
+
+
+def test_every_place_of_the_linkers_is_searched(root: Path) -> None:
+    conf = "etc/ld.so.conf.d/"
+    put(root, "etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n")
+    put(root, conf + "cuda.conf", "/usr/local/cuda-11.8/lib64\n")
+    place = "usr/lib/x86_64-linux-gnu"
+    shared_library(root / place / "glibc-hwcaps/x86-64-v3/libx.so.1", "libx.so.1")
+    shared_library(root / place / "glibc-hwcaps/x86-64-v3/libcublas.so.11.4", "libcublas.so.11")
+    found = {row["path"]: row["soname"] for row in look(root)["linker"]["providers"]}
+    assert found[f"/{place}/glibc-hwcaps/x86-64-v3/libcublas.so.11.4"] == "libcublas.so.11"
+    assert set(found.values()) == {"libcublas.so.11", "libcudart.so.11.0", "libcudnn.so.8"}
+
+
+def test_the_linker_of_tomorrow_is_foreseen(root: Path) -> None:
+    put(root, "etc/ld.so.conf", "include ld.so.conf.d/*.conf\n")
+    put(root, "etc/ld.so.conf.d/000.conf", "/opt/aaa\n")
+    put(root, "etc/ld.so.conf.d/gpufleet-cuda.conf", "/usr/local/cuda-11.8/lib64\n")
+    shared_library(root / "opt/aaa/libcudnn.so.8", "libcudnn.so.8")
+    put(root, "etc/ld.so.cache", "cut short")
+    found = look(root)["linker"]
+    assert {e["soname"]: e["path"] for e in found["offered"]} == {
+        "libcudnn.so.8": "/opt/aaa/libcudnn.so.8",
+        "libcudart.so.11.0": "/usr/local/cuda-11.8/lib64/libcudart.so.11.8.89"}
+    assert found["cache_error"].startswith("/etc/ld.so.cache is damaged")
+
+
+def cache_of(entries: list[tuple[int, str, str]]) -> bytes:
+    """An ld.so.cache as ldconfig writes it since glibc 2.32."""
+    table, strings = b"", b""
+    start = 48 + 24 * len(entries)
+    for flags, soname, path in entries:
+        key = start + len(strings)
+        strings += soname.encode() + b"\0"
+        table += struct.pack("=iIIIQ", flags, key, start + len(strings), 0, 0)
+        strings += path.encode() + b"\0"
+    head = b"glibc-ld.so.cache1.1" + struct.pack("=II", len(entries), len(strings)) + bytes(20)
+    return head + table + strings
+
+
+def test_the_linkers_cache_keeps_its_order_and_shows_stale_entries(root: Path) -> None:
+    path = root / "etc/ld.so.cache"
+    path.write_bytes(cache_of([
+        (0x0003, "libcudnn.so.8", "/lib32/libcudnn.so.8"),
+        (0x0303, "libcudnn.so.8", "/usr/local/cuda-11.8/lib64/libcudnn.so.8"),
+        (0x0303, "libcudnn.so.8", "/opt/gone/libcudnn.so.8"),
+        (0x0303, "libz.so.1", "/lib/libz.so.1"),
+    ]))
+    assert linker_cache(str(root)) == [
+        {"soname": "libcudnn.so.8", "path": "/usr/local/cuda-11.8/lib64/libcudnn.so.8",
+         "exists": True, "realpath": f"/{LIB}/libcudnn.so.8.6.0"},
+        {"soname": "libcudnn.so.8", "path": "/opt/gone/libcudnn.so.8", "exists": False,
+         "realpath": "/opt/gone/libcudnn.so.8"}]
+
+
+def test_an_unknown_cache_format_is_an_error_not_an_empty_list() -> None:
+    with pytest.raises(ValueError, match="unknown format"):
+        parse_linker_cache(b"something else")
+
+
+@pytest.mark.skipif(not Path("/etc/ld.so.cache").exists(), reason="no linker cache here")
+def test_the_real_cache_is_read_as_ldconfig_prints_it() -> None:
+    ldconfig = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")
+    if not ldconfig:
+        pytest.skip("no ldconfig here to compare with")
+    printed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=True).stdout
+    theirs = [line.split(" => ")[1] for line in printed.splitlines()
+              if " => " in line and "x86-64" in line]
+    ours = [path for _, path in parse_linker_cache(Path("/etc/ld.so.cache").read_bytes())]
+    assert theirs and [path for path in ours if path in set(theirs)] == theirs
+
+
+def test_the_linkers_configuration_follows_includes(root: Path) -> None:
+    put(root, "etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n/usr/lib/x # comment\n")
+    put(root, "etc/ld.so.conf.d/gpufleet-cuda.conf", "/usr/local/cuda-11.8/lib64\n")
+    found = look(root)["linker"]
+    assert found["files"] == [
+        {"path": "/etc/ld.so.conf", "directories": ["/usr/lib/x"]},
+        {"path": "/etc/ld.so.conf.d/gpufleet-cuda.conf",
+         "directories": ["/usr/local/cuda-11.8/lib64"]}]
+    assert found["unregistered"] == []
+    (root / "etc/ld.so.conf.d/gpufleet-cuda.conf").unlink()
+    assert look(root)["linker"]["unregistered"] == ["/usr/local/cuda-11.8/lib64"]

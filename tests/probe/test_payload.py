@@ -1,0 +1,58 @@
+"""The probe as it is shipped: one text on standard input, on every Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpufleet.probe import payload
+from tests.support.planted_host import NOBODY, as_started, form, interpreter
+
+
+def test_an_abandoned_child_does_not_hold_the_callers_pipe(root: Path) -> None:
+    """ssh ends only when the last holder of its pipes is gone."""
+    (root / "proc/driver/nvidia").mkdir(parents=True)
+    os.mkfifo(root / "proc/driver/nvidia/version")
+    ended = subprocess.run(
+        [sys.executable, "-", f"root={root}", "deadline_s=1", "matmul="],
+        input=payload.probe().encode(), capture_output=True, timeout=20, check=True)
+    assert json.loads(ended.stdout)["sections"]["driver"]["state"] == "hung"
+
+
+@pytest.mark.parametrize("user", ["as-it-is", "nobody"])
+@pytest.mark.parametrize("minor", range(6, 15))
+def test_every_python_says_the_same_on_standard_input(
+    minor: int, user: str, open_root: Path
+) -> None:
+    config = {"root": str(open_root), "host": "gpu01", "deadline_s": 20}
+    snapshot = as_started(interpreter(minor), config, user)
+    assert snapshot["euid"] == (NOBODY if user == "nobody" else os.geteuid())
+    assert [section["error"] for section in snapshot["sections"].values() if section["error"]] == []
+    assert form(snapshot) == form(as_started(sys.executable, config, user))
+
+
+def test_what_only_root_sees_is_told_by_whoever_is_not_root() -> None:
+    config = {"host": "gpu01", "deadline_s": 20}
+    mine, theirs = as_started("/usr/bin/python3", config), \
+        as_started("/usr/bin/python3", config, "nobody")
+    assert list(mine["sections"]) == list(theirs["sections"])
+    whole = {name for name, section in theirs["sections"].items() if section["state"] == "ok"}
+    assert {theirs["sections"][name]["state"] for name in set(theirs["sections"]) - whole} <= {
+        "denied"}
+    for name in whole:
+        assert list(mine["sections"][name]["data"]) == list(theirs["sections"][name]["data"])
+    assert [row for row in mine["unseen"] if row not in theirs["unseen"]] == []
+    assert {"section": "kernel", "what": "/proc/1/environ",
+            "because": "this account may not see it"} in theirs["unseen"]
+
+
+def test_a_place_that_may_not_be_listed_is_no_empty_one(open_root: Path) -> None:
+    (open_root / "usr/local").chmod(0o700)
+    snapshot = as_started("/usr/bin/python3", {"root": str(open_root), "host": "gpu01"}, "nobody")
+    rows = {(row["section"], row["what"]) for row in snapshot["unseen"]}
+    assert ("toolkits", "/usr/local") in rows

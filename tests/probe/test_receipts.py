@@ -1,0 +1,119 @@
+"""Section `receipts`, and the receipts it reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.probe.host import Host
+from gpufleet.probe.manifest import manifest_of
+from gpufleet.probe.sections.receipts import unrecorded
+from gpufleet.resolver import environment, resolve
+from tests.support.elf_file import shared_library
+from tests.support.planted_host import LIB, look, put
+
+
+def test_what_stands_in_the_places_of_small_files_is_told_by_its_checksum(root: Path) -> None:
+    wishes = {
+        "gpu_stacks": [{"tensorflow": "2.13.1", "environment": {"TF_CPP_MIN_LOG_LEVEL": 1}}],
+        "gpu_accept_nvidia_eula": True, "gpu_profile": True, "gpu_jupyter_kernels": True,
+    }
+    rows = resolve(wishes)["environment"]
+    for row in rows:
+        put(root, row["path"].lstrip("/"), row["text"])
+    put(root, "etc/profile.d/other.sh")
+    (root / "opt/gpufleet/modulefiles/cuda/directory").mkdir()
+    assert look(root)["receipts"]["texts"] == {
+        **environment.digests(rows), "/opt/gpufleet/modulefiles/cuda/directory": "",
+    }
+
+
+def test_receipts_are_summed_up_and_what_is_unreadable_is_said(root: Path) -> None:
+    toolkit = root / "usr/local/cuda-11.8"
+    manifest = manifest_of(str(toolkit), ["version.json", "bin/nvcc"])
+    state = "var/lib/gpufleet/"
+    put(root, state + "receipts/toolkit-11.8.json", json.dumps(
+        {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+         "version": "11.8.0", "manifest": manifest}))
+    put(root, state + "receipts/cudnn-11.8-8.json", '{"kind":')
+    put(root, state + "receipts/.cudnn-11.8-8.json.partial", "half")
+    put(root, state + "journal/stack-x.json",
+        '{"schema": 1, "kind": "stack", "id": "x", "path": "/x", "state": "installing"}')
+    (toolkit / "version.json").unlink()
+    found = look(root)["receipts"]
+    assert found["receipts"] == [
+        {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+         "version": "11.8.0", "files": 2,
+         "changed": [{"path": "version.json", "what": "missing"}], "libraries": [],
+         "unlisted": [f"/{LIB}/libcudart.so.11.8.89"], "exposed": []}]
+    assert [entry["id"] for entry in found["journal"]] == ["x"]
+    assert [entry["path"] for entry in found["unreadable"]] == [
+        "/var/lib/gpufleet/receipts/cudnn-11.8-8.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"schema": 99}, "its schema is 99"), ({"manifest": "zzz"}, "no manifest"),
+     ({"id": "12.5"}, "it is of toolkit 12.5"),
+     ({"path": 5}, "no path"), ({"manifest": [{"path": "a"}]}, "manifest is damaged")],
+)
+def test_a_receipt_that_proves_nothing_is_unreadable(
+    root: Path, change: dict[str, Any], reason: str
+) -> None:
+    good = {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+            "version": "11.8.0", "manifest": []}
+    put(root, "var/lib/gpufleet/receipts/toolkit-11.8.json", json.dumps({**good, **change}))
+    put(root, "var/lib/gpufleet/journal/stack-x.json",
+        '{"schema": 1, "kind": "stack", "id": "x", "path": "/x"}')
+    os.mkfifo(root / "var/lib/gpufleet/receipts/pipe.json")
+    found = look(root)["receipts"]
+    assert found["receipts"] == found["journal"] == []
+    errors = [entry["error"] for entry in found["unreadable"]]
+    assert (errors[0], errors[2]) == ("it is no file", "it has no state")
+    assert reason in errors[1]
+
+
+def test_what_others_could_exchange_is_told(root: Path) -> None:
+    toolkit = root / "usr/local/cuda-11.8"
+    lib = f"/{LIB}"
+
+    def receipt() -> dict[str, Any]:
+        found: dict[str, Any] = look(root)["receipts"]["receipts"][0]
+        return found
+
+    put(root, "var/lib/gpufleet/receipts/toolkit-11.8.json", json.dumps(
+        {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+         "version": "11.8.0", "manifest": manifest_of(
+             str(toolkit), ["version.json", "bin/nvcc", "lib64/libcudart.so.11.8.89"])}))
+    healthy = receipt()
+    assert (healthy["exposed"], healthy["unlisted"]) == ([], [])
+    assert healthy["libraries"] == [f"{lib}/libcudart.so.11.8.89"]
+    (root / "usr").chmod(0o757)
+    (toolkit / "version.json").chmod(0o646)
+    # A directory that all share, and where none can touch what is another's.
+    (root / "usr/local").chmod(0o1777)
+    put(root, "proc/self/mountinfo",
+        f"36 25 0:31 / / rw - ext4 /dev/sda rw\n37 36 0:32 / {lib} rw - tmpfs tmpfs rw\n")
+    # Preferred by the linker on a processor that has what it asks for.
+    shared_library(root / LIB / "glibc-hwcaps/x86-64-v3/libcublas.so.11", "libcublas.so.11")
+    found = receipt()
+    assert found["exposed"] == [
+        {"path": "/usr", "what": "mode 0757, others can write"},
+        {"path": lib, "what": "something is mounted over it"},
+        {"path": "/usr/local/cuda-11.8/version.json", "what": "mode 0646, others can write"}]
+    assert found["unlisted"] == [f"{lib}/glibc-hwcaps/x86-64-v3/libcublas.so.11"]
+
+
+def test_code_that_no_record_lists_is_told(tmp_path: Path) -> None:
+    site = "lib/python3.11/site-packages/"
+    put(tmp_path, site + "x-1.dist-info/RECORD", "x/a.py,sha256=z,1\nx/b/c.so,,2\n../../bin/x,,3\n")
+    put(tmp_path, site + "theirs-1.dist-info/RECORD", "x/theirs.py,,1\ntheirs/a.py,,1\n")
+    for name in ("x/a.py", "x/b/c.so", "x/theirs.py", "x/data.txt", "theirs/more.py", "x/new.py",
+                 "x/__pycache__/a.pyc"):
+        put(tmp_path, site + name)
+    found = unrecorded(Host({}), str(tmp_path), {"x": "1"})
+    assert found == [str(tmp_path / site / "x/new.py")]

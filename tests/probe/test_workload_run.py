@@ -1,0 +1,86 @@
+"""The workload in a stack's interpreter: its document, crashes and hangs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from gpufleet.probe import constants
+from gpufleet.probe.constants import FRAMEWORK_MARK
+from gpufleet.probe.host import Host
+from gpufleet.probe.workload_run import FRAMEWORK_SILENT, write_script
+from gpufleet.workload import loaded, output
+from tests.support.planted_host import look, put
+
+
+def test_a_full_tmp_does_not_keep_a_framework_from_running(root: Path) -> None:
+    host = Host({"tmpdir": "/proc/no", "matmul": "x"})
+    home, script = write_script(host)
+    assert Path(script).read_text(encoding="utf-8") == "x"
+    shutil.rmtree(home)
+
+
+def framework(root: Path, script: str, deadline_s: float = 10) -> Any:
+    """What comes of a stack whose interpreter is a shell script."""
+    venv = root / "opt/gpufleet/stacks/s"
+    put(venv, "pyvenv.cfg", "version = 3.11.2\n")
+    put(venv, "bin/python", "#!/bin/sh\n" + script, 0o755)
+    found = look(root, mode="full", matmul="print()", expect_gpus=0,
+                 deadline_s=deadline_s)
+    assert list((root / "tmp").iterdir()) == []
+    return found["stacks"]["stacks"][0]["framework"]
+
+
+def said(**document: Any) -> str:
+    return f"echo '{FRAMEWORK_MARK}{json.dumps(document)}'\n"
+
+
+def test_a_framework_run_is_found_among_chatter(root: Path) -> None:
+    script = "echo noise; echo more >&2\n" + said(state="ok", error=None, version="2") + "echo x\n"
+    assert framework(root, script) == dict(
+        FRAMEWORK_SILENT, state="ok", error=None, version="2", said=[])
+
+
+def test_what_tensorflow_says_of_a_gpu_that_it_leaves_out_is_kept(root: Path) -> None:
+    line = "Ignoring visible gpu device: the minimum required Cuda capability is 3.5."
+    script = f"echo '{line}' >&2\n" + said(state="ok", error=None) + "echo x >&2\n"
+    assert framework(root, script)["said"] == [line]
+
+
+def test_a_framework_run_has_an_empty_environment(root: Path) -> None:
+    found = framework(root, "env >&2; exit 3\n")
+    assert found["state"] == "failed"
+    assert {line.partition("=")[0] for line in found["error"].split("\n") if "=" in line} <= {
+        "ended with status 3: PATH", "PATH", "HOME", "PWD", "ended with status 3: HOME",
+        "ended with status 3: PWD"}
+
+
+def test_a_crash_keeps_what_was_said_before_it(root: Path) -> None:
+    found = framework(root, said(state="failed", error="stopped while multiplying", version="2")
+                      + "kill -ABRT $$\n")
+    assert (found["state"], found["version"]) == ("failed", "2")
+    assert found["error"] == "stopped while multiplying, killed by SIGABRT"
+
+
+def test_a_framework_run_that_hangs_is_its_own_finding(root: Path) -> None:
+    script = said(state="failed", error="stopped while importing") + "sleep 600\n"
+    # A fifth of them is what a busy machine may take besides.
+    found = framework(root, script, deadline_s=6)
+    assert found["state"] == "hung"
+    assert "no answer within 4.8 s" in found["error"]
+
+
+def test_an_interpreter_that_is_gone(root: Path) -> None:
+    venv = root / "opt/gpufleet/stacks/s"
+    put(venv, "pyvenv.cfg", "version = 3.11.2\n")
+    stacks = look(root, mode="full", matmul="pass", expect_gpus=0)["stacks"]["stacks"]
+    found = stacks[0]["framework"]
+    assert found["state"] == "failed"
+    assert "No such file" in found["error"]
+
+
+def test_probe_and_matmul_know_the_same_files() -> None:
+    assert constants.CUDA_FILE.pattern == loaded.CUDA_FILE.pattern
+    assert constants.FRAMEWORK_MARK == output.FRAMEWORK_MARK
