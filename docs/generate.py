@@ -3,17 +3,19 @@
 
 Each role's README comes from its argument specification. In ``docs/reference``, ``variables.md``
 comes from all of these, ``documents.md`` and ``schemas`` from the types of the documents,
-``checks.md`` from the registry of checks, ``faults.md`` from the faults
+``checks.md`` from the registry of checks, ``cli.md`` from the parsers, ``faults.md`` from faults
 that the tests inject, ``matrix.md`` from the catalog and the measurements.
 
     python -m docs.generate            write
     python -m docs.generate --check    exit status 1 when something would change
+    python -m docs.generate --serve    show the documentation in a browser
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,8 @@ import yaml
 from gpufleet import resolver
 from gpufleet.catalog_check import compare, record
 from gpufleet.checks import catalogue
+from gpufleet.cli import main
+from gpufleet.cli.verbs import GROUPS
 from tests.faults import catalogue as faults
 
 from . import documents
@@ -170,6 +174,20 @@ def fault_table() -> str:
     )
 
 
+def commands() -> str:
+    """The help of every verb."""
+    source = GENERATED.replace("the source it names", "src/gpufleet/cli")
+    parts = [f"# Commands\n{source}\n```text\n{main.overview()}\n```\n"]
+    parsers = main.parsers()
+    for title, verbs in GROUPS.items():
+        parts.append(f"\n## {title}\n")
+        for verb in verbs:
+            text = parsers[verb.name].format_help() if verb.name in parsers else (
+                f"{verb.summary}. In the checkout: ./gpufleet {verb.name} --help.")
+            parts.append(f"\n### gpufleet {verb.name}\n\n```text\n{text.rstrip()}\n```\n")
+    return "".join(parts)
+
+
 def pages() -> Iterator[tuple[Path, str]]:
     """Every generated file and its text."""
     for role in roles():
@@ -177,6 +195,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     source = GENERATED.replace("the source it names", "verify/checks")
     reference = ROOT / "docs" / "reference"
     yield reference / "checks.md", f"# The checks\n{source}\n{catalogue.markdown()}"
+    yield reference / "cli.md", commands()
     yield reference / "faults.md", fault_table()
     yield reference / "variables.md", variables()
     yield reference / "matrix.md", matrix()
@@ -186,11 +205,15 @@ def pages() -> Iterator[tuple[Path, str]]:
         yield reference / "schemas" / name, text
 
 
-def main(words: list[str]) -> int:
-    """Write or check; returns the exit status."""
+def run(words: list[str]) -> int:
+    """Write, check or serve; returns the exit status."""
     parser = argparse.ArgumentParser(prog="docs.generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("--serve", action="store_true", help="show the documentation in a browser")
     options = parser.parse_args(words)
+    if options.serve:
+        return subprocess.run([sys.executable, "-m", "mkdocs", "serve"], cwd=ROOT, check=False
+                              ).returncode
     stale = [
         (path, text)
         for path, text in pages()
@@ -207,4 +230,4 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:]))

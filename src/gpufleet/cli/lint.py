@@ -17,6 +17,7 @@ LINTERS = (
     ("yamllint", "--strict", "."),
     ("ansible-lint", "--strict"),
     ("python", "-m", "docs.generate", "--check"),
+    ("mkdocs", "build", "--strict", "--quiet"),
 )
 
 

@@ -31,7 +31,7 @@ TIERS = {
         "Left out: most tests on lab hosts (./gpufleet test --hosts), and those that take minutes"
         " (./gpufleet test --all runs every test)."),
     "hosts": Tier(
-        "lab and not slow",
+        "lab and not slow and not newcomer",
         "Left out: the tests without hosts (./gpufleet test), and those that take minutes"
         " (./gpufleet test --all runs every test)."),
     "all": Tier(""),
