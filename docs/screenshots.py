@@ -1,4 +1,4 @@
-"""The pictures of the report in docs/, from fleets that are made up: python -m docs.screenshots."""
+"""Write the screenshots of the report, from generated fleets: python -m docs.screenshots."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from selenium import webdriver
 from gpufleet.report import directory as report
 from tests.support.fleet_documents import fleet
 
-PLACE = Path(__file__).parent / "screenshots"
-# name: hosts, place in the page, width, height, colours
+DIRECTORY = Path(__file__).parent / "screenshots"
+# name: hosts, anchor in the page, width, height, colour scheme
 PICTURES = {
     "report-1000": (1000, "", 1440, 1160, "light"),
     "report-1000-grid": (1000, "#grid", 1440, 950, "light"),
@@ -25,34 +25,34 @@ PICTURES = {
 
 
 def main() -> None:
-    """Write each picture, and say what its page cost."""
+    """Write each screenshot, and print the cost of its page."""
     options = webdriver.ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
-        options.add_argument(word)
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(argument)
     browser = webdriver.Chrome(
         options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
     pages: dict[int, Path] = {}
     with tempfile.TemporaryDirectory() as directory:
-        for name, (hosts, place, width, height, colours) in PICTURES.items():
+        for name, (hosts, anchor, width, height, scheme) in PICTURES.items():
             if hosts not in pages:
                 pages[hosts] = write(Path(directory), hosts)
             browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {
-                "features": [{"name": "prefers-color-scheme", "value": colours}]})
+                "features": [{"name": "prefers-color-scheme", "value": scheme}]})
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
                 "width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
             browser.get("about:blank")
-            browser.get(pages[hosts].as_uri() + place)
+            browser.get(pages[hosts].as_uri() + anchor)
             picture = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
-            (PLACE / f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
+            (DIRECTORY / f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
     browser.quit()
 
 
 def write(directory: Path, hosts: int) -> Path:
-    """The page of so many hosts; prints its size, and what it took."""
-    made = fleet(hosts, broken=0.02 if hosts > 1 else 0)
+    """Write the page of a fleet of `hosts`; print its size, time and memory."""
+    generated = fleet(hosts, broken=0.02 if hosts > 1 else 0)
     before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    text = report.render_page(made.session, made.changes, made.past)
+    text = report.render_page(generated.session, generated.changes, generated.past)
     seconds = time.monotonic() - begin
     mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(f"{hosts} hosts: {len(text.encode()) / 1e6:.2f} MB, {seconds:.1f} s, {mib:.0f} MiB more")

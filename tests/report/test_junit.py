@@ -1,4 +1,4 @@
-"""JUnit without pytest is JUnit by pytest."""
+"""The JUnit XML equals the one that pytest writes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Case = tuple[str | None, str | None, str, str]
 
 
 def cases(path: Path) -> tuple[dict[str, str | None], list[Case]]:
-    """The suite's figures, and each case with what it says."""
+    """The suite's counts, and each case with its message."""
     suite = ET.parse(path).getroot()[0]
     found = []
     for case in suite:
-        said = case[0] if len(case) else None
-        text = "" if said is None or said.tag == "skipped" else str(said.text)
+        outcome = case[0] if len(case) else None
+        text = "" if outcome is None or outcome.tag == "skipped" else str(outcome.text)
         found.append((case.get("classname"), case.get("name"),
-                      "PASS" if said is None else said.tag, text))
+                      "PASS" if outcome is None else outcome.tag, text))
     names = ("name", "tests", "failures", "skipped", "errors")
     return {name: suite.get(name) for name in names}, found
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_it_says_what_pytest_says(tmp_path: Path, snapshot: Document, broken: bool) -> None:
+def test_it_equals_the_xml_of_pytest(tmp_path: Path, snapshot: Document, broken: bool) -> None:
     if broken:
         data(snapshot, "cudnn")["trees"][0]["headers"][0]["version"] = "8.9.7"
         snapshot["sections"]["linker"].update(state="hung", data=None)
@@ -43,17 +43,17 @@ def test_it_says_what_pytest_says(tmp_path: Path, snapshot: Document, broken: bo
     path = tmp_path / "snapshot.json"
     path.write_text(json.dumps(snapshot))
     documents = []
-    for name, words in (("own", []), ("pytest", ["-q"])):
+    for name, args in (("own", []), ("pytest", ["-q"])):
         directory = tmp_path / name
         subprocess.run(
             [sys.executable, "-m", "gpufleet", "verify", "--snapshot", str(path), "--plan", PLAN,
-             "--report", str(directory), *words], cwd=ROOT, check=False, capture_output=True)
+             "--report", str(directory), *args], cwd=ROOT, check=False, capture_output=True)
         documents.append(cases(directory / "latest" / "junit.xml"))
     assert documents[0] == documents[1]
     assert (documents[0][0]["failures"] != "0") == broken
 
 
-def test_a_host_that_is_not_reached_is_one_failure(tmp_path: Path, plan: Document) -> None:
+def test_an_unreachable_host_is_one_failure(tmp_path: Path, plan: Document) -> None:
     session = Session([HostRun("gone", None, plan, judge.unreachable("no answer", "look"))])
     junit.write(tmp_path / "junit.xml", session, "ansible")
     figures, (case,) = cases(tmp_path / "junit.xml")

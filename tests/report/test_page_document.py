@@ -1,4 +1,4 @@
-"""What the page is made of: each text once, the most important first where room is short."""
+"""The page's embedded document: each text once, the most important first if room is short."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_each_text_is_said_once_and_means_what_was_judged(eight: Fleet) -> None:
     document = page.document(eight.session, eight.past)
     assert len(document["texts"]) == len(set(document["texts"]))
     for host, shown in zip(eight.session.hosts, document["hosts"], strict=True):
-        told = {document["checks"][check][0]: [text(document, number, shown) for number in said]
-                for check, *said in shown["wrong"]}
-        assert told == {check["id"]: [check[part] for part in ("cause", "remedy", "evidence")]
+        found = {document["checks"][check][0]: [text(document, number, shown) for number in numbers]
+                for check, *numbers in shown["wrong"]}
+        assert found == {check["id"]: [check[part] for part in ("cause", "remedy", "evidence")]
                         for check in host.result["checks"]
                         if check["verdict"] not in summary.HEALTHY}
         excused = {document["checks"][check][0]: document["texts"][declaration]
@@ -81,9 +81,9 @@ def test_of_too_many_rows_those_of_the_worst_hosts_stay(
 
 def test_a_value_is_kept_finer_than_a_screen_and_a_gap_stays_one(eight: Fleet) -> None:
     document = page.document(eight.session, eight.past)
-    told = fleet_versions.read_versions(eight.session)
+    host_versions = fleet_versions.read_versions(eight.session)
     for host, shown in zip(eight.session.hosts, document["hosts"], strict=True):
-        cards = told[host.name].numbers
+        cards = host_versions[host.name].numbers
         measures = eight.past["hosts"][host.name]["measures"]
         for what, which, least, most, _, last, steps in shown["series"]:
             if document["texts"][what] != STACK.removeprefix("stack.") or not cards:
@@ -117,8 +117,8 @@ def test_a_processor_and_a_card_without_a_uuid_have_a_name(
 
 
 def test_versions_in_which_hosts_differ(eight: Fleet) -> None:
-    told = fleet_versions.read_versions(eight.session)
-    found = {each.component: each for each in fleet_versions.compare_versions(told)}
+    host_versions = fleet_versions.read_versions(eight.session)
+    found = {each.component: each for each in fleet_versions.compare_versions(host_versions)}
     driver = found["Driver"]
     assert driver.differs
     assert [version for version, _ in driver.versions] == ["535.261.03", "535.183.01"]
@@ -158,7 +158,7 @@ def change(host: str, check: str | None, what: str, **more: Any) -> Document:
 
 
 def test_what_changed_is_said_once_for_all_its_checks_and_hosts() -> None:
-    told = change_summary.summarize({"changes": [
+    summarized = change_summary.summarize({"changes": [
         change("gpu01", None, "Running kernel: 2, and was 1.", kind="kernel", weight="note"),
         change("gpu01", "gpu.smi", "gpu.smi hangs: no answer."),
         change("gpu01", "gpu.pcie", "gpu.pcie hangs: no answer."),
@@ -166,16 +166,16 @@ def test_what_changed_is_said_once_for_all_its_checks_and_hosts() -> None:
         change("gpu03", "gpu.smi", "gpu.smi hangs: no answer."),
         change("gpu04", "gpu.smi", "gpu.smi hangs: no answer.", strikes=2),
     ]})
-    assert [(each.text, each.checks, each.hosts) for each in told] == [
+    assert [(each.text, each.checks, each.hosts) for each in summarized] == [
         ("hangs: no answer.", ("gpu.smi",), ("gpu02", "gpu03")),
         ("hangs: no answer.", ("gpu.smi", "gpu.pcie"), ("gpu01",)),
         ("hangs: no answer.", ("gpu.smi",), ("gpu04",)),
         ("Running kernel: 2, and was 1.", (), ("gpu01",))]
-    assert told[0].remedy == "./gpufleet provision --limit gpu02,gpu03"
+    assert summarized[0].remedy == "./gpufleet provision --limit gpu02,gpu03"
 
 
 def test_hosts_whose_names_begin_alike_are_told_apart() -> None:
-    said = "gpu1 and gpu10, gpu1.example.org, my-gpu1: gpu1."
-    bare = summary.mask_name(said, "gpu1")
+    text = "gpu1 and gpu10, gpu1.example.org, my-gpu1: gpu1."
+    bare = summary.mask_name(text, "gpu1")
     assert summary.insert_names(bare, ["X"]) == "X and gpu10, gpu1.example.org, my-gpu1: X."
     assert summary.insert_names(bare, ["a", "b"], "HOST").startswith("HOST and gpu10")

@@ -138,8 +138,8 @@ def test_displayed_remedies_have_the_inventory_and_documents_do_not(session: Ses
     session.hosts[1].result["checks"][0]["remedy"] = (
         "./gpufleet provision --limit gpu02; then ./gpufleet verify (see ./gpufleet report)")
     session.inventory_args = "-i inventory/ours"
-    told = session.for_display().hosts[1].result["checks"][0]["remedy"]
-    assert told == ("./gpufleet provision -i inventory/ours --limit gpu02; then ./gpufleet verify"
+    remedy = session.for_display().hosts[1].result["checks"][0]["remedy"]
+    assert remedy == ("./gpufleet provision -i inventory/ours --limit gpu02; then ./gpufleet verify"
                     " -i inventory/ours (see ./gpufleet report)")
     assert "-i inventory/ours" not in json.dumps(session.document)
 

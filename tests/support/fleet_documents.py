@@ -1,7 +1,7 @@
-"""Believable fleets of any size, as documents: hosts that are broken or down, a month of nights.
+"""Realistic fleets of any size, as documents: broken and unreachable hosts, a month of nights.
 
-The verdicts come from the judge itself, asked once for each way to be broken; the hosts of a kind
-then differ by their names, their cards' UUIDs and their past. The same seed makes the same fleet.
+The verdicts come from the judge, called once for each kind of fault; the hosts of a kind differ by
+their names, their GPUs' UUIDs and their history. The same seed gives the same fleet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STACK, TOOLKIT = "stack.tensorflow-2.13.1", "toolkit.11.8"
 
 @dataclass(frozen=True)
 class Fleet:
-    """What the page is made of."""
+    """The documents of a page."""
 
     session: Session
     changes: Document
@@ -87,13 +87,13 @@ BREAKS: dict[str, Callable[[Document, Document], None]] = {
 
 
 def fleet(count: int, seed: int = 1, nights: int = 30, broken: float = 0.02) -> Fleet:
-    """So many hosts, a share of them broken in all ways, and what was seen before tonight."""
+    """`count` hosts, a share of them with every kind of fault, and their history."""
     chance = random.Random(seed)
     kinds = _kinds()
     session, past, older = Session(inventory_args="-i inventory/ours"), {}, set()
     for number in range(count):
-        rack, place = divmod(number, 24)
-        name = f"gpu-{'abcdefgh'[rack // 12 % 8]}{rack % 12 + 1:02}-{place + 1:02}"
+        rack, slot = divmod(number, 24)
+        name = f"gpu-{'abcdefgh'[rack // 12 % 8]}{rack % 12 + 1:02}-{slot + 1:02}"
         down = count > 1 and chance.random() < broken / 4
         kind = chance.choice(sorted(BREAKS)) if chance.random() < broken else "whole"
         if not down and chance.random() < 0.03:
@@ -113,7 +113,7 @@ def fleet(count: int, seed: int = 1, nights: int = 30, broken: float = 0.02) -> 
 
 
 def _kinds() -> dict[str, tuple[HostRun, Document]]:
-    """A host of each kind, named gpu01, judged, and its snapshot."""
+    """A judged host of each kind, named gpu01, and its snapshot."""
     found = {}
     for kind, breaks in {"whole": lambda plan, snapshot: None, **BREAKS}.items():
         plan, snapshot = _healthy()
@@ -130,7 +130,7 @@ def _uuids(number: int) -> list[str]:
 
 def _named(kind: HostRun, snapshot: Document, name: str, number: int,
            kernel: str = "6.1.0-27-amd64") -> HostRun:
-    """Another host of that kind, with cards of its own."""
+    """Another host of that kind, with its own GPUs."""
     sections = snapshot["sections"]
     run = data(snapshot, "compute")["runs"][0]
     devices = [{**device, "uuid": uuid}
@@ -150,8 +150,8 @@ def _named(kind: HostRun, snapshot: Document, name: str, number: int,
 
 def _down(name: str) -> HostRun:
     return HostRun(name, None, {"host": name}, judge.unreachable(
-        f"ssh: connect to host {name} port 22: No route to host",
-        "look at the host and the way to it", "255 after 3.1 s"))
+        f"ssh failed: ssh: connect to host {name} port 22: No route to host",
+        "check the host, its network and its ssh service", "255 after 3.1 s"))
 
 
 def _past(
@@ -179,7 +179,7 @@ def _past(
 
 
 def _changes(session: Session, past: Document, times: list[str], older: set[str]) -> Document:
-    """What a comparison with the night before would say, told from the letters."""
+    """The changes since the previous night, from the letters."""
     if len(times) < 2:
         return {"schema": 1, "since": None, "night": times[-1], "changes": [],
                 "hosts": _count(past, -1), "hosts_before": None}
@@ -201,17 +201,17 @@ def _changes(session: Session, past: Document, times: list[str], older: set[str]
                               "text": f"{check['id']} {fails}: {check['cause']}."})
         if not bad and letters[-2] in "FHU":
             found.append({**common, "kind": "recovery", "check": "stack.matmul", "weight": "good",
-                          "text": "stack.matmul holds again after one night."})
+                          "text": "stack.matmul passes again after one night."})
         if any(check["id"] == "gpu.throughput" for check in bad):
             found.append({**common, "kind": "throughput", "check": "gpu.throughput",
                           "weight": "bad", "strikes": 2,
-                          "text": "GPU 3 multiplies at 11.2 TFLOP/s in CUDA 11.8: 67 % less than"
-                          " the 34.4 of its own past.",
-                          "remedy": "look at its temperature, clocks and power"})
+                          "text": "GPU 3 with CUDA 11.8 reaches 11.2 TFLOP/s, 67% below its"
+                          " baseline of 34.4.",
+                          "remedy": "see gpu.throttle, gpu.settings and gpu.pcie"})
         if host.name in older:
             found.append({**common, "kind": "kernel", "weight": "note",
                           "before": "6.1.0-27-amd64", "after": "6.1.0-26-amd64",
-                          "text": "Running kernel: 6.1.0-26-amd64, and was 6.1.0-27-amd64."})
+                          "text": "Running kernel changed from 6.1.0-27-amd64 to 6.1.0-26-amd64."})
     order = ["bad", "good", "note"]
     return {"schema": 1, "since": times[-2], "night": times[-1],
             "changes": sorted(found, key=lambda change: order.index(change["weight"])),
@@ -225,7 +225,7 @@ def _count(past: Document, night: int) -> dict[str, int]:
 
 
 def all_broken(count: int) -> Session:
-    """The worst night: every host fails in every way at once."""
+    """The worst night: every host has every fault."""
     plan, snapshot = _healthy()
     for kind, breaks in BREAKS.items():
         if kind not in ("hung", "denied"):

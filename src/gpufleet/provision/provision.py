@@ -87,7 +87,7 @@ def converge_hosts(
     status = play(options, list(reasons), len(hosts))
     if reasons:
         changed = with_new_locks([host for host in hosts if host.name in reasons])
-        again = probe_hosts("Probing the provisioned hosts", changed, options.probe_options)
+        again = probe_hosts("Verifying", changed, options.probe_options)
         session = merged(session, again) if session else again
     assert session is not None
     session.provisioned = reasons
