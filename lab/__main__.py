@@ -47,7 +47,7 @@ def up(lab: Lab, arguments: argparse.Namespace) -> int:
     if not names:
         raise LabError("no host was named", "--hosts takes names with commas: lab1,lab2")
     progress = Progress()
-    # Looked for before anything is started.
+    # Find them before anything is started.
     prefixes = {version: pythons.find(version, os.environ) for version in arguments.python}
     found = hosts.up(lab, list(dict.fromkeys(names)), arguments.suite, progress)
     pythons.give(lab, [host for host in found if host.name in names], prefixes, progress)
@@ -58,7 +58,7 @@ def up(lab: Lab, arguments: argparse.Namespace) -> int:
 def fleet(lab: Lab, arguments: argparse.Namespace) -> int:
     need_root()
     many.up(lab, arguments.hosts, Progress())
-    print(f"{many.HOST} answers as {arguments.hosts} hosts: -i inventory/many lists them.")
+    print(f"{many.HOST} stands in for {arguments.hosts} hosts: use -i inventory/many.")
     return 0
 
 
@@ -91,20 +91,20 @@ def execute(lab: Lab, arguments: argparse.Namespace) -> int:
     ):
         raise LabError(
             f"{arguments.name} does not run in the lab {lab.instance!r}",
-            "`python -m lab list` shows what does; `python -m lab up` starts it.",
+            "`python -m lab list` shows the hosts that run; `python -m lab up` starts it.",
         )
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     native = hosts.command(lab, arguments.name, words, interactive)
     sys.stdout.flush()
     try:
-        # In this process's place: standard input, signals and exit status are the command's own.
+        # Replaces this process: standard input, signals and exit status are the command's own.
         os.execvpe(native[0], native, environment())
     except FileNotFoundError:
         raise missing(native[0]) from None
 
 
 def make(lab: Lab, arguments: argparse.Namespace) -> int:
-    releases = arguments.cuda or ([] if arguments.file else artifacts.USUAL)
+    releases = arguments.cuda or ([] if arguments.file else artifacts.DEFAULT_RELEASES)
     wanted = artifacts.chosen(None if arguments.all else releases)
     wanted += [each for each in artifacts.named(arguments.file) if each not in wanted]
     built = artifacts.ensure(lab, wanted, Progress())
@@ -147,32 +147,35 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="3.6",
-        help=f"copy this Python of this machine to {pythons.PLACE} there; may be repeated",
+        help=f"copy this version of this machine's Python to {pythons.PLACE} on the hosts; may be"
+        " repeated",
     )
-    made = verb("many", fleet, "have one host answer on many ports: a stand-in for a fleet")
-    made.add_argument("--hosts", type=int, default=100, metavar="N", help="how many there seem")
+    made = verb("many", fleet, "start one host that answers on many ports: a stand-in for a fleet")
+    made.add_argument(
+        "--hosts", type=int, default=100, metavar="N", help="how many hosts it stands in for")
     verb("down", down, "remove this lab's hosts, network, keys and images")
     made = verb("list", show, "show this lab's hosts")
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")
     made = verb("exec", execute, "run a command on a host as root")
     made.add_argument("name", metavar="NAME")
     made.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
-    made = verb("artifacts", make, "make the stand-ins for NVIDIA's downloads")
+    made = verb("artifacts", make, "build the stand-ins for NVIDIA's downloads")
     made.add_argument(
         "--cuda",
         action="append",
         metavar="11.8",
-        help="those of this CUDA release, with its cuDNN; may be repeated"
-        f" (if not given: {', '.join(artifacts.USUAL)})",
+        help="build those of this CUDA release, with its cuDNN; may be repeated"
+        f" (default: {', '.join(artifacts.DEFAULT_RELEASES)})",
     )
     made.add_argument(
         "--file",
         action="append",
         default=[],
         metavar="NAME",
-        help="the one of this file name; may be repeated",
+        help="build the one with this file name; may be repeated",
     )
-    made.add_argument("--all", action="store_true", help="those of every release that the lab has")
+    made.add_argument(
+        "--all", action="store_true", help="build those of every release that the lab has")
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")
     made = verb(
         "toolkit-repository",
@@ -180,7 +183,9 @@ def parser() -> argparse.ArgumentParser:
         "write an apt repository with stand-ins for NVIDIA's"
         " container toolkit; prints its key's fingerprint",
     )
-    made.add_argument("directory", type=Path, metavar="DIR", help="what is there is replaced")
+    made.add_argument(
+        "directory", type=Path, metavar="DIR",
+        help="the directory to write; its content is replaced")
     return top
 
 
@@ -194,7 +199,7 @@ def main() -> int:
         print(f"error: {error.message}\nremedy: {error.remedy}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here", file=sys.stderr)
+        print("\nstopped; run the same command to continue", file=sys.stderr)
         return 130
 
 

@@ -1,4 +1,4 @@
-"""Makes the stand-in artifacts that artifacts.yml describes, and the catalogue of them."""
+"""Build the stand-in artifacts that artifacts.yml describes, and their catalogue."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 
 import yaml
 
-from lab import cudnn, files, relic, toolkit, wheels
+from lab import cudnn, files, legacy_toolkit, toolkit, wheels
 from lab.errors import LabError
 from lab.progress import Progress
 from lab.settings import Lab
 
 HERE = Path(__file__).parent
 DESCRIPTIONS = HERE / "artifacts.yml"
-# Made when nothing else is asked for.
-USUAL = ("11.8",)
+# Built by default.
+DEFAULT_RELEASES = ("11.8",)
 _RUNFILE = ("runfile.py", "installer/*")
-_STUBS = ("relic.py", "libraries.py", "stubs/*.py", "stubs/*.yml")
+_STUBS = ("legacy_toolkit.py", "libraries.py", "stubs/*.py", "stubs/*.yml")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Who makes artifacts of a kind, and the files that decide their content besides."""
+    """The function that builds artifacts of a kind, and the source files of their content."""
 
     make: Callable[[dict[str, Any], list[tuple[wheels.Wheel, Path]], Path], Path]
     sources: tuple[str, ...]
@@ -35,9 +35,9 @@ class Kind:
 KINDS = {
     "toolkit": Kind(toolkit.make, ("toolkit.py", "libraries.py", "elf.py", *_RUNFILE)),
     "cudnn": Kind(cudnn.make, ("cudnn.py", "libraries.py", "elf.py")),
-    "relic": Kind(relic.make, ("toolkit.py", *_STUBS, *_RUNFILE)),
-    "relic-patch": Kind(relic.make_patch, (*_STUBS, *_RUNFILE)),
-    "relic-cudnn": Kind(relic.make_cudnn, ("cudnn.py", *_STUBS)),
+    "relic": Kind(legacy_toolkit.make, ("toolkit.py", *_STUBS, *_RUNFILE)),
+    "relic-patch": Kind(legacy_toolkit.make_patch, (*_STUBS, *_RUNFILE)),
+    "relic-cudnn": Kind(legacy_toolkit.make_cudnn, ("cudnn.py", *_STUBS)),
 }
 
 
@@ -55,14 +55,14 @@ def described(path: Path = DESCRIPTIONS) -> list[dict[str, Any]]:
 
 
 def chosen(releases: Sequence[str] | None) -> list[dict[str, Any]]:
-    """What belongs to these CUDA releases, or to any."""
+    """The artifacts of these CUDA releases; None: of all releases."""
     known = {artifact["cuda"] for artifact in described()}
     if releases is None:
         return described()
     if unknown := sorted(set(releases) - known):
         raise LabError(
             f"the lab has no stand-in for CUDA {', '.join(unknown)}",
-            f"It has {', '.join(sorted(known, key=_order))}; {DESCRIPTIONS} is where to add one.",
+            f"It has {', '.join(sorted(known, key=_order))}; add another one in {DESCRIPTIONS}.",
         )
     return [
         artifact
@@ -77,13 +77,13 @@ def named(files: Sequence[str]) -> list[dict[str, Any]]:
     if unknown := sorted(set(files) - set(known)):
         raise LabError(
             f"the lab has no stand-in for {', '.join(unknown)}",
-            f"It has {', '.join(sorted(known))}; {DESCRIPTIONS} is where to add one.",
+            f"It has {', '.join(sorted(known))}; add another one in {DESCRIPTIONS}.",
         )
     return [known[file] for file in dict.fromkeys(files)]
 
 
 def recipe(artifact: dict[str, Any]) -> str:
-    """A digest of all that an artifact is made from; another one means: make it again."""
+    """A digest of everything that an artifact is built from; if it changes, build it again."""
     parts = [json.dumps(artifact, sort_keys=True)]
     parts += [wheel.sha256 for wheel in _wheels(artifact)]
     for pattern in KINDS[artifact["kind"]].sources:
@@ -92,7 +92,7 @@ def recipe(artifact: dict[str, Any]) -> str:
 
 
 def ensure(lab: Lab, wanted: list[dict[str, Any]], progress: Progress) -> list[Built]:
-    """Have these stand-ins in the cache, and the catalogue of all that are there beside them."""
+    """Build the stand-ins that the cache lacks, and write the cache's catalogue."""
     with files.lock(lab.locks, "artifacts", progress.say):
         catalogue = _read(lab.artifacts / "catalogue.json")
         for name in [name for name in catalogue if not (lab.artifacts / name).exists()]:

@@ -25,7 +25,7 @@ def run(
     check: bool = True,
     extra: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run to the end and give back what was printed; a failure is a LabError that quotes it."""
+    """Run a command and return its result; a failure raises a LabError with its output."""
     words = [str(word) for word in argv]
     try:
         done = subprocess.run(
@@ -44,15 +44,15 @@ def run(
         raise missing(words[0]) from None
     except subprocess.TimeoutExpired:
         raise LabError(
-            f"`{' '.join(words[:3])} ...` did not end within {timeout:.0f} seconds",
+            f"`{' '.join(words[:3])} ...` did not finish within {timeout:.0f} seconds",
             "The machine may be busy; run the same command again.",
         ) from None
     if check and done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-12:]
         raise LabError(
-            f"`{' '.join(words[:4])} ...` ended with status {done.returncode} and said:\n  "
+            f"`{' '.join(words[:4])} ...` failed with status {done.returncode}:\n  "
             + "\n  ".join(said),
-            "See what it said above; `python -m lab down` removes a half-built lab.",
+            "Fix the cause that its output names; `python -m lab down` removes a half-built lab.",
         )
     return done
 

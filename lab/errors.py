@@ -1,8 +1,8 @@
-"""What the lab raises, and nothing else: a message for a person, and what that person can do."""
+"""The lab's error: a message and a remedy."""
 
 
 class LabError(Exception):
-    """Something the lab cannot get past by itself."""
+    """A failure of the lab, with a remedy for a person."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)

@@ -187,7 +187,7 @@ def _boot(lab: Lab, host: Host) -> None:
         raise LabError(
             f"{host.name} did not finish booting within {BOOT_LIMIT_S:.0f} s"
             f" (systemd says {status or 'nothing'})",
-            f"See `podman logs {host.container}`; `python -m lab down`, then `up`, starts afresh.",
+            f"See `podman logs {host.container}`; `python -m lab down`, then `up`, starts again.",
         )
     run(
         *("podman", "exec", "--interactive", "--user", USER, host.container),
@@ -225,8 +225,8 @@ def _reach(lab: Lab, host: Host) -> None:
         time.sleep(0.3)
     raise LabError(
         f"{host.name} at {host.address} does not answer over ssh: {said}",
-        "See whether a firewall of this machine stops containers' traffic;"
-        f" `python -m lab exec {host.name} -- journalctl -u ssh` is the host's side.",
+        "Check whether a firewall of this machine blocks the containers' traffic;"
+        f" `python -m lab exec {host.name} -- journalctl -u ssh` shows the host's log.",
     )
 
 

@@ -26,7 +26,7 @@ CHAIN = "GPUFLEET-MANY"
 def up(lab: Lab, count: int, progress: Progress) -> None:
     """Have lab1 answer as so many hosts; inventory/many lists them."""
     if not 1 <= count <= MOST:
-        raise LabError(f"{count} hosts cannot be stood in for", f"1 to {MOST} can.")
+        raise LabError(f"the stand-in cannot have {count} hosts", f"Use a number from 1 to {MOST}.")
     found = {host.name: host for host in hosts.up(lab, [HOST], "bookworm", progress)}
     container = found[HOST].container
     run("podman", "exec", "--interactive", container, "sh", "-c",

@@ -83,6 +83,6 @@ def find(environment: Mapping[str, str], apt: Path = Path("/etc/apt")) -> str:
         if source.has_debian:
             return source.uri.rstrip("/")
     raise LabError(
-        f"no Debian mirror stands in {apt}, so there is nothing to build a host from",
+        f"{apt} lists no Debian mirror to build a host from",
         "Set GPUFLEET_DEBIAN_MIRROR to the address of one, as in a line of sources.list.",
     )

@@ -29,7 +29,8 @@ _LEFT_OUT = shutil.ignore_patterns("test", "tests", "__pycache__", "site-package
 def find(version: str, environment: Mapping[str, str], usual: Path = PLACE) -> Path:
     """The prefix of that version on this machine, the newest if there are several."""
     if not _VERSION.fullmatch(version):
-        raise LabError(f"{version!r} is not a version of Python", "Say it like this: --python 3.6")
+        raise LabError(
+            f"{version!r} is not a version of Python", "Use a version such as --python 3.6")
     named = environment.get("GPUFLEET_PYTHONS", "").split(":")
     home = Path(environment.get("HOME", "/root"))
     places = [*(Path(name) for name in named if name), home / ".pyenv/versions", usual]
@@ -40,8 +41,8 @@ def find(version: str, environment: Mapping[str, str], usual: Path = PLACE) -> P
         if whole:
             return max(whole, key=lambda prefix: [int(n) for n in re.findall(r"\d+", prefix.name)])
     raise LabError(
-        f"there is no Python {version} on this machine to give to lab hosts",
-        f"It was looked for as {version}.*/bin/python{version} in"
+        f"Python {version} is not on this machine, so it cannot be copied to lab hosts",
+        f"Searched for {version}.*/bin/python{version} in"
         f" {', '.join(str(place) for place in places)}; GPUFLEET_PYTHONS names other directories.",
     )
 
@@ -88,7 +89,7 @@ def _install(host: Host, copy: Path, version: str, prefix: Path) -> None:
         podman("exec", host.container, "rm", "-rf", str(place))
         raise LabError(
             f"Python {version} of {prefix} does not work on {host.name} ({host.suite}): {fault}",
-            "It was made for another system. Name the directory of one that fits in"
+            "It was built for another system. Name the directory of a compatible one in"
             " GPUFLEET_PYTHONS, or choose another --suite.",
         )
 

@@ -95,7 +95,7 @@ def _download(lab: Lab, wheel: Wheel, work: Path) -> None:
         raise LabError(
             error.message,
             f"{wheel.requirement} comes from the Python package index that pip is set to"
-            " (`pip config list`). See that it is reached, or put the file"
+            " (`pip config list`). Check that the index is reachable, or put the file"
             f" {wheel.file} into {lab.wheels} yourself; then run the same command again.",
         ) from None
     files.move(own / wheel.file, lab.wheels / wheel.file)

@@ -47,7 +47,7 @@ def test_a_stand_in_has_the_name_that_the_plan_has(release: str) -> None:
 
 
 def test_the_usual_ones_are_those_of_11_8() -> None:
-    assert [entry["file"] for entry in artifacts.chosen(artifacts.USUAL)] == [
+    assert [entry["file"] for entry in artifacts.chosen(artifacts.DEFAULT_RELEASES)] == [
         "cuda_11.8.0_520.61.05_linux.run",
         "cudnn-linux-x86_64-8.6.0.163_cuda11-archive.tar.xz",
     ]

@@ -42,7 +42,7 @@ def test_wrong_usage_has_a_status_of_its_own(words: tuple[str, ...]) -> None:
         (("list",), {"GPUFLEET_LAB": "No Lab"}, "cannot name a lab"),
         (("exec", "gpu01", "--", "true"), {}, "'gpu01' is not a name for a lab host"),
         (("exec", "lab1"), {}, "no command was given"),
-        (("many", "--hosts", "0"), {}, "0 hosts cannot be stood in for"),
+        (("many", "--hosts", "0"), {}, "the stand-in cannot have 0 hosts"),
         (("up", "--hosts", "web"), {}, "'web' is not a name for a lab host"),
         (("up", "--hosts", ","), {}, "no host was named"),
     ],
@@ -66,7 +66,7 @@ def test_a_missing_program_is_named_with_the_packages() -> None:
 
 
 def test_a_failed_program_is_quoted() -> None:
-    with pytest.raises(LabError, match="status 3 and said:\n  the reason"):
+    with pytest.raises(LabError, match="status 3:\n  the reason"):
         command.run("sh", "-c", "echo the reason >&2; exit 3")
 
 

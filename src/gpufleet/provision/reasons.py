@@ -1,9 +1,8 @@
-"""Why provisioning has something to do on a host. Pure: documents in, sentences out.
+"""Decide why a host needs Ansible. Pure: documents in, sentences out.
 
-Each role does what `compat.changes` says and nothing else, so that is the first half of the
-answer. The playbook does one thing beside it: it clears away what an installation needed while it
-lasted, which a killed run has left. The other half is what the look could not tell: Ansible is run
-there, and finds out by itself.
+The roles do exactly what `diff` lists, so its changes are reasons. The playbook also removes the
+files that a killed installation left. What the probe could not determine is a reason, too: Ansible
+runs on the host and finds out.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ UNJUDGED = {Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE}
 def why(
     plan: Document, snapshot: Document | None, result: Document, *, kept: bool = False
 ) -> list[str]:
-    """Each reason to run Ansible on a host; none where it is what its plan says.
+    """Return each reason to run Ansible on a host; none if the host matches its plan.
 
-    `kept`: artifacts are to stay on the host (`artifacts_keep`).
+    `kept`: artifacts stay on the host (`artifacts_keep`).
     """
     if plan["problems"]:
         return [f"{each['where']}: {each['message']}" for each in plan["problems"]]
@@ -38,13 +37,13 @@ def why(
 
 
 def differences(plan: Document, snapshot: Document) -> list[str]:
-    """What the roles would do, in words."""
+    """What the roles would do, a sentence each."""
     return [f"{row['action']} {row['what']} {row['id']}: {row['because']}"
             for row in changes(plan, snapshot)]
 
 
 def left(plan: Document, snapshot: Document) -> list[str]:
-    """What the playbook would clear away: planned artifacts, and the installers' caches."""
+    """What the playbook would remove: planned artifacts, and the installers' caches."""
     planned = {row["file"] for row in plan["artifacts"]}
     found = map(PurePosixPath, Host(snapshot).caches)
     return [f"clear {path}: an installation was stopped before its end" for path in found
@@ -52,7 +51,7 @@ def left(plan: Document, snapshot: Document) -> list[str]:
 
 
 def unjudged(result: Document) -> list[str]:
-    """What the look could not tell, each cause once."""
+    """What the probe could not determine, each cause once."""
     bad = {check["id"] for check in result["checks"] if check["verdict"] == Verdict.FAIL}
     causes = [check["cause"] for check in result["checks"]
               if check["verdict"] in UNJUDGED and not points_to(check, bad)]
@@ -60,7 +59,7 @@ def unjudged(result: Document) -> list[str]:
 
 
 def beyond(plan: Document, snapshot: Document | None, result: Document) -> list[str]:
-    """The failed checks of a host on which provisioning has nothing to do: it mends none."""
+    """The failed checks of a host on which provisioning has nothing to do, so cannot fix them."""
     if plan["problems"] or snapshot is None or differences(plan, snapshot):
         return []
     return [check["id"] for check in result["checks"] if check["verdict"] == Verdict.FAIL]

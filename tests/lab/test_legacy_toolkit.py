@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lab import artifacts, relic
+from lab import artifacts, legacy_toolkit
 from tests.lab.conftest import with_gcc
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -186,7 +186,7 @@ def test_cudnn_archives(file: str, version: str, number: int, tmp_path: Path) ->
     major = version[0]
     assert (lib / "libcudnn.so").readlink() == Path(f"libcudnn.so.{major}")
     assert (lib / f"libcudnn.so.{major}").readlink() == Path(f"libcudnn.so.{version}")
-    assert (lib / "libcudnn_static.a").read_bytes() == relic.EMPTY_ARCHIVE
+    assert (lib / "libcudnn_static.a").read_bytes() == legacy_toolkit.EMPTY_ARCHIVE
     header = (tmp_path / "cuda/include/cudnn.h").read_text().split()
     for name, value in zip(("MAJOR", "MINOR", "PATCHLEVEL"), version.split("."), strict=True):
         assert header[header.index(f"CUDNN_{name}") + 1] == value
