@@ -81,10 +81,10 @@ def test_a_node_as_it_was_installed_is_fit(node: Node) -> None:
     (lambda node: (node.tree / "libcublas.so.8.0.61").write_text("other text"),
      "changed since it was installed: {tree}/libcublas.so.8.0.61"),
     (lambda node: (node.tree / "libcublas.so.8.0.61").unlink(),
-     "missing or not to be read: {tree}/libcublas.so.8.0.61"),
+     "missing or unreadable: {tree}/libcublas.so.8.0.61"),
     (lambda node: ((node.tree / "libcublas.so").unlink(),
                    (node.tree / "libcublas.so").symlink_to("/nowhere")),
-     "leads elsewhere since it was installed: {tree}/libcublas.so"),
+     "points elsewhere since it was installed: {tree}/libcublas.so"),
     (lambda node: node.receipt.write_text("{"), "the receipt is damaged: {receipt}"),
 ])
 def test_what_is_wrong_is_told_in_a_line(node: Node, broken: Any, told: str) -> None:
@@ -134,7 +134,7 @@ def test_a_slurm_that_cannot_be_told_is_a_line_after_the_reason(
     assert status == 1
     first, last = said.splitlines()
     assert first == "gpufleet health: half installed: x"
-    assert last.startswith("gpufleet health: Slurm cannot be told: ")
+    assert last.startswith("gpufleet health: Slurm cannot be updated: ")
     assert told in last
 
 

@@ -71,7 +71,7 @@ def test_a_failed_program_is_quoted() -> None:
 
 
 def test_a_program_that_does_not_end_is_stopped() -> None:
-    with pytest.raises(LabError, match="did not end within"):
+    with pytest.raises(LabError, match="did not finish within"):
         command.run("sleep", "60", timeout=0.1)
 
 

@@ -46,7 +46,7 @@ def test_named_directories_come_first_and_the_usual_last(tmp_path: Path) -> None
 
 def test_none_is_said_with_the_places(tmp_path: Path) -> None:
     environment = nowhere(tmp_path, GPUFLEET_PYTHONS="/some/where")
-    with pytest.raises(LabError, match=r"no Python 3\.6 on this machine") as caught:
+    with pytest.raises(LabError, match=r"Python 3\.6 is not on this machine") as caught:
         pythons.find(OLD, environment, tmp_path / "opt")
     assert "/some/where" in caught.value.remedy
     assert str(tmp_path / "opt") in caught.value.remedy
@@ -117,4 +117,4 @@ def test_it_works_on_a_host_and_is_left_alone_then(own_lab: None) -> None:
 def test_a_python_that_is_missing_is_told_before_anything_is_started() -> None:
     done = call("up", "--python", "3.99", GPUFLEET_LAB="labtest-none")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: there is no Python 3.99 on this machine")
+    assert done.stderr.startswith("error: Python 3.99 is not on this machine")
