@@ -7,8 +7,10 @@ problems of a spec.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
+
+from .plan import ProblemEntry
 
 
 class Code(Enum):
@@ -115,6 +117,11 @@ class Problems:
         if problem not in self.found:
             self.found.append(problem)
 
-    def documents(self) -> list[dict[str, str]]:
+    def documents(self) -> list[ProblemEntry]:
         """The problems as a plan has them."""
-        return [asdict(problem) for problem in self.found]
+        return [
+            ProblemEntry(
+                code=problem.code, message=problem.message, where=problem.where,
+                remedy=problem.remedy)
+            for problem in self.found
+        ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpufleet.model.plan import Artifact
 from gpufleet.model.problems import Code
 
 from .context import ResolveContext
@@ -17,7 +18,7 @@ Row = dict[str, Any]
 DIGESTS = ("sha256", "sha512", "md5")  # in the order of preference; md5 only where it is allowed
 
 
-def describe(context: ResolveContext, row: Row) -> Row:
+def describe(context: ResolveContext, row: Row) -> Artifact:
     """An artifact as the plan carries it, gpu_artifacts over the catalog.
 
     `checksum` is ALGORITHM:HEX, by the best algorithm that is known.
@@ -28,12 +29,15 @@ def describe(context: ResolveContext, row: Row) -> Row:
         known |= dict.fromkeys(("size_bytes", *DIGESTS))
     known |= own
     checksum = next((f"{name}:{known[name]}" for name in DIGESTS if known[name]), None)
-    return {
-        **{key: known[key] for key in ("file", "url", "sha256", "md5")},
-        "checksum": checksum,
-        "size_bytes": known["size_bytes"],
-        "login_required": row.get("login_required", False),
-    }
+    return Artifact(
+        file=known["file"],
+        url=known["url"],
+        sha256=known["sha256"],
+        md5=known["md5"],
+        checksum=checksum,
+        size_bytes=known["size_bytes"],
+        login_required=row.get("login_required", False),
+    )
 
 
 def usable(context: ResolveContext, row: Row) -> bool:

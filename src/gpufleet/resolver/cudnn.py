@@ -8,6 +8,7 @@ from typing import Any
 from gpufleet.catalog import facts, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Archive
+from gpufleet.model.plan import PlannedCudnn
 from gpufleet.model.problems import Code
 
 from . import artifact
@@ -162,7 +163,7 @@ def check_gpus(context: ResolveContext, chosen: Chosen) -> None:
                     )
 
 
-def describe(context: ResolveContext, chosen: Chosen, picked: Picked) -> Row:
+def describe(context: ResolveContext, chosen: Chosen, picked: Picked) -> PlannedCudnn:
     """The cuDNN as the plan carries it."""
     archive = picked.archive
     row = archive.row

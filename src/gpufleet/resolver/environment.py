@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from gpufleet.model.plan import EnvironmentFile
 from gpufleet.model.problems import Code
 
 from .context import ResolveContext
-
-Row = dict[str, Any]
 
 MODULES = "/opt/gpufleet/modulefiles"
 ACTIVATION = "/opt/gpufleet/environment"
@@ -67,7 +66,7 @@ def check(context: ResolveContext) -> None:
             )
 
 
-def files(context: ResolveContext, plan: Mapping[str, Any]) -> list[Row]:
+def files(context: ResolveContext, plan: Mapping[str, Any]) -> list[EnvironmentFile]:
     """Every file that the host must have, by path."""
     found = [*_toolkits(plan), *_stacks(context, plan)]
     if context.spec.profile and plan["default_link"]:
@@ -81,7 +80,7 @@ def files(context: ResolveContext, plan: Mapping[str, Any]) -> list[Row]:
     ]
 
 
-def digests(rows: list[Row]) -> dict[str, str]:
+def digests(rows: Iterable[EnvironmentFile]) -> dict[str, str]:
     """{path: sha256 of the text}, to compare with a receipt's."""
     return {row["path"]: hashlib.sha256(row["text"].encode()).hexdigest() for row in rows}
 

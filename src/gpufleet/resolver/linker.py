@@ -6,14 +6,11 @@ default wins, then the newest. Stacks do not depend on it: each is bound to its 
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpufleet.catalog import facts, versions
+from gpufleet.model.plan import Clash, PlannedLinker
 
 from .context import ResolveContext
 from .toolkits import Chosen
-
-Row = dict[str, Any]
 
 FILE = "/etc/ld.so.conf.d/gpufleet-cuda.conf"
 
@@ -24,7 +21,7 @@ def sonames(chosen: Chosen) -> list[str]:
     return [*facts.toolkit_sonames(chosen.short), *own]
 
 
-def register(context: ResolveContext, toolkits: dict[str, Chosen]) -> Row:
+def register(context: ResolveContext, toolkits: dict[str, Chosen]) -> PlannedLinker:
     """Mark the registered toolkits; the linker's part of the plan.
 
     Directories are in search order: the default first, then the newest.
@@ -34,7 +31,7 @@ def register(context: ResolveContext, toolkits: dict[str, Chosen]) -> Row:
         key=lambda each: (each.default, versions.key(each.toolkit.version)),
         reverse=True,
     )
-    clashes: list[Row] = []
+    clashes: list[Clash] = []
     winners: list[Chosen] = []
     for chosen in order:
         names = sonames(chosen)

@@ -14,6 +14,7 @@ from gpufleet.catalog import facts, performance, versions
 from gpufleet.catalog.records import DRIVER_SONAME
 from gpufleet.host_state import leftovers
 from gpufleet.host_state.host import Host
+from gpufleet.model.plan import DriverLibrary, PlannedLink, PlannedStack
 from gpufleet.model.problems import Code, Problems
 from gpufleet.spec import expectation, parse
 
@@ -76,7 +77,7 @@ def resolve(
 
     needs = [n for each in chosen.values() for n in driver_needs.of_toolkit(each.toolkit)]
     needs += [n for each in chosen.values() for n in driver_needs.of_cudnn(each)]
-    rows: list[Row] = []
+    rows: list[PlannedStack] = []
     for stack in found:
         own = None if stack.pip_cuda else chosen.get(stack.cuda)
         if own is None and not stack.pip_cuda:
@@ -178,7 +179,7 @@ def _check_eula(context: ResolveContext, *, cuda: bool) -> None:
         )
 
 
-def _driver_library(context: ResolveContext, found: list[stacks.Stack]) -> Row | None:
+def _driver_library(context: ResolveContext, found: list[stacks.Stack]) -> DriverLibrary | None:
     """The driver's library, for builds that are linked against it on a host without a GPU."""
     linked = [each.spec.name for each in found if facts.linked_to_driver(each.build.version)]
     if not linked or not context.spec.without_gpu:
@@ -186,7 +187,7 @@ def _driver_library(context: ResolveContext, found: list[stacks.Stack]) -> Row |
     return {"soname": DRIVER_SONAME, "because": linked}
 
 
-def _default_link(context: ResolveContext, chosen: dict[str, Chosen]) -> Row | None:
+def _default_link(context: ResolveContext, chosen: dict[str, Chosen]) -> PlannedLink | None:
     for each in chosen.values():
         if each.default:
             return {"path": f"{context.spec.prefix}/cuda", "target": f"cuda-{each.short}"}

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Build
+from gpufleet.model.plan import PlannedStack
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import PIP, StackSpec
 
 from . import cudnn, environment, pins, pythons, stack_variables, toolkits
 from .context import ResolveContext
-
-Row = dict[str, Any]
 
 
 @dataclass
@@ -144,7 +142,7 @@ def _check_glibc(context: ResolveContext, stack: Stack) -> None:
 
 def describe(
     context: ResolveContext, stack: Stack, chosen: toolkits.Chosen | None, driver_min: str
-) -> Row:
+) -> PlannedStack:
     """The stack as the plan carries it."""
     spec, build = stack.spec, stack.build
     picked = chosen.majors.get(build.cudnn_major) if chosen else None
@@ -162,7 +160,7 @@ def describe(
         "python_source": stack.python.source if stack.python else None,
         "venv": f"{context.spec.stack_root}/{spec.name}",
         "cuda": stack.cuda,
-        "cuda_source": PIP if stack.pip_cuda else "toolkit",
+        "cuda_source": "pip" if stack.pip_cuda else "toolkit",
         "toolkit_path": chosen.path(context) if chosen else None,
         "cudnn": picked.archive.version if picked else _pip_cudnn(stack),
         "sonames": build.sonames,

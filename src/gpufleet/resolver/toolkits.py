@@ -8,12 +8,11 @@ from typing import Any
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Toolkit
+from gpufleet.model.plan import Patch, PlannedToolkit
 from gpufleet.model.problems import Code
 
 from . import artifact
 from .context import ResolveContext
-
-Row = dict[str, Any]
 
 
 @dataclass
@@ -204,7 +203,7 @@ def default(context: ResolveContext, chosen: dict[str, Chosen], wants: list[Want
     )
 
 
-def describe(context: ResolveContext, chosen: Chosen) -> Row:
+def describe(context: ResolveContext, chosen: Chosen) -> PlannedToolkit:
     """The toolkit as the plan carries it."""
     toolkit = chosen.toolkit
     runfile = artifact.describe(context, toolkit.installer or {})
@@ -225,12 +224,12 @@ def describe(context: ResolveContext, chosen: Chosen) -> Row:
     }
 
 
-def _patches(context: ResolveContext, toolkit: Toolkit) -> list[Row]:
+def _patches(context: ResolveContext, toolkit: Toolkit) -> list[Patch]:
     """The patches with a usable checksum; a note names the others.
 
     A toolkit works without its patches: a patch without a checksum is no reason to refuse it.
     """
-    found = []
+    found: list[Patch] = []
     for row in toolkit.row["patches"]:
         if artifact.usable(context, row):
             patch = artifact.describe(context, row)
