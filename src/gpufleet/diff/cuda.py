@@ -1,4 +1,4 @@
-"""What a host lacks of its planned toolkits, cuDNN and default link."""
+"""Component a host lacks of its planned toolkits, cuDNN and default link."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from gpufleet.host_state import adoption, ownership
 from gpufleet.host_state.host import Host, mapping, mappings
+from gpufleet.model.plan import Component, PlanChange
 
 from .row import Row, altered, change, unfinished, unobserved
 
 
-def toolkit_change(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | None:
+def toolkit_change(host: Host, row: Mapping[str, Any], adopt: bool) -> PlanChange | None:
     identity = row["short"]
     if found := unobserved(host, "toolkit", identity, "receipts", "toolkits"):
         return found
@@ -35,7 +36,7 @@ def toolkit_change(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | Non
 
 def other_patches(
     receipt: Row, identity: str, planned: list[Mapping[str, Any]]
-) -> Row | None:
+) -> PlanChange | None:
     """A repair, when it was installed with other patches than the planned ones.
 
     A tree that was adopted stays as it was found.
@@ -51,7 +52,7 @@ def other_patches(
     return change("toolkit", identity, "repair", because)
 
 
-def cudnn_change(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | None:
+def cudnn_change(host: Host, row: Mapping[str, Any], adopt: bool) -> PlanChange | None:
     identity = row["id"]
     if found := unobserved(host, "cudnn", identity, "receipts", "cudnn"):
         return found
@@ -74,7 +75,7 @@ def cudnn_change(host: Host, row: Mapping[str, Any], adopt: bool) -> Row | None:
     )
 
 
-def default_link_change(host: Host, row: Mapping[str, Any] | None) -> Row | None:
+def default_link_change(host: Host, row: Mapping[str, Any] | None) -> PlanChange | None:
     if row is None:
         return None
     path, target = row["path"], row["target"]
@@ -95,9 +96,9 @@ def default_link_change(host: Host, row: Mapping[str, Any] | None) -> Row | None
 
 
 def _foreign(
-    kind: str, identity: str, there: str, adopt: bool, wrong: Iterable[str]
-) -> Row:
-    """What becomes of something that we did not install."""
+    kind: Component, identity: str, there: str, adopt: bool, wrong: Iterable[str]
+) -> PlanChange:
+    """Component becomes of something that we did not install."""
     reasons = list(wrong) if adopt else []
     if adopt and not reasons:
         because = f"{there} was not installed by gpufleet, and is what is planned (gpu_cuda_adopt)"
@@ -107,8 +108,8 @@ def _foreign(
 
 
 def _other_source(
-    receipt: Row, kind: str, identity: str, artifact: Mapping[str, Any]
-) -> Row | None:
+    receipt: Row, kind: Component, identity: str, artifact: Mapping[str, Any]
+) -> PlanChange | None:
     """A repair, when it was installed from another file than the planned one."""
     algorithm, _, wanted = str(artifact["checksum"] or "").partition(":")
     have = mapping(receipt.get("source")).get(algorithm)

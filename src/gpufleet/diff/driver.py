@@ -12,9 +12,10 @@ from gpufleet.host_state import (
     driver_state,
 )
 from gpufleet.host_state.host import Host, mapping
+from gpufleet.model.plan import PlanChange
 
 from . import restart
-from .row import Row, altered, change, unfinished, unobserved
+from .row import altered, change, unfinished, unobserved
 
 # In the order in which they matter, and in which a run sets them right. Whether the driver that
 # is installed also runs is for `restart`.
@@ -29,7 +30,7 @@ DRIVER: tuple[driver_state.Judge, ...] = (
 )
 
 
-def driver_change(host: Host, plan: Mapping[str, Any]) -> Row | None:
+def driver_change(host: Host, plan: Mapping[str, Any]) -> PlanChange | None:
     """The driver where it is managed: from its receipt, then from what it lacks."""
     kind, identity = driver_state.RECEIPT
     if driver_state.managed(plan) is None:
@@ -39,18 +40,23 @@ def driver_change(host: Host, plan: Mapping[str, Any]) -> Row | None:
     if found := unfinished(host, kind, identity):
         return found
     receipt = host.receipt(kind, identity)
-    faults = [each for judge in DRIVER for each in judge(plan, host) if each.action]
-    faults.sort(key=lambda each: each.action != "refuse")
+    faults = [
+        (fault.action, fault.cause)
+        for judge in DRIVER
+        for fault in judge(plan, host)
+        if fault.action
+    ]
+    faults.sort(key=lambda row: row[0] != "refuse")
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    if faults and (receipt or faults[0].action == "refuse"):
-        return change(kind, identity, faults[0].action, faults[0].cause + more)
+    if faults and (receipt or faults[0][0] == "refuse"):
+        return change(kind, identity, faults[0][0], faults[0][1] + more)
     if receipt is None:
-        because = faults[0].cause + more if faults else "the installed one has no receipt"
+        because = faults[0][1] + more if faults else "the installed one has no receipt"
         return change(kind, identity, "install", because)
     return altered(receipt, kind, identity, str(receipt.get("version")))
 
 
-def restart_change(plan: Mapping[str, Any], host: Host) -> Row | None:
+def restart_change(plan: Mapping[str, Any], host: Host) -> PlanChange | None:
     """A driver that is installed and does not run yet, or does and its marker still stands."""
     decision = restart.decide(plan, host)
     marker = mapping(plan["driver"]).get("managed") and host.reboot_pending
@@ -61,7 +67,7 @@ def restart_change(plan: Mapping[str, Any], host: Host) -> Row | None:
     return change("driver", "driver", "restart", decision["because"])
 
 
-def library_change(host: Host, plan: Mapping[str, Any]) -> Row | None:
+def library_change(host: Host, plan: Mapping[str, Any]) -> PlanChange | None:
     """The library alone; a driver that is managed brings its own."""
     row = plan["driver_library"]
     if row is None or driver_state.managed(plan):

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufleet.host_state.host import Host
+from gpufleet.model.plan import PlanChange
 from gpufleet.resolver.linker import FILE
 
 from .row import Row, change, unobserved
 
 
-def linker_change(host: Host, plan: Mapping[str, Any]) -> Row | None:
+def linker_change(host: Host, plan: Mapping[str, Any]) -> PlanChange | None:
     """The linker's file must list our directories, and its cache must have read them."""
     wanted = plan["linker"]["directories"]
     path = plan["linker"].get("file", FILE)

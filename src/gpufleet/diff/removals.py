@@ -8,11 +8,12 @@ from typing import Any
 
 from gpufleet.host_state import leftovers
 from gpufleet.host_state.host import Host
+from gpufleet.model.plan import PlanChange
 
-from .row import Row, change
+from .row import change
 
 
-def removals(plan: Mapping[str, Any], host: Host) -> list[Row]:
+def removals(plan: Mapping[str, Any], host: Host) -> list[PlanChange]:
     """What the next run takes away, and why, as rows of `changes`."""
     undeclared = "no longer declared (gpu_prune)"
     rows, paths = [], []
@@ -30,7 +31,7 @@ def removals(plan: Mapping[str, Any], host: Host) -> list[Row]:
     return rows
 
 
-def _default_link(host: Host, gone: list[str]) -> list[Row]:
+def _default_link(host: Host, gone: list[str]) -> list[PlanChange]:
     """The default link, where it leads to a toolkit that goes, or went in a run that was killed."""
     link = host.default_link or {}
     if link.get("state") != "link":

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from gpufleet.host_state.host import Host, Row, mapping, mappings
+from gpufleet.model.plan import Restart, RestartAction
 
 # Daemons that hold the GPU for the driver itself, by the start of their names: a reload stops
 # them and starts them again.
@@ -23,7 +24,7 @@ SERVICES = ("nvidia-persiste", "nv-fabricmanage", "nv-hostengine")
 BESIDE = ("uvm", "drm", "modeset", "peermem")
 
 
-def decide(plan: Mapping[str, Any], host: Host, control_node: bool = False) -> dict[str, str]:
+def decide(plan: Mapping[str, Any], host: Host, control_node: bool = False) -> Restart:
     """`action`, `because` and `remedy`.
 
     `none`: nothing to do, a marker can be removed; `reload`: the modules can be exchanged while the
@@ -62,7 +63,7 @@ def decide(plan: Mapping[str, Any], host: Host, control_node: bool = False) -> d
     return _decision("reboot", because, f"./gpufleet provision --limit {name} (it reboots)")
 
 
-def _decision(action: str, because: str, remedy: str = "") -> dict[str, str]:
+def _decision(action: RestartAction, because: str, remedy: str = "") -> Restart:
     return {"action": action, "because": because, "remedy": remedy}
 
 

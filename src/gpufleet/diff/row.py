@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from gpufleet.host_state.host import Host, mappings
+from gpufleet.model.plan import Action, Component, PlanChange
 
 Row = dict[str, Any]
 
 
-def change(what: str, identity: str, action: str, because: str) -> Row:
+def change(what: Component, identity: str, action: Action, because: str) -> PlanChange:
+    """A row of `changes`."""
     return {"what": what, "id": identity, "action": action, "because": because}
 
 
-def unobserved(host: Host, what: str, identity: str, *sections: str) -> Row | None:
+def unobserved(host: Host, what: Component, identity: str, *sections: str) -> PlanChange | None:
     """An installation to be sure, when a section that matters is not `ok`."""
     names = host.unobserved(sections)
     if not names:
@@ -22,7 +24,7 @@ def unobserved(host: Host, what: str, identity: str, *sections: str) -> Row | No
     return change(what, identity, "install", because)
 
 
-def unfinished(host: Host, kind: str, identity: str) -> Row | None:
+def unfinished(host: Host, kind: Component, identity: str) -> PlanChange | None:
     entry = host.journal(kind, identity)
     if entry is None:
         return None
@@ -30,7 +32,7 @@ def unfinished(host: Host, kind: str, identity: str) -> Row | None:
     return change(kind, identity, "finish", because)
 
 
-def altered(receipt: Row, kind: str, identity: str, version: str) -> Row | None:
+def altered(receipt: Row, kind: Component, identity: str, version: str) -> PlanChange | None:
     """A repair, when files changed since the receipt or it is of another version."""
     if receipt.get("version") != version:
         because = f"{receipt.get('version')} is installed, {version} is planned"

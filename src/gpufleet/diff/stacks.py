@@ -8,12 +8,13 @@ from typing import Any
 from gpufleet.catalog import versions
 from gpufleet.host_state import ownership
 from gpufleet.host_state.host import Host, mapping
+from gpufleet.model.plan import EnvironmentFile, PlanChange
 from gpufleet.resolver import environment
 
 from .row import Row, altered, change, unfinished, unobserved
 
 
-def stack_change(host: Host, row: Mapping[str, Any]) -> Row | None:
+def stack_change(host: Host, row: Mapping[str, Any]) -> PlanChange | None:
     name = row["name"]
     if found := unobserved(host, "stack", name, "receipts", "stacks"):
         return found
@@ -64,7 +65,7 @@ def _drift(receipt: Row, stack: Row, row: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def environment_change(host: Host, rows: list[Row]) -> Row | None:
+def environment_change(host: Host, rows: list[EnvironmentFile]) -> PlanChange | None:
     """The small files, all under one receipt; none is needed where none is planned."""
     kind, identity = environment.RECEIPT
     if found := unobserved(host, kind, identity, "receipts"):

@@ -6,7 +6,7 @@ Both `diff` and the checks use it. What needs a GPU is not required of a host de
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from gpufleet.catalog import versions
 
@@ -14,7 +14,7 @@ from .host import Host, mapping, mappings
 
 Row = dict[str, Any]
 
-RECEIPT = ("containers", "engine")
+RECEIPT: tuple[Literal["containers"], str] = ("containers", "engine")
 RUNTIME = "nvidia"
 # The first Docker Engine that reads CDI specifications, if its feature is on.
 CDI_SINCE = "25.0"

@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from gpufleet.model.plan import Action
 
 from .host import Host, Row, mapping, mappings
 
-RECEIPT = ("driver", "driver")  # kind and id
+RECEIPT: tuple[Literal["driver"], str] = ("driver", "driver")  # kind and id
 SECTIONS = ("kernel", "gpus", "driver", "packages")  # of the snapshot, that are read here
 PACKAGED = ("distro", "nvidia_repo")  # sources whose files belong to packages
 
@@ -32,7 +34,7 @@ class Fault:
 
     cause: str
     remedy: str
-    action: str = "repair"
+    action: Action | Literal[""] = "repair"
 
 
 Judge = Callable[[Mapping[str, Any], Host], Iterator[Fault]]

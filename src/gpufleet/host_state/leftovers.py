@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from . import driver_state
 from .host import Host
 
 Row = dict[str, Any]
+Kind = Literal["stack", "cudnn", "toolkit"]
 
-KINDS = ("stack", "cudnn", "toolkit")  # in the order of removal
+KINDS: tuple[Kind, ...] = ("stack", "cudnn", "toolkit")  # in the order of removal
 
 
 @dataclass(frozen=True)
 class Leftover:
     """`begun`: when its removal started; `users`: foreign environments bound to its toolkit."""
 
-    kind: str
+    kind: Kind
     id: str
     path: str
     begun: str | None
@@ -44,15 +45,15 @@ def found(plan: Mapping[str, Any], host: Host) -> list[Leftover]:
     rows = [*host.entries("receipts"), *host.entries("journal")]
     entries = {(str(row.get("kind")), str(row.get("id"))): row for row in rows}
     return [
-        _leftover(host, row)
+        _leftover(host, wanted, row)
         for wanted in KINDS
         for (kind, identity), row in sorted(entries.items())
         if kind == wanted and (kind, identity) not in declared
     ]
 
 
-def _leftover(host: Host, row: Row) -> Leftover:
-    kind, identity, path = str(row.get("kind")), str(row.get("id")), str(row.get("path"))
+def _leftover(host: Host, kind: Kind, row: Row) -> Leftover:
+    identity, path = str(row.get("id")), str(row.get("path"))
     entry = host.journal(kind, identity) or {}
     begun = str(entry.get("started")) if entry.get("state") == "removing" else None
     users = [

@@ -268,25 +268,32 @@ class Plan(TypedDict):
     pairs: NotRequired[Annotated[list[PlannedMeeting], "with `verify --pair`"]]
 
 
+Component = Literal[
+    "driver", "toolkit", "cudnn", "driver_library", "containers", "stack", "environment", "linker",
+    "default_link"]
+Action = Literal[
+    "install", "upgrade", "repair", "finish", "restart", "adopt", "remove", "refuse"]
+
+
 class PlanChange(TypedDict):
     """One thing that a host lacks, of a plan compared with a snapshot."""
 
-    what: Literal[
-        "driver", "toolkit", "cudnn", "driver_library", "containers", "stack", "environment",
-        "linker", "default_link"]
+    what: Component
     id: Annotated[str, "the receipt's id"]
     action: Annotated[
-        Literal[
-            "install", "upgrade", "repair", "finish", "restart", "adopt", "remove", "refuse"],
+        Action,
         "`upgrade`: another driver is planned; `finish`: a run was stopped; `restart`: the"
         " installed driver does not run yet; `refuse`: something that gpufleet did not install is"
         " there; `remove`: installed and no longer declared, and `prune` is set"]
     because: str
 
 
+RestartAction = Literal["none", "reload", "reboot", "wait", "stuck"]
+
+
 class Restart(TypedDict):
     """What makes the installed driver the one that runs."""
 
-    action: Literal["none", "reload", "reboot", "wait", "stuck"]
+    action: RestartAction
     because: str
     remedy: str

@@ -43,7 +43,9 @@ def describe(context: ResolveContext, row: Row) -> Artifact:
 def usable(context: ResolveContext, row: Row) -> bool:
     """Whether the artifact has a checksum that the spec allows."""
     checksum = describe(context, row)["checksum"]
-    return bool(checksum) and (context.spec.allow_md5 or not checksum.startswith("md5:"))
+    if not checksum:
+        return False
+    return context.spec.allow_md5 or not checksum.startswith("md5:")
 
 
 def check(context: ResolveContext, row: Row, what: str, where: str) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from gpufleet.model.plan import EnvironmentFile
 from gpufleet.model.problems import Code
@@ -24,7 +24,7 @@ KERNELS = "/usr/local/share/jupyter/kernels"
 # Read after the files by which environment-modules and Lmod (`z00_lmod.sh`) set themselves up.
 MODULES_PROFILE = "/etc/profile.d/zz-gpufleet-modules.sh"
 DEFAULT_PROFILE = "/etc/profile.d/gpufleet-cuda.sh"
-RECEIPT = ("environment", "files")  # kind and id
+RECEIPT: tuple[Literal["environment"], str] = ("environment", "files")  # kind and id
 RECEIPT_VERSION = "1"
 
 
