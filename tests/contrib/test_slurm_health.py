@@ -119,7 +119,7 @@ def test_it_drains_and_gives_back_its_own_alone(
 
 @pytest.mark.parametrize(("program", "told"), [
     ("#!/bin/sh\nexit 1\n", "returned non-zero exit status 1"),
-    ("#!/bin/sh\necho Node n1 not found\n", "scontrol says no state of n1"),
+    ("#!/bin/sh\necho Node n1 not found\n", "scontrol shows no state of n1"),
     (None, "No such file or directory: 'scontrol'"),
 ])
 def test_a_slurm_that_cannot_be_told_is_a_line_after_the_reason(
