@@ -21,8 +21,8 @@ Row = dict[str, Any]
 
 # The keys of a toolkit's plan row that are unknown for a toolkit that is not declared.
 UNKNOWN: Row = {"registered": False, "generation": None, "gcc_max": None, "sonames": [],
-                "artifact": None, "patches": [], "installed_mib": None, "because": ["found here"],
-                "sources": [], "found": True}
+                "artifact": None, "patches": [], "installed_mib": None,
+                "because": ["found on this host"], "sources": [], "found": True}
 
 
 def local_host(selector: HostSelector) -> InventoryHost:
@@ -87,4 +87,4 @@ def _cudnn(observed: Host, toolkits: list[Row]) -> Iterator[Row]:
                    "toolkit_path": tree["toolkit"], "artifact": None, "installed_mib": None,
                    # The header belongs to one of the libraries, the default.
                    "default": any(header.split(".")[0] == major for header in headers),
-                   "because": ["found here"], "sources": [], "found": True}
+                   "because": ["found on this host"], "sources": [], "found": True}
