@@ -192,7 +192,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Every generated file and its text."""
     for role in roles():
         yield role / "README.md", role_readme(role)
-    source = GENERATED.replace("the source it names", "verify/checks")
+    source = GENERATED.replace("the source it names", "src/gpufleet/checks")
     reference = ROOT / "docs" / "reference"
     yield reference / "checks.md", f"# The checks\n{source}\n{catalogue.markdown()}"
     yield reference / "cli.md", commands()

@@ -138,7 +138,7 @@ def test_all_ten_are_named_and_the_others_judged(first: Night) -> None:
         assert "Connection refused" in reached[name]
     for name in ("host080", "host100"):
         assert "No route to host" in reached[name] or "timed out" in reached[name]
-    assert "There is no room left in /var/lib/gpufleet" in told["host030"].pop("host.disk")
+    assert "No space is left in /var/lib/gpufleet" in told["host030"].pop("host.disk")
     assert "toolkit-11.8.json cannot be read" in told["host050"].pop("install.complete")
     assert "toolkit.present" in told["host070"]
     assert not told["host030"] and not told["host050"]

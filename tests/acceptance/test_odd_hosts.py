@@ -212,8 +212,8 @@ def test_each_is_judged_rightly_in_time_and_none_disturbs_another(
             ("UNREACHABLE", "host.reachable")),
     }
     for name, (cause, remedy) in {
-        "full": ("no room left in /tmp (0 MiB", "find what fills it"),
-        "frozen": ("Looking at 'stacks' hung", "processes in state D"),
+        "full": ("No space is left in /tmp (0 MiB", "find what fills it"),
+        "frozen": ("Probing 'stacks' hung", "processes in state D"),
         "down": ("ssh failed: ", "try by hand: ssh"),
         "refused": ("Connection refused", "try by hand: ssh"),
         "mute": ("during banner exchange", "try by hand: ssh"),
@@ -226,7 +226,7 @@ def test_each_is_judged_rightly_in_time_and_none_disturbs_another(
     }.items():
         assert cause in told[name]["cause"], told[name]
         assert remedy in told[name]["remedy"], told[name]
-    assert "A login's environment cannot be read" in told["frozen"]["cause"]
+    assert "The login environment cannot be read" in told["frozen"]["cause"]
     # An unreachable host is one check, also in JUnit.
     cases = ET.parse(tmp_path / "reports/latest/junit.xml").getroot()[0]
     per_host = [str(case.get("name")).partition("//")[2].partition("-")[0] for case in cases]

@@ -175,7 +175,7 @@ def test_never_means_never_and_the_verification_names_what_is_pending(
 
     found = host.verdicts(1, "-e", wishes("never"))["lab1"]["driver.pending"]
     assert found["verdict"] == "FAIL"
-    assert f"not done by provisioning, since {marker(host)['since']}" in found["cause"]
+    assert f"provisioning does not reboot, since {marker(host)['since']}" in found["cause"]
     assert found["remedy"] == "reboot lab1 at a suitable time"
 
 

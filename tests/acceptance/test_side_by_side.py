@@ -106,7 +106,7 @@ CLASSICS = {
     "cuDNN 5 given to TensorFlow 1.4.0": (
         "cd /usr/local/cuda-8.0/lib64 && ln -sfn libcudnn.so.5.1.10 libcudnn.so.6",
         {
-            "cudnn.present": "libcudnn.so.6 says it is cuDNN 5.1.10, declared is 6.0",
+            "cudnn.present": "libcudnn.so.6 reports cuDNN 5.1.10, declared is 6.0",
             "cudnn.files": "libcudnn.so.6 (target)",
             "stack.mapped": "libcudnn.so.5.1.10, which was installed for something else",
             # It is linked against that name, which cuDNN 5 does not bear.
@@ -116,13 +116,13 @@ CLASSICS = {
     "ldconfig was not run": (
         "cd /etc/ld.so.conf.d && mv gpufleet-cuda.conf /root/ && /sbin/ldconfig"
         " && mv /root/gpufleet-cuda.conf .",
-        {"linker.cache": "The linker's cache does not know libcudart.so.8.0"},
+        {"linker.cache": "The linker cache does not list libcudart.so.8.0"},
     ),
     "links were copied": (
         "cd /usr/local/cuda-11.8/lib64 && cp --remove-destination -L libcudnn.so.8.6.0"
         " libcudnn.so.8",
         {
-            "cudnn.links": "libcudnn.so.8 is a copy, no link to libcudnn.so.8.6.0",
+            "cudnn.links": "libcudnn.so.8 is a copy, not a symlink to libcudnn.so.8.6.0",
             "cudnn.files": "libcudnn.so.8 (type)",
         },
     ),
@@ -130,7 +130,8 @@ CLASSICS = {
         # As the maintainer scripts of NVIDIA's own packages do it.
         "rm /usr/local/cuda; update-alternatives --install /usr/local/cuda cuda"
         " /usr/local/cuda-12.3 123",
-        {"toolkit.default-link": "leads to /usr/local/cuda-12.3, declared is /usr/local/cuda-11.8"},
+        {"toolkit.default-link":
+            "points to /usr/local/cuda-12.3, declared is /usr/local/cuda-11.8"},
     ),
     "pip install -U in a stack": (
         f"{STACKS}/tensorflow-2.13.1/bin/python -m pip install -q -U 'numpy<2'",

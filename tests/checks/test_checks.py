@@ -69,7 +69,7 @@ def with_gpus_in_containers(plan: Document, snapshot: Document, count: int) -> N
 # -- the host -----------------------------------------------------------------------------------
 
 
-@fault(host__probe=("Looking at 'driver' hung", "state D"))
+@fault(host__probe=("Probing 'driver' hung", "state D"))
 def driver_section_hung(plan: Document, snapshot: Document) -> None:
     snapshot["sections"]["driver"] = {
         "state": "hung", "seconds": 20, "error": "no answer within 20 s", "data": None}
@@ -80,12 +80,12 @@ def snapshot_of_another_host(plan: Document, snapshot: Document) -> None:
     snapshot["host"] = "gpu02"
 
 
-@fault(host__disk=("There is no room left in /tmp (3 MiB, 4718592 files)", "df -h"))
+@fault(host__disk=("No space is left in /tmp (3 MiB, 4718592 files)", "df -h"))
 def disk_full(plan: Document, snapshot: Document) -> None:
     data(snapshot, "disks")["free_mib"]["/tmp"] = 3
 
 
-@fault(host__disk=("There is no room left in / (74132 MiB, 0 files)", "df -i"))
+@fault(host__disk=("No space is left in / (74132 MiB, 0 files)", "df -i"))
 def disk_without_inodes(plan: Document, snapshot: Document) -> None:
     data(snapshot, "disks")["free_files"]["/"] = 0
 
@@ -101,7 +101,7 @@ def wish_refused(plan: Document, snapshot: Document) -> None:
                          "where": "gpu_stacks[0].tensorflow", "remedy": "Declare the newest."}]
 
 
-@fault(install__complete=("installation of toolkit 11.8 in /usr/local/cuda-11.8 was begun",
+@fault(install__complete=("installation of toolkit 11.8 in /usr/local/cuda-11.8 was started",
                           PROVISION))
 def killed_while_installing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "receipts")["journal"] = [
@@ -118,7 +118,7 @@ def killed_while_installing_what_nobody_declares_any_more(
          "state": "installing", "fresh": True, "started": "now"}]
 
 
-@fault(install__complete=("removal of stack old in /opt/old was begun", PROVISION))
+@fault(install__complete=("removal of stack old in /opt/old was started", PROVISION))
 def killed_while_removing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "receipts")["journal"] = [
         {"schema": 1, "kind": "stack", "id": "old", "path": "/opt/old", "version": "1",
@@ -139,7 +139,7 @@ def snapshot_of_another_schema(plan: Document, snapshot: Document) -> None:
     snapshot["schema"] = 2
 
 
-@fault(toolkit__files=("is of /opt/elsewhere, planned is /usr/local/cuda-11.8", PROVISION))
+@fault(toolkit__files=("names the path /opt/elsewhere, planned is /usr/local/cuda-11.8", PROVISION))
 def receipt_of_another_place(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "toolkit")["path"] = "/opt/elsewhere"
 
@@ -155,12 +155,13 @@ def receipt_unreadable(plan: Document, snapshot: Document) -> None:
         {"path": "/var/lib/gpufleet/receipts/toolkit-11.8.json", "error": "Expecting value"}]
 
 
-@fault(toolkit__files=("The receipt of toolkit 11.8 is of 11.8.1, planned is 11.8.0", PROVISION))
+@fault(toolkit__files=("The receipt of toolkit 11.8 names the version 11.8.1, planned is 11.8.0",
+                       PROVISION))
 def receipt_of_another_release(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "toolkit")["version"] = "11.8.1"
 
 
-@fault(cudnn__files=(f"No receipt knows {LIB}/libcudnn_x.so.8.6.0", "move the receipt away"))
+@fault(cudnn__files=(f"No receipt lists {LIB}/libcudnn_x.so.8.6.0", "move the receipt away"))
 def receipt_that_was_shortened(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "cudnn")["unlisted"] = [f"{LIB}/libcudnn_x.so.8.6.0"]
 
@@ -174,23 +175,23 @@ def file_of_another_owner(plan: Document, snapshot: Document) -> None:
 # -- toolkits -------------------------------------------------------------------------------------
 
 
-@fault(toolkit__present=("cuda_runtime_api.h says 12.5", PROVISION))
+@fault(toolkit__present=("cuda_runtime_api.h reports 12.5", PROVISION))
 def header_of_another_toolkit(plan: Document, snapshot: Document) -> None:
     data(snapshot, "toolkits")["trees"][0]["headers"][1]["version"] = "12.5"
 
 
-@fault(toolkit__present=("There is no /usr/local/cuda-11.8", PROVISION),
-       toolkit__readable=("There is no /usr/local/cuda-11.8", PROVISION))
+@fault(toolkit__present=("/usr/local/cuda-11.8 does not exist", PROVISION),
+       toolkit__readable=("/usr/local/cuda-11.8 does not exist", PROVISION))
 def toolkit_tree_gone(plan: Document, snapshot: Document) -> None:
     data(snapshot, "toolkits")["trees"] = []
 
 
-@fault(toolkit__present=("version.json says 11.7.1", PROVISION))
+@fault(toolkit__present=("version.json reports 11.7.1", PROVISION))
 def toolkit_of_another_release(plan: Document, snapshot: Document) -> None:
     data(snapshot, "toolkits")["trees"][0]["version"] = "11.7.1"
 
 
-@fault(toolkit__present=("nvcc says 11.5.119", PROVISION))
+@fault(toolkit__present=("nvcc reports 11.5.119", PROVISION))
 def nvcc_of_another_release(plan: Document, snapshot: Document) -> None:
     data(snapshot, "toolkits")["trees"][0]["nvcc"] = "11.5.119"
 
@@ -217,19 +218,19 @@ def toolkit_not_ours(plan: Document, snapshot: Document) -> None:
     receipts["receipts"] = [r for r in receipts["receipts"] if r["kind"] != "toolkit"]
 
 
-@fault(toolkit__default_link=("leads to /usr/local/cuda-12.4, declared is /usr/local/cuda-11.8",
+@fault(toolkit__default_link=("points to /usr/local/cuda-12.4, declared is /usr/local/cuda-11.8",
                               PROVISION))
 def default_moved(plan: Document, snapshot: Document) -> None:
     data(snapshot, "toolkits")["default"].update(
         target="cuda-12.4", realpath="/usr/local/cuda-12.4")
 
 
-@fault(toolkit__default_link=("leads to cuda-11.8, which is not there", PROVISION))
+@fault(toolkit__default_link=("is a dangling symlink to cuda-11.8", PROVISION))
 def default_dangles(plan: Document, snapshot: Document) -> None:
     data(snapshot, "toolkits")["default"]["realpath"] = None
 
 
-@fault(toolkit__default_link=("is a directory, no link", PROVISION))
+@fault(toolkit__default_link=("is a directory, not a symlink", PROVISION))
 def default_is_a_directory(plan: Document, snapshot: Document) -> None:
     data(snapshot, "toolkits")["default"].update(state="directory", target=None, realpath=None)
 
@@ -237,12 +238,12 @@ def default_is_a_directory(plan: Document, snapshot: Document) -> None:
 # -- cuDNN ----------------------------------------------------------------------------------------
 
 
-@fault(cudnn__present=("says it is cuDNN 8.5.0, declared is 8.6.0", PROVISION))
+@fault(cudnn__present=("reports cuDNN 8.5.0, declared is 8.6.0", PROVISION))
 def library_older_than_declared(plan: Document, snapshot: Document) -> None:
     tree(snapshot)["loaded"][0]["version"] = "8.5.0"
 
 
-@fault(cudnn__present=("cudnn_version.h says 8.9.7", PROVISION))
+@fault(cudnn__present=("cudnn_version.h reports 8.9.7", PROVISION))
 def header_of_another_version(plan: Document, snapshot: Document) -> None:
     tree(snapshot)["headers"][0]["version"] = "8.9.7"
 
@@ -252,8 +253,8 @@ def header_missing(plan: Document, snapshot: Document) -> None:
     tree(snapshot)["headers"] = []
 
 
-@fault(cudnn__present=("libcudnn_ops_infer.so.8.6.0 is no whole library: truncated", PROVISION),
-       cudnn__links=("libcudnn_ops_infer.so.8 leads to another", PROVISION))
+@fault(cudnn__present=("libcudnn_ops_infer.so.8.6.0 is not a valid library: truncated", PROVISION),
+       cudnn__links=("libcudnn_ops_infer.so.8 is a dangling symlink to another", PROVISION))
 def sub_library_truncated_and_relinked(plan: Document, snapshot: Document) -> None:
     library = next(x for x in tree(snapshot)["libraries"] if "ops_infer" in x["path"])
     library["error"] = "truncated: 100 bytes, its headers speak of 150200"
@@ -269,11 +270,11 @@ def library_replaced(plan: Document, snapshot: Document) -> None:
 
 @fault(
     cudnn__files=("targets/x86_64-linux/lib/libcudnn.so.8 (missing)", PROVISION),
-    cudnn__links=(f"{LIB}/libcudnn.so.8 is missing: no link of that name leads to"
+    cudnn__links=(f"{LIB}/libcudnn.so.8 is missing: no symlink of that name points to"
                   " libcudnn.so.8.6.0", PROVISION),
     linker__cache=("lists libcudnn.so.8 as /usr/local/cuda-11.8/lib64/libcudnn.so.8, which does"
                    " not exist", "ldconfig"),
-    stack__libraries=("cannot open libcudnn.so.8", PROVISION),
+    stack__libraries=("cannot load libcudnn.so.8", PROVISION),
 )
 def soname_link_removed(plan: Document, snapshot: Document) -> None:
     """`rm libcudnn.so.8`, as the probe then sees it."""
@@ -292,14 +293,14 @@ def soname_link_removed(plan: Document, snapshot: Document) -> None:
     framework["mapped"] = [path for path in framework["mapped"] if "cudnn" not in path]
 
 
-@fault(cudnn__links=("libcudnn.so.8 is a copy, no link", PROVISION))
+@fault(cudnn__links=("libcudnn.so.8 is a copy, not a symlink", PROVISION))
 def link_copied_into_a_file(plan: Document, snapshot: Document) -> None:
     found = tree(snapshot)
     found["links"] = [x for x in found["links"] if x["path"] != f"{LIB}/libcudnn.so.8"]
     found["libraries"].append({**found["libraries"][0], "path": f"{LIB}/libcudnn.so.8"})
 
 
-@fault(cudnn__links=("libcudnn.so is no link to libcudnn.so.8", PROVISION))
+@fault(cudnn__links=("libcudnn.so is not a symlink to libcudnn.so.8", PROVISION))
 def developer_link_missing(plan: Document, snapshot: Document) -> None:
     found = tree(snapshot)
     found["links"] = [x for x in found["links"] if x["path"] != f"{LIB}/libcudnn.so"]
@@ -336,17 +337,17 @@ def our_file_removed(plan: Document, snapshot: Document) -> None:
     linker["files"] = [f for f in linker["files"] if "gpufleet" not in f["path"]]
 
 
-@fault(linker__registered=("names /opt/old instead of /usr/local/cuda-11.8/lib64", PROVISION))
+@fault(linker__registered=("lists /opt/old instead of /usr/local/cuda-11.8/lib64", PROVISION))
 def our_file_edited(plan: Document, snapshot: Document) -> None:
     data(snapshot, "linker")["files"][1]["directories"] = ["/opt/old"]
 
 
-@fault(linker__cache=("does not know libcudart.so.11.0", "ldconfig"))
+@fault(linker__cache=("does not list libcudart.so.11.0", "ldconfig"))
 def ldconfig_never_ran(plan: Document, snapshot: Document) -> None:
     data(snapshot, "linker")["cache"] = []
 
 
-@fault(linker__cache=("takes libcublas.so.11 from /opt/other/libcublas.so.11", "ldconfig"))
+@fault(linker__cache=("loads libcublas.so.11 from /opt/other/libcublas.so.11", "ldconfig"))
 def another_provider_first(plan: Document, snapshot: Document) -> None:
     other = "/opt/other/libcublas.so.11"
     data(snapshot, "linker")["cache"].insert(
@@ -485,7 +486,7 @@ def test_what_one_job_chooses_is_its_own_affair(
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert found["environment.login"]["verdict"] == verdict
     assert "/etc/cron.d/train sets " in found["environment.login"]["evidence"]
-    assert verdict == "PASS" or "out of /etc/cron.d/train" in found["environment.login"]["remedy"]
+    assert verdict == "PASS" or "from /etc/cron.d/train" in found["environment.login"]["remedy"]
 
 
 def test_the_file_that_sets_it_is_named(plan: Document, snapshot: Document) -> None:
@@ -493,7 +494,7 @@ def test_the_file_that_sets_it_is_named(plan: Document, snapshot: Document) -> N
     environment["login"]["PYTHONPATH"] = "/opt/site"
     environment["mentions"] = {"PYTHONPATH": ["/etc/profile.d/site.sh"]}
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
-    assert found["environment.login"]["remedy"].endswith("out of /etc/profile.d/site.sh")
+    assert found["environment.login"]["remedy"].endswith("from /etc/profile.d/site.sh")
 
 
 @fault(toolkit__readable=("/usr/local is mounted noexec", "remount,exec /usr/local"))
@@ -506,7 +507,7 @@ def stacks_mounted_noexec(plan: Document, snapshot: Document) -> None:
     data(snapshot, "disks")["noexec"] = ["/opt/gpufleet/stacks"]
 
 
-@fault(environment__login=("PYTHONPATH=/opt/site", "take it out"))
+@fault(environment__login=("PYTHONPATH=/opt/site", "remove it"))
 def python_path_set(plan: Document, snapshot: Document) -> None:
     data(snapshot, "environment")["login"]["PYTHONPATH"] = "/opt/site"
 
@@ -518,13 +519,13 @@ def modulefile_edited(plan: Document, snapshot: Document) -> None:
         {"path": "opt/gpufleet/modulefiles/cuda/11.8", "what": "size"}]
 
 
-@fault(environment__files=("as an earlier plan was: /opt/gpufleet/modulefiles/cuda/11.8",
+@fault(environment__files=("by an earlier plan: /opt/gpufleet/modulefiles/cuda/11.8",
                            PROVISION))
 def modulefile_of_an_earlier_plan(plan: Document, snapshot: Document) -> None:
     plan["environment"][0]["text"] += "prepend-path PATH /usr/local/cuda-11.8/bin\n"
 
 
-@fault(environment__files=("as an earlier plan was: /etc/profile.d/gpufleet-cuda.sh", PROVISION))
+@fault(environment__files=("by an earlier plan: /etc/profile.d/gpufleet-cuda.sh", PROVISION))
 def profile_no_longer_declared(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "environment")["texts"]["/etc/profile.d/gpufleet-cuda.sh"] = {
         "sha256": "ab", "for": "toolkit 11.8"}
@@ -566,7 +567,7 @@ def test_a_result_from_the_cpu_is_no_proof_of_a_gpu(plan: Document, snapshot: Do
     entry["device"] = "/job:localhost/replica:0/task:0/device:CPU:0"
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert "on /GPU:1 was computed on" in found["stack.matmul"]["cause"]
-    assert "no proof of GPU 1 of 2" in found["stack.gpu"]["cause"]
+    assert "no result of GPU 1 of 2" in found["stack.gpu"]["cause"]
     assert {n for n, c in found.items() if c["verdict"] == "FAIL"} == {"stack.matmul", "stack.gpu"}
 
 
@@ -582,7 +583,7 @@ def test_a_device_of_another_name_is_no_gpu(
 # -- stacks ---------------------------------------------------------------------------------------
 
 
-@fault(stack__release=("bin/activate of tensorflow-2.13.1 does not read", PROVISION))
+@fault(stack__release=("bin/activate of tensorflow-2.13.1 does not source", PROVISION))
 def activation_of_before(plan: Document, snapshot: Document) -> None:
     for receipt in data(snapshot, "receipts")["receipts"]:
         receipt.pop("activation", None)
@@ -635,8 +636,8 @@ def build_for_another_cudnn(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"]["build"]["cudnn"] = "9"
 
 
-@fault(stack__libraries=("Whether TensorFlow of tensorflow-2.13.1 finds libcufft.so.10 is not"
-                         " known", "GPU"))
+@fault(stack__libraries=("It is unknown whether TensorFlow of tensorflow-2.13.1 finds"
+                         " libcufft.so.10", "GPU"))
 def library_that_the_loader_did_not_try(plan: Document, snapshot: Document) -> None:
     framework = stack(snapshot)["framework"]
     framework["loader"]["opened"].remove("libcufft.so.10")
@@ -670,9 +671,9 @@ def wrong_sum(plan: Document, snapshot: Document) -> None:
 
 @fault(
     stack__matmul=("does not run: ImportError: Descriptors cannot be created", PROVISION),
-    stack__build=("did not get that far", PROVISION),
-    stack__libraries=("did not get that far", PROVISION),
-    stack__mapped=("did not get that far", PROVISION),
+    stack__build=("stopped before this step", PROVISION),
+    stack__libraries=("stopped before this step", PROVISION),
+    stack__mapped=("stopped before this step", PROVISION),
 )
 def import_fails(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"].update(
@@ -754,7 +755,7 @@ def part_of_another_cudnn(plan: Document, snapshot: Document) -> None:
          "size_bytes": 1, "mode": "0755", "error": None})
 
 
-@fault(linker__providers=("/usr/lib/x86_64-linux-gnu offers libcublas.so.11 too", "dpkg -S"))
+@fault(linker__providers=("/usr/lib/x86_64-linux-gnu also provides libcublas.so.11", "dpkg -S"))
 def a_second_provider(plan: Document, snapshot: Document) -> None:
     there = "/usr/lib/x86_64-linux-gnu/libcublas.so.11"
     data(snapshot, "linker")["providers"].append(
@@ -767,7 +768,7 @@ def interpreter_gone(plan: Document, snapshot: Document) -> None:
         python=None, prefix=None, error="libpython3.11.so.1.0: cannot open")
 
 
-@fault(stack__python=("looks for modules in /srv/site-packages", "a .pth file"))
+@fault(stack__python=("searches for modules in /srv/site-packages", "a .pth file"))
 def another_site_first(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["start"]["strange"] = ["/srv/site-packages"]
 
@@ -783,7 +784,7 @@ def interpreter_exchanged(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["start"]["python"] = "3.12.1"
 
 
-@fault(stack__libraries=("cannot be opened with all its symbols: libx.so", PROVISION))
+@fault(stack__libraries=("cannot be loaded with all its symbols: libx.so", PROVISION))
 def symbol_missing(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["binding"]["error"] = "libx.so: undefined symbol: cublasCreate_v2"
 

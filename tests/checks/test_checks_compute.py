@@ -74,18 +74,19 @@ def a_gpu_that_was_left_out(plan: Document, snapshot: Document) -> None:
 
 @fault(toolkit__cublas=("no answer: stopped in the stage cublas, no answer within 60 s", "state D"),
        cudnn__convolution=("nothing was computed on GPU 0, 1", "state D"),
-       toolkit__nvrtc=("What else there is of CUDA 11.8: no answer", "state D"),
+       toolkit__nvrtc=("The rest of CUDA 11.8: no answer", "state D"),
        gpu__throughput=("No GPU has a measured throughput", "toolkit.cublas"),
-       gpu__sustained=("did not get that far", "--deadline"),
-       gpu__bandwidth=("did not get that far", "--deadline"),
-       gpu__peer=("did not get that far", "--deadline"))
+       gpu__sustained=("stopped before this step", "--deadline"),
+       gpu__bandwidth=("stopped before this step", "--deadline"),
+       gpu__peer=("stopped before this step", "--deadline"))
 def a_run_that_was_stopped(plan: Document, snapshot: Document) -> None:
     run(snapshot).update(state="hung", error="stopped in the stage cublas, no answer within 60 s",
                          cublas=[], cudnn=[], bandwidth=None, peer=None, sustained=None)
 
 
-@fault(toolkit__cublas=("GPU 0 was not tried: only 312 MiB of its memory are free, 1024 are wanted;"
-                        " held by pid 4711 (ann, python3)", "wait until they have ended"),
+@fault(toolkit__cublas=("GPU 0 was not tested: only 312 MiB of its memory are free, 1024 are"
+                        " needed;"
+                        " held by pid 4711 (ann, python3)", "wait until these processes end"),
        gpu__throughput=("held by pid 4711 (ann, python3)", "wait"))
 def a_gpu_whose_memory_others_hold(plan: Document, snapshot: Document) -> None:
     run(snapshot)["cublas"][0].update(
@@ -118,7 +119,7 @@ def a_driver_that_refuses(plan: Document, snapshot: Document) -> None:
                                "error": "cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}
 
 
-@fault(toolkit__device_query=("is shown 1 GPUs, declared is gpu_expect: {count: 2}", "gpu.count"))
+@fault(toolkit__device_query=("lists 1 GPUs, declared is gpu_expect: {count: 2}", "gpu.count"))
 def a_gpu_that_cuda_is_not_shown(plan: Document, snapshot: Document) -> None:
     run(snapshot)["devices"].pop()
 
@@ -140,12 +141,12 @@ def no_compiler(plan: Document, snapshot: Document) -> None:
     run(snapshot)["nvrtc"].update(ptx=False, error="there is no libnvrtc.so.* in /usr/local/x")
 
 
-@fault(toolkit__nvrtc=("gives no PTX", PROVISION))
+@fault(toolkit__nvrtc=("returns no PTX", PROVISION))
 def a_compiler_that_makes_nothing(plan: Document, snapshot: Document) -> None:
     run(snapshot)["nvrtc"]["ptx"] = False
 
 
-@fault(toolkit__nvrtc=("says that it is of 12.3", PROVISION))
+@fault(toolkit__nvrtc=("reports version 12.3", PROVISION))
 def a_compiler_of_another_release(plan: Document, snapshot: Document) -> None:
     run(snapshot)["nvrtc"]["version"] = "12.3"
 
@@ -172,7 +173,7 @@ def cudnn_that_computes_wrong(plan: Document, snapshot: Document) -> None:
     run(snapshot)["cudnn"][1]["wrong"] = 4
 
 
-@fault(cudnn__convolution=("computes as 8.9.7", PROVISION))
+@fault(cudnn__convolution=("reports version 8.9.7", PROVISION))
 def cudnn_of_another_release(plan: Document, snapshot: Document) -> None:
     for entry in run(snapshot)["cudnn"]:
         entry["version"] = "8.9.7"
@@ -186,13 +187,13 @@ def a_planned_cudnn_that_nobody_tried(plan: Document, snapshot: Document) -> Non
 # -- speed -----------------------------------------------------------------------------------------
 
 
-@fault(gpu__throughput=("GPU 1 multiplies float32 at 9.8 TFLOP/s, the least is 15.3 (30% of 51",
+@fault(gpu__throughput=("GPU 1 multiplies float32 at 9.8 TFLOP/s, the minimum is 15.3 (30% of 51",
                         "gpu.throttle"))
 def slower_than_its_model(plan: Document, snapshot: Document) -> None:
     run(snapshot)["cublas"][1]["tflops"] = 9.8
 
 
-@fault(gpu__throughput=("at 34.4 TFLOP/s, the least is 40.0 (gpu_expect.tflops)", "gpu.settings"),
+@fault(gpu__throughput=("at 34.4 TFLOP/s, the minimum is 40.0 (gpu_expect.tflops)", "gpu.settings"),
        gpu__sustained=("keeps", "gpu.throttle"))
 def slower_than_declared(plan: Document, snapshot: Document) -> None:
     plan["expect"].update(tflops=40.0, tflops_because="gpu_expect.tflops")
@@ -203,7 +204,7 @@ def nothing_per_second(plan: Document, snapshot: Document) -> None:
     run(snapshot)["cublas"][0]["tflops"] = 0.0
 
 
-@fault(gpu__throughput=("gpu_expect.tflops: not set, and no floor of the model is known",
+@fault(gpu__throughput=("gpu_expect.tflops: not set, and no minimum of the model is known",
                         "gpu_expect: {tflops: ...}"))
 def a_model_that_nobody_knows(plan: Document, snapshot: Document) -> None:
     for device in run(snapshot)["devices"]:
@@ -217,14 +218,14 @@ def not_asked_to_be_deep(plan: Document, snapshot: Document) -> None:
     run(snapshot).update(sustained=None, bandwidth=None, peer=None)
 
 
-@fault(gpu__sustained=("The deep run did not get that far", "--deadline"),
-       gpu__bandwidth=("did not get that far", "--deadline"),
-       gpu__peer=("did not get that far", "--deadline"))
+@fault(gpu__sustained=("The deep run stopped before this step", "--deadline"),
+       gpu__bandwidth=("stopped before this step", "--deadline"),
+       gpu__peer=("stopped before this step", "--deadline"))
 def deep_and_never_got_there(plan: Document, snapshot: Document) -> None:
     run(snapshot).update(sustained=None, bandwidth=None, peer=None)
 
 
-@fault(gpu__sustained=("slowed down by its own hardware under load (hw-thermal), at 93 degrees",
+@fault(gpu__sustained=("throttled by its hardware under load (hw-thermal), at 93 degrees",
                        "fans"))
 def too_hot_under_load(plan: Document, snapshot: Document) -> None:
     for sample in run(snapshot)["sustained"][0]["samples"][90:92]:
@@ -247,7 +248,8 @@ def wrong_under_load(plan: Document, snapshot: Document) -> None:
     run(snapshot)["sustained"][0]["wrong"] = 2
 
 
-@fault(gpu__bandwidth=("GPU 0 copies its memory at 220.0 GiB/s, the least is 931", "gpu.throttle"))
+@fault(gpu__bandwidth=("GPU 0 copies its memory at 220.0 GiB/s, the minimum is 931",
+                       "gpu.throttle"))
 def slow_memory(plan: Document, snapshot: Document) -> None:
     run(snapshot)["bandwidth"][0]["gib_s"] = 220.0
 
@@ -257,7 +259,7 @@ def memory_that_forgets(plan: Document, snapshot: Document) -> None:
     run(snapshot)["bandwidth"][1]["wrong"] = 1
 
 
-@fault(gpu__peer=("4096 numbers were changed on the way from GPU 1 to GPU 0", "ACS"))
+@fault(gpu__peer=("4096 numbers changed on the way from GPU 1 to GPU 0", "ACS"))
 def a_bridge_that_changes_what_passes(plan: Document, snapshot: Document) -> None:
     run(snapshot)["peer"][1]["wrong"] = 4096
 
@@ -265,7 +267,7 @@ def a_bridge_that_changes_what_passes(plan: Document, snapshot: Document) -> Non
 # -- TensorFlow ------------------------------------------------------------------------------------
 
 
-@fault(stack__hello=("was told 'Hello, TensorFlow!' and said 'Hallo'", PROVISION))
+@fault(stack__hello=("evaluates 'Hello, TensorFlow!' to 'Hallo'", PROVISION))
 def another_greeting(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["small"]["hello"]["value"] = "Hallo"
 
@@ -275,7 +277,8 @@ def no_greeting(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["small"]["errors"] = {"hello": "InternalError: no"}
 
 
-@fault(stack__local_devices=("lists 1 GPUs, declared is gpu_expect: {count: 2} (XLA_GPU is no",
+@fault(stack__local_devices=("lists 1 GPUs, declared is gpu_expect: {count: 2} (XLA_GPU does"
+                             " not count",
                              "stack.capability"))
 def an_xla_gpu_only(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["small"]["local_devices"][1]["type"] = "XLA_GPU"
@@ -297,13 +300,13 @@ def placed_on_the_cpu(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["small"]["placement"] = ["/job:localhost/device:CPU:0"]
 
 
-@fault(stack__device_placement=("logs no placement", "stack.matmul"))
+@fault(stack__device_placement=("logs no device", "stack.matmul"))
 def placed_nowhere(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["small"]["placement"] = []
 
 
-@fault(stack__capability=("compute capability 3.0 is below the least that tensorflow-2.13.1 was"
-                          " built for, 3.5", "resolve"))
+@fault(stack__capability=("compute capability 3.0 is below the minimum of tensorflow-2.13.1,"
+                          " 3.5", "resolve"))
 def a_gpu_too_old_for_the_build(plan: Document, snapshot: Document) -> None:
     run(snapshot)["devices"][0]["compute_capability"] = "3.0"
 
@@ -327,7 +330,7 @@ def a_product_without_a_time(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["matmul"][0]["tflops"] = None
 
 
-@fault(stack__matmul=("Blas GEMM launch failed", "wait until they have ended"),
+@fault(stack__matmul=("Blas GEMM launch failed", "wait until these processes end"),
        stack__gpu=("held by pid 4711 (ann, python3)", "wait"))
 def tensorflow_without_memory_beside_a_job(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["matmul"][0].update(
@@ -336,7 +339,7 @@ def tensorflow_without_memory_beside_a_job(plan: Document, snapshot: Document) -
 
 
 @fault(stack__matmul=("could not multiply: InternalError: Blas GEMM launch failed", "gpu.count"),
-       stack__gpu=("no proof of GPU 0", "gpu.count"))
+       stack__gpu=("no result of GPU 0", "gpu.count"))
 def tensorflow_without_memory_that_nobody_holds(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["matmul"][0].update(
         wrong=None, device=None, error="InternalError: Blas GEMM launch failed : a.shape=(2048, 2")
@@ -347,7 +350,8 @@ def out_of_memory_beside_a_job(snapshot: Document) -> str:
     return "InternalError: failed to allocate: CUDA_ERROR_OUT_OF_MEMORY: out of memory"
 
 
-@fault(stack__matmul=("on /GPU:0 was not tried: it has no memory left", "wait until they have"),
+@fault(stack__matmul=("on /GPU:0 was not tested: it has no memory left", "wait until these"
+                                                                         " processes"),
        stack__gpu=("held by pid 4711 (ann, python3)", "wait"))
 def no_sum_where_every_gpu_is_held(plan: Document, snapshot: Document) -> None:
     for entry in framework(snapshot)["matmul"]:
@@ -355,7 +359,7 @@ def no_sum_where_every_gpu_is_held(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["tower_sum"] = {"devices": [], "wrong": None, "error": "no device computed"}
 
 
-@fault(stack__matmul=("on all devices together was not tried: it has no memory left", "wait"))
+@fault(stack__matmul=("on all devices together was not tested: it has no memory left", "wait"))
 def no_memory_for_the_sum_beside_a_job(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["tower_sum"].update(
         wrong=None, error=out_of_memory_beside_a_job(snapshot))
@@ -369,14 +373,14 @@ def a_sum_without_a_word_beside_a_job(plan: Document, snapshot: Document) -> Non
     framework(snapshot)["tower_sum"].update(wrong=None, error=None)
 
 
-@fault(stack__matmul=("was not tried: it has no memory left", "wait"),
-       stack__gpu=("did not get that far", "stack.matmul"))
+@fault(stack__matmul=("was not tested: it has no memory left", "wait"),
+       stack__gpu=("stopped before this step", "stack.matmul"))
 def a_first_session_without_memory_beside_a_job(plan: Document, snapshot: Document) -> None:
     framework(snapshot).update(state="failed", matmul=[], tower_sum=None,
                                error=out_of_memory_beside_a_job(snapshot))
 
 
-@fault(stack__hello=("hello was not tried: it has no memory left", "wait"),
+@fault(stack__hello=("hello was not tested: it has no memory left", "wait"),
        stack__local_devices=("held by pid 4711", "wait"),
        stack__gpu_device_name=("held by pid 4711", "wait"),
        stack__device_placement=("held by pid 4711", "wait"))
@@ -386,13 +390,13 @@ def small_checks_without_memory_beside_a_job(plan: Document, snapshot: Document)
         out_of_memory_beside_a_job(snapshot))
 
 
-@fault(containers__matmul=("in a container on /GPU:1 was not tried: it has no memory", "wait"))
+@fault(containers__matmul=("in a container on /GPU:1 was not tested: it has no memory", "wait"))
 def a_container_without_memory_beside_a_job(plan: Document, snapshot: Document) -> None:
     data(snapshot, "containers")["run"]["framework"]["matmul"][1].update(
         wrong=None, device=None, error=out_of_memory_beside_a_job(snapshot))
 
 
-@fault(containers__matmul=("in a container was not tried: it has no memory left", "wait"))
+@fault(containers__matmul=("in a container was not tested: it has no memory left", "wait"))
 def a_container_whose_first_session_has_no_memory(plan: Document, snapshot: Document) -> None:
     data(snapshot, "containers")["run"]["framework"].update(
         state="failed", matmul=[], error=out_of_memory_beside_a_job(snapshot))
@@ -406,7 +410,8 @@ def a_gpu_that_refuses_though_it_lets_all_in(plan: Document, snapshot: Document)
     held_by_ann(snapshot)
 
 
-@fault(toolkit__cublas=("on GPU 0 was not tried: another process has it for itself (cudaSetDevice"
+@fault(toolkit__cublas=("on GPU 0 was not tested: another process uses it exclusively"
+                        " (cudaSetDevice"
                         " returned 46 cudaErrorDevicesUnavailable); held by pid 4711", "wait"),
        gpu__throughput=("held by pid 4711", "wait"))
 def a_gpu_that_lets_one_process_in(plan: Document, snapshot: Document) -> None:
@@ -458,7 +463,8 @@ def test_a_kernel_made_from_ptx_is_told_and_no_fault(plan: Document, snapshot: D
     framework(snapshot)["matmul"][0]["first_s"] = 1830.4
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert found["stack.capability"]["verdict"] == "PASS"
-    assert "from PTX at the first use, which took 1830.4 s" in found["stack.capability"]["evidence"]
+    evidence = found["stack.capability"]["evidence"]
+    assert "compiles PTX at the first use, which took 1830.4 s" in evidence
 
 
 def test_who_holds_a_gpu_is_read_from_nvidia_smi_too(plan: Document, snapshot: Document) -> None:
@@ -471,7 +477,7 @@ def test_who_holds_a_gpu_is_read_from_nvidia_smi_too(plan: Document, snapshot: D
     assert "held by pid 12 (unknown user, python3)" in found["toolkit.cublas"]["cause"]
     del snapshot["sections"]["smi"]
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
-    assert "by whom was not seen" in found["toolkit.cublas"]["cause"]
+    assert "its processes are unknown" in found["toolkit.cublas"]["cause"]
 
 
 def test_a_desktop_that_nvidia_smi_lists_holds_no_gpu(plan: Document, snapshot: Document) -> None:
@@ -502,7 +508,7 @@ def test_who_cannot_see_others_does_not_blame_the_hardware(
         data(snapshot, "driver")["holders"] = None
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert found["toolkit.cublas"]["verdict"] == "INCONCLUSIVE"
-    assert "by whom was not seen" in found["toolkit.cublas"]["cause"]
+    assert "its processes are unknown" in found["toolkit.cublas"]["cause"]
 
 
 @pytest.mark.parametrize("name", [
@@ -532,7 +538,7 @@ def test_of_cards_in_parts_cuda_shows_a_program_one(plan: Document, snapshot: Do
     judged = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert {check["verdict"] for check in judged.values()} == {"PASS"}
     for check in ("toolkit.device-query", "stack.gpu"):
-        assert "only that one was proven" in judged[check]["evidence"]
+        assert "only that one was tested" in judged[check]["evidence"]
     found["devices"].clear()
     assert verdicts(plan, snapshot)["toolkit.device-query"] == "FAIL"
     wishes = {"gpu_expect": {"count": 2}, "gpu_mig": ["7g.80gb"]}

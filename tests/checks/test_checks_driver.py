@@ -277,7 +277,7 @@ def cards_nouveau_loaded(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["nouveau"]["loaded"] = True
 
 
-@fault(driver__loaded=("nouveau holds 0000:01:00.0", "blacklist nouveau"),
+@fault(driver__loaded=("nouveau is bound to 0000:01:00.0", "blacklist nouveau"),
        driver__pending=("reboot for the driver", PROVISION))
 def cards_nouveau_holds_one(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["pci"][1]["driver"] = "nouveau"
@@ -285,7 +285,7 @@ def cards_nouveau_holds_one(plan: Document, snapshot: Document) -> None:
 
 @fault(driver__loaded=("is not loaded (on disk is 535.261.03, the libraries are 535.261.03)",
                        PROVISION),
-       driver__pending=("loaded anew", PROVISION))
+       driver__pending=("must be reloaded", PROVISION))
 def cards_module_not_loaded(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver").update(loaded=None, modules=[])
 
@@ -330,7 +330,7 @@ def cards_driver_refuses_to_start(plan: Document, snapshot: Document) -> None:
 
 
 @fault(driver__nodes=("no GPU: /dev/nvidia-uvm, /dev/nvidia1", "nvidia-modprobe -u -c 0"),
-       driver__cuda=("could not be asked", "driver.loaded"))
+       driver__cuda=("could not be queried", "driver.loaded"))
 def cards_nodes_missing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["nodes"] = ["/dev/nvidia0", "/dev/nvidiactl"]
     data(snapshot, "driver")["cuinit"] = None
@@ -378,7 +378,7 @@ def cards_fabric_manager_without_nvswitch(plan: Document, snapshot: Document) ->
 
 
 @fault(driver__secure_boot=("Secure Boot is on, and the key", "mokutil --import"),
-       driver__loaded=("not loaded", PROVISION), driver__pending=("loaded anew", PROVISION))
+       driver__loaded=("not loaded", PROVISION), driver__pending=("must be reloaded", PROVISION))
 def cards_secure_boot_without_the_key(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel")["secure_boot"] = {"enabled": True, "enrolled": False}
     data(snapshot, "driver").update(loaded=None, modules=[])
@@ -415,7 +415,7 @@ def cards_mig_of_a_card_that_is_not_there(plan: Document, snapshot: Document) ->
     plan["driver"]["mig"] = {"7": []}
 
 
-@fault(gpu__mig=("no driver could be asked", "driver.loaded"))
+@fault(gpu__mig=("no driver could be queried", "driver.loaded"))
 def cards_mig_not_known(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["mig"] = None
 
@@ -582,4 +582,4 @@ def test_a_driver_begun_and_not_finished_is_named(plan: Document, snapshot: Docu
         found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
         remedies[managed] = found["install.complete"]["remedy"]
     assert remedies[True].startswith(PROVISION)
-    assert remedies[False].startswith("gpu_driver as it was, then")
+    assert remedies[False].startswith("restore gpu_driver, then")

@@ -24,7 +24,7 @@ FAULTS: list[tuple[str, Break, Caught]] = []
 FIRST = "GPU 0 (0000:00:00.0)"
 NEEDS_A_CARD = ("gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
                 "gpu.settings")
-UNKNOWN = dict.fromkeys(NEEDS_A_CARD, ("INCONCLUSIVE", "nvidia-smi named no card", "gpu.smi"))
+UNKNOWN = dict.fromkeys(NEEDS_A_CARD, ("INCONCLUSIVE", "nvidia-smi lists no GPU", "gpu.smi"))
 
 
 def fault(also: Caught | None = None, **caught: tuple[str, str, str]) -> Callable[[Break], Break]:
@@ -100,7 +100,7 @@ def nvml_of_another_version(plan: Document, snapshot: Document) -> None:
         error="Failed to initialize NVML: Driver/library version mismatch", driver_version=None)
 
 
-@fault(gpu__smi=("FAIL", "speaks of driver 550.1, loaded is 535.261.03", "reboot gpu01"))
+@fault(gpu__smi=("FAIL", "reports driver 550.1, loaded is 535.261.03", "reboot gpu01"))
 def nvidia_smi_of_another_driver(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["driver_version"] = "550.1"
 
@@ -110,13 +110,13 @@ def no_nvidia_smi(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi").update(program=None, status=None, devices=[], driver_version=None)
 
 
-@fault(gpu__smi=("INCONCLUSIVE", "NVML could not be asked", "ldconfig"))
+@fault(gpu__smi=("INCONCLUSIVE", "NVML could not be queried", "ldconfig"))
 def no_nvml(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvml"] = {"status": None, "version": None, "count": None}
 
 
-@fault(gpu__smi=("FAIL", "does not answer: temperature_c: Unknown Error", "replace the card"),
-       gpu__throttle=("INCONCLUSIVE", "does not tell its temperature c (temperature_c: Unknown",
+@fault(gpu__smi=("FAIL", "does not answer: temperature_c: Unknown Error", "replace the GPU"),
+       gpu__throttle=("INCONCLUSIVE", "does not report its temperature c (temperature_c: Unknown",
                       "nvidia-smi -q"))
 def a_card_that_answers_unknown_error(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {"temperature/gpu_temp": "Unknown Error"}, {})
@@ -127,14 +127,14 @@ def a_damaged_inforom(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi").update(status=14, error="WARNING: infoROM is corrupted at gpu 0000:01")
 
 
-@fault(gpu__visible=("FAIL", "The card at 0000:01:00.0 is on the PCI bus, and nvidia-smi does not",
+@fault(gpu__visible=("FAIL", "The GPU at 0000:01:00.0 is on the PCI bus, but nvidia-smi does not",
                      "Xid 79"))
 def one_card_of_two_is_missing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["devices"].pop()
     data(snapshot, "smi")["nvml"]["count"] = 1
 
 
-@fault(gpu__visible=("FAIL", "NVML counts 1 cards, nvidia-smi names 2", "kernel.log"))
+@fault(gpu__visible=("FAIL", "NVML lists 1 GPUs, nvidia-smi lists 2", "kernel.log"))
 def nvml_counts_another_number(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvml"]["count"] = 1
 
@@ -161,17 +161,17 @@ def another_model(plan: Document, snapshot: Document) -> None:
 
 
 @fault(gpu__identity=("FAIL", f"{FIRST} has 40960 MiB of memory, declared are 81559",
-                      "put the declared card in"))
+                      "install the declared GPU"))
 def half_of_the_memory(plan: Document, snapshot: Document) -> None:
     card(snapshot)["memory_total_mib"] = 40960
 
 
-@fault(gpu__identity=("FAIL", "Declared cards are not there: GPU-ffffffff", "correct gpu_expect"))
+@fault(gpu__identity=("FAIL", "Declared GPUs are missing: GPU-ffffffff", "correct gpu_expect"))
 def another_card_of_the_model(plan: Document, snapshot: Document) -> None:
     plan["expect"]["uuids"] = [card(snapshot)["uuid"], "GPU-ffffffff-0000-0000-0000-000000000000"]
 
 
-@fault(gpu__identity=("INCONCLUSIVE", "does not tell its memory total mib", "gpu.smi"))
+@fault(gpu__identity=("INCONCLUSIVE", "does not report its memory total mib", "gpu.smi"))
 def memory_not_told(plan: Document, snapshot: Document) -> None:
     card(snapshot)["memory_total_mib"] = None
 
@@ -186,23 +186,23 @@ def the_declared_cards_in_other_letters(plan: Document, snapshot: Document) -> N
 # -- gpu.memory-errors ----------------------------------------------------------------------------
 
 
-@fault(gpu__memory_errors=("FAIL", f"{FIRST} will replace a damaged row", "--gpu-reset -i 0"))
+@fault(gpu__memory_errors=("FAIL", f"{FIRST} will remap a faulty memory row", "--gpu-reset -i 0"))
 def a_row_waits_to_be_replaced(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {"remapped_rows/remapped_row_pending": "Yes"}, {})
 
 
-@fault(gpu__memory_errors=("FAIL", "could not replace a damaged row", "have the card replaced"))
+@fault(gpu__memory_errors=("FAIL", "could not remap a faulty memory row", "replace the GPU"))
 def a_row_could_not_be_replaced(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {"remapped_rows/remapped_row_failure": "Yes"}, {})
 
 
-@fault(gpu__memory_errors=("FAIL", "will retire a damaged page", "--gpu-reset"),
+@fault(gpu__memory_errors=("FAIL", "will retire a faulty memory page", "--gpu-reset"),
        gpu__identity=("FAIL", "declared is", "correct"))
 def a_page_waits_to_be_retired(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {**OLD, "retired_pages/pending_blacklist": "Yes"}, {})
 
 
-@fault(gpu__memory_errors=("FAIL", "had 10 memory errors that could not be corrected", "reset"))
+@fault(gpu__memory_errors=("FAIL", "had 10 uncorrected memory errors", "reset"))
 def uncorrected_errors(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {"ecc_errors/volatile/dram_uncorrectable": "10"}, {})
 
@@ -230,7 +230,7 @@ WORKING: dict[str, str | None] = {
 LINK = "pci/pci_gpu_link_info/"
 
 
-@fault(gpu__pcie=("FAIL", f"{FIRST} is connected by 8 PCIe lanes of 16", "reseat the card"))
+@fault(gpu__pcie=("FAIL", f"{FIRST} uses 8 of 16 PCIe lanes", "reseat the GPU"))
 def half_of_the_lanes(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {LINK + "link_widths/current_link_width": "8x"}, {})
 
@@ -246,7 +246,7 @@ def a_slot_slower_than_declared(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {LINK + "pcie_gen/max_link_gen": "4"}, {})
 
 
-@fault(gpu__pcie=("INCONCLUSIVE", "does not tell its PCIe width", "virtual GPU"))
+@fault(gpu__pcie=("INCONCLUSIVE", "does not report its PCIe width", "virtual GPU"))
 def a_virtual_card_with_a_declared_width(plan: Document, snapshot: Document) -> None:
     plan["expect"]["pcie"] = {"generation": None, "width": 16}
     printed(snapshot, {LINK + "link_widths/current_link_width": "N/A"}, {})
@@ -284,12 +284,12 @@ def test_hardware_that_slows_a_card_down_is_named(
     assert verdicts(plan, snapshot)["gpu.throttle"] == "PASS"
 
 
-@fault(gpu__throttle=("FAIL", "slowed down by heat at 90 °C", "fans"))
+@fault(gpu__throttle=("FAIL", "throttled by heat at 90 °C", "fans"))
 def a_card_too_hot(plan: Document, snapshot: Document) -> None:
     card(snapshot)["temperature_c"] = 90
 
 
-@fault(gpu__throttle=("INCONCLUSIVE", "does not tell its throttle", "nvidia-smi -q"))
+@fault(gpu__throttle=("INCONCLUSIVE", "does not report its throttle", "nvidia-smi -q"))
 def reasons_not_told(plan: Document, snapshot: Document) -> None:
     card(snapshot)["throttle"] = None
 
@@ -309,13 +309,13 @@ def ecc_switched_off(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {"ecc_mode/current_ecc": "Disabled", "ecc_mode/pending_ecc": "Disabled"}, {})
 
 
-@fault(gpu__settings=("FAIL", "which waits for a reset", "--gpu-reset -i 1"))
+@fault(gpu__settings=("FAIL", "which needs a reset", "--gpu-reset -i 1"))
 def ecc_that_waits_for_a_reset(plan: Document, snapshot: Document) -> None:
     plan["expect"]["ecc"] = "on"
     printed(snapshot, {}, {"ecc_mode/current_ecc": "Disabled"})
 
 
-@fault(gpu__settings=("FAIL", "compute mode prohibited, usual is default", "-i 0 -c DEFAULT"))
+@fault(gpu__settings=("FAIL", "compute mode prohibited, normal is default", "-i 0 -c DEFAULT"))
 def nobody_may_compute(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {"compute_mode": "Prohibited"}, {})
 
@@ -331,8 +331,8 @@ def persistence_off(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {}, {"persistence_mode": "Disabled"})
 
 
-@fault(gpu__settings=("INCONCLUSIVE", "does not tell its ECC mode", "gpu.smi"),
-       gpu__memory_errors=("INCONCLUSIVE", "does not tell its ecc (ecc: [Unknown Error])", "smi"))
+@fault(gpu__settings=("INCONCLUSIVE", "does not report its ECC mode", "gpu.smi"),
+       gpu__memory_errors=("INCONCLUSIVE", "does not report its ecc (ecc: [Unknown Error])", "smi"))
 def ecc_not_told(plan: Document, snapshot: Document) -> None:
     plan["expect"]["ecc"] = "on"
     printed(snapshot, {"ecc_mode/current_ecc": "[Unknown Error]"}, {})
@@ -414,7 +414,7 @@ def a_row_put_on_record_and_mistakes_of_programs(plan: Document, snapshot: Docum
     event(snapshot, "pcie-error", address="0000:00:1c.0")
 
 
-@fault(kernel__log=("FAIL", "errors on the PCI bus that could not be corrected", "reseat"))
+@fault(kernel__log=("FAIL", "uncorrectable errors on the PCI bus", "reseat"))
 def uncorrected_error_on_the_bus(plan: Document, snapshot: Document) -> None:
     event(snapshot, "pcie-error", address="0000:01:00.0")
 
@@ -424,7 +424,7 @@ def the_driver_could_not_initialise(plan: Document, snapshot: Document) -> None:
     event(snapshot, "init-failed")
 
 
-@fault(kernel__log=("FAIL", "memory or processor erred", "management controller"))
+@fault(kernel__log=("FAIL", "uncorrectable memory or processor error", "management controller"))
 def the_machine_erred(plan: Document, snapshot: Document) -> None:
     event(snapshot, "machine-check")
 
@@ -439,7 +439,7 @@ def the_log_was_overwritten(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel_log")["complete"] = False
 
 
-@fault(kernel__log=("INCONCLUSIVE", "could not be read", "become root"),
+@fault(kernel__log=("INCONCLUSIVE", "could not be read", "run as root"),
        kernel__application_errors=("INCONCLUSIVE", "could not be read", "kernel.log"))
 def no_log(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel_log").update(source=None, complete=False, since_boot=False)
@@ -467,7 +467,7 @@ def test_what_programs_did_is_told_with_their_names(plan: Document, snapshot: Do
 # -- driver.cuda, driver.access -------------------------------------------------------------------
 
 
-@fault(driver__cuda=("FAIL", "libcuda.so.1 is of CUDA 10.2, too old for toolkit 11.8",
+@fault(driver__cuda=("FAIL", "libcuda.so.1 supports CUDA 10.2, too old for toolkit 11.8",
                      "newer driver"))
 def an_old_libcuda(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["cuda_version"] = "10.2"
@@ -494,13 +494,13 @@ def device_files_of_a_group(plan: Document, snapshot: Document) -> None:
     closed(snapshot, "0660", 44)
 
 
-@fault(driver__access=("FAIL", "Account slurm cannot open", "into the group"))
+@fault(driver__access=("FAIL", "Account slurm cannot open", "to the group"))
 def device_files_of_another_group(plan: Document, snapshot: Document) -> None:
     plan["service_user"] = "slurm"
     closed(snapshot, "0660", 44)
 
 
-@fault(driver__access=("INCONCLUSIVE", "was not tried", "ansible_become"))
+@fault(driver__access=("INCONCLUSIVE", "was not tested", "ansible_become"))
 def access_not_tried(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["node_access"][0]["tried"] = False
 

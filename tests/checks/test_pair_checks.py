@@ -80,7 +80,7 @@ def test_two_healthy_hosts_pass_and_nccl_is_excused_by_the_declaration(
     found = meeting(plan, snapshot, records)
     assert verdicts(found, GRAPH) == verdicts(found, REDUCE) == ("PASS", "PASS")
     assert "/job:ps/replica:0/task:1/device:CPU:0" in found["gpu01"][GRAPH]["evidence"]
-    assert "tensorflow-1.4.0 with gpu02: not asked for (gpu_stacks: TensorFlow 1.4.0 has no" in (
+    assert "tensorflow-1.4.0 with gpu02: not applicable (gpu_stacks: TensorFlow 1.4.0 has no" in (
         found["gpu01"][REDUCE]["evidence"])
     assert verdicts(found, "pair.nccl") == ("NOT-DECLARED", "NOT-DECLARED")
     assert "gpu_expect: {count: 0}" in found["gpu02"]["pair.nccl"]["cause"]
@@ -161,7 +161,8 @@ BROKEN: dict[str, tuple[Change, str, tuple[str, str], str, str]] = {
         set_in(0, 0, sum={"wrong": 3}), GRAPH, ("FAIL", "PASS"), "gpu01",
         "the sum of both hosts' products has 3 wrong rows"),
     "the sum is missing": (
-        set_in(0, 0, sum=None), GRAPH, ("INCONCLUSIVE", "PASS"), "gpu01", "lacks what this check"),
+        set_in(0, 0, sum=None), GRAPH, ("INCONCLUSIVE", "PASS"), "gpu01", "lacks data that this"
+                                                                          " check"),
     "a worker's product is wrong": (
         row_in(1, 0, "products", 1, wrong=256), GRAPH, ("PASS", "FAIL"), "gpu02",
         f"the product on {CPU} has 256 wrong rows"),
@@ -169,15 +170,15 @@ BROKEN: dict[str, tuple[Change, str, tuple[str, str], str, str]] = {
         row_in(1, 1, "products", 1, wrong=None), GRAPH, ("PASS", "FAIL"), "gpu02", "None wrong"),
     "a product on the other host's worker": (
         row_in(1, 0, "products", 0, device=CPU), GRAPH, ("FAIL", "PASS"), "gpu01",
-        f"what was for /job:worker/task:0/device:CPU:0 was on {CPU} instead"),
+        f"what was placed on /job:worker/task:0/device:CPU:0 ran on {CPU} instead"),
     "a product on nobody knows which device": (
         row_in(0, 1, "products", 1, device=None), GRAPH, ("PASS", "FAIL"), "gpu02",
-        "was on an unknown device instead"),
+        "ran on an unknown device instead"),
     "a variable on a worker": (
         row_in(1, 0, "variables", 1, device=CPU), GRAPH, ("PASS", "FAIL"), "gpu02",
-        "what was for /job:ps/task:1/device:CPU:0 was on"),
+        "what was placed on /job:ps/task:1/device:CPU:0 ran on"),
     "a part of the graph is not told of": (
-        set_in(1, 0, products=[]), GRAPH, ("INCONCLUSIVE", "PASS"), "gpu01", "lacks what"),
+        set_in(1, 0, products=[]), GRAPH, ("INCONCLUSIVE", "PASS"), "gpu01", "lacks data"),
     "another release ran": (
         set_in(1, 1, version="2.12.0"), GRAPH, ("PASS", "FAIL"), "gpu02",
         "what ran is TensorFlow 2.12.0, planned is 2.13.1"),
@@ -195,7 +196,7 @@ BROKEN: dict[str, tuple[Change, str, tuple[str, str], str, str]] = {
         together(set_in(1, 1, state="failed", error="it died while computing (status -9): "),
                  set_in(1, 0, state="lost", error="UnavailableError: Socket closed")),
         GRAPH, ("INCONCLUSIVE", "FAIL"), "gpu01",
-        "the side of gpu02 did not come to its end (it died while computing"),
+        "the side of gpu02 did not finish (it died while computing"),
     "the connection breaks": (
         together(*(set_in(2, side, state="lost", error="UnavailableError: gone")
                    for side in (0, 1))),
@@ -252,10 +253,10 @@ def test_what_is_broken_is_said_by_that_check_of_that_host(
     ("change", "check", "cause"),
     [
         (row_in(0, 0, "products", 0, device="/job:worker/replica:0/task:0/device:CPU:0"),
-         GRAPH, "was on /job:worker/replica:0/task:0/device:CPU:0 instead"),
+         GRAPH, "ran on /job:worker/replica:0/task:0/device:CPU:0 instead"),
         (row_in(1, 0, "replicas", 1, device="/job:worker/replica:0/task:0/device:CPU:0"),
          REDUCE, "it ran on GPU, CPU, declared is GPU, GPU"),
-        (set_in(2, 0, nccl=[]), "pair.nccl", "NCCL did not say that it ran"),
+        (set_in(2, 0, nccl=[]), "pair.nccl", "NCCL did not report that it ran"),
         (row_in(2, 0, "replicas", 0, wrong=9), "pair.nccl", "all 4 replicas has 9 wrong rows"),
     ],
 )

@@ -40,7 +40,7 @@ def test_a_driver_that_runs_as_installed_passes(
 @pytest.mark.parametrize(
     ("policy", "boot_id", "driver", "cause", "remedy"),
     [
-        ("auto", "boot-1", {"loaded": OLD}, "modules have to be loaded anew", "provision"),
+        ("auto", "boot-1", {"loaded": OLD}, "modules must be reloaded", "provision"),
         (
             "auto", "boot-1", {"loaded": OLD, "holders": [HELD], "reboot_pending": MARKER},
             f"A reboot for the driver is pending, since 2026-11-20T12:00:00Z: driver {NEW} is being"
@@ -49,12 +49,12 @@ def test_a_driver_that_runs_as_installed_passes(
         ),
         (
             "never", "boot-1", {"loaded": OLD, "holders": [HELD], "reboot_pending": MARKER},
-            "not done by provisioning, since 2026-11-20T12:00:00Z",
+            "provisioning does not reboot, since 2026-11-20T12:00:00Z",
             "reboot gpu01 at a suitable time",
         ),
         (
             "auto", "boot-2", {"loaded": None, "reboot_pending": {**TRIED, "failed": REFUSED}},
-            "driver run, and none is tried again, since 2026-11-20T12:00:00Z",
+            "and no other restart is tried, since 2026-11-20T12:00:00Z",
             "fix that, and reboot gpu01 yourself",
         ),
         (

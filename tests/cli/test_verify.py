@@ -164,7 +164,7 @@ def test_pytest_alone_looks_at_the_hosts_of_an_inventory(tmp_path: Path) -> None
     assert "test_check[ansible://here-stack.matmul] SKIPPED" in ended.stdout
     assert "host.reachable" not in ended.stdout
     # Nothing is declared of it, so that it is not healthy, whatever else passes.
-    assert "Nothing is declared of this host" in ended.stdout
+    assert "Nothing is declared for this host" in ended.stdout
     assert ended.stdout.splitlines()[-1].strip("= ").startswith("1 failed, ")
     assert ended.returncode == 1
 

@@ -21,7 +21,7 @@ def readers(section: str, *without: str) -> tuple[str, ...]:
                                          if section in check.reads)} - {*without}))
 
 
-# What cannot be judged where nvidia-smi names no card.
+# What cannot be judged where nvidia-smi lists no GPU.
 UNKNOWN = tuple(name for name in readers("smi") if name.startswith("gpu.") and name != "gpu.smi")
 STOPPED = ("driver.loaded", "driver.cuda", "driver.pending", "gpu.smi", "gpu.mig", *UNKNOWN)
 
@@ -137,7 +137,7 @@ FAULTS = [
           "loaded driver is 535.216.03.* a reboot is pending since .*upgraded",
           "reloads the driver, or reboots", _all_upgraded, also=_but("driver.loaded")),
     Fault("23", "CUDA driver version is insufficient for CUDA runtime version", "stub",
-          "driver.cuda", r"libcuda.so.1 is of CUDA 10.2, too old for toolkit 11.8",
+          "driver.cuda", r"libcuda.so.1 supports CUDA 10.2, too old for toolkit 11.8",
           "newer driver branch", _old_libcuda),
     Fault("23", "cuInit returned 35", "stub", "driver.cuda", "older than CUDA needs",
           "newer driver branch", _too_old),
@@ -151,7 +151,7 @@ FAULTS = [
           r"An ordinary account cannot open .*mode 0600", "NVreg_DeviceFileMode=0666",
           _nodes_of_root),
     Fault("28", "Permission denied for the service's account", "root", "driver.access",
-          r"Account slurm cannot open .*mode 0660, 0:44", "into the group", _nodes_of_a_group),
+          r"Account slurm cannot open .*mode 0660, 0:44", "to the group", _nodes_of_a_group),
     Fault("28", "the service's account does not exist", "root", "driver.access",
           "there is no account trainer", "correct gpu_service_user", _no_such_account),
     Fault("29", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
@@ -162,18 +162,18 @@ FAULTS = [
           _no_module_at_all,
           also=_but("driver.pending")),
     Fault("30", "nouveau holds the card", "root", "driver.loaded",
-          "nouveau holds 0000:01:00.0, 0000:02:00.0", "blacklist nouveau", _nouveau,
+          "nouveau is bound to 0000:01:00.0, 0000:02:00.0", "blacklist nouveau", _nouveau,
           also=("driver.nouveau", *_but("driver.loaded", "driver.pending"))),
     Fault("31", "after a kernel upgrade the next boot has no driver", "root", "driver.modules",
           r"6\.1\.0-50-amd64 \(it boots next\)", "dkms autoinstall|provision",
           _kernel_without_module),
     Fault("32", "Key was rejected by service", "root", "kernel.log",
-          "refused a module, since its signature's key is not enrolled", "mokutil --import",
+          "refused a module: the key of its signature is not enrolled", "mokutil --import",
           _key_rejected, also=STOPPED),
-    Fault("33", "nvidia-smi hangs", "root", "gpu.smi", "Looking at 'smi' hung: nvidia-smi",
+    Fault("33", "nvidia-smi hangs", "root", "gpu.smi", "Probing 'smi' hung: nvidia-smi",
           "a hung driver needs a reboot", _smi_hangs, verdict="HUNG",
           also=(*readers("smi", "gpu.smi"), "gpu.mig")),
     Fault("33", "every CUDA program hangs", "stub", "driver.cuda",
-          "Looking at 'driver' hung: libcuda.so.1 gave no answer", "a hung driver needs a reboot",
+          "Probing 'driver' hung: libcuda.so.1 gave no answer", "a hung driver needs a reboot",
           _libcuda_hangs, verdict="HUNG", also=readers("driver", "driver.cuda")),
 ]

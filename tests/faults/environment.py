@@ -26,7 +26,7 @@ def appended(path: str, line: str) -> dict[str, str]:
 
 def out_of(path: str) -> str:
     """The remedy where the probe knows the file."""
-    return rf"take \w+ out of {path}"
+    return rf"remove \w+ from {path}"
 
 
 LOGIN = "environment.login"
@@ -34,13 +34,13 @@ LOGIN = "environment.login"
 # On a host of any kind.
 ANYWHERE = [
     Fault("20", "a profile puts another CUDA's libraries first for everybody", "host", LOGIN,
-          rf"A login sets LD_LIBRARY_PATH={OTHER}: .* win over a stack's own toolkit",
-          rf"out of {PROFILE}", **written(PROFILE, f"export LD_LIBRARY_PATH={OTHER}")),
+          rf"A login sets LD_LIBRARY_PATH={OTHER}: .* override a stack's own toolkit",
+          rf"from {PROFILE}", **written(PROFILE, f"export LD_LIBRARY_PATH={OTHER}")),
     Fault("20", "a profile names the toolkit's stub libraries", "host", LOGIN,
-          "the stub libraries there stand for a driver", rf"out of {PROFILE}",
+          "the stub libraries there are no working driver", rf"from {PROFILE}",
           **written(PROFILE, "export LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs")),
     Fault("20", "`PYTHONPATH` of a profile puts other modules before every stack's", "host", LOGIN,
-          "PYTHONPATH=/opt/site: modules from there win", rf"out of {PROFILE}",
+          "PYTHONPATH=/opt/site: modules from there override", rf"from {PROFILE}",
           **written(PROFILE, "export PYTHONPATH=/opt/site")),
     Fault("20", "systemd gives another CUDA's libraries to every service", "host", LOGIN,
           rf"{DEFAULTS} sets LD_LIBRARY_PATH={OTHER}", out_of(DEFAULTS),
@@ -57,12 +57,12 @@ ANYWHERE = [
 # Judged against two declared GPUs.
 WITH_TWO_GPUS = [
     Fault("20", "`CUDA_VISIBLE_DEVICES` of a profile shows one GPU of two", "host", LOGIN, SHOWN,
-          rf"out of {PROFILE}", **written(PROFILE, "export CUDA_VISIBLE_DEVICES=1")),
+          rf"from {PROFILE}", **written(PROFILE, "export CUDA_VISIBLE_DEVICES=1")),
     Fault("20", "an empty `CUDA_VISIBLE_DEVICES` hides every GPU", "host", LOGIN,
-          "it shows 0 of the 2 declared GPUs", rf"out of {PROFILE}",
+          "it shows 0 of the 2 declared GPUs", rf"from {PROFILE}",
           **written(PROFILE, "export CUDA_VISIBLE_DEVICES=")),
     Fault("20", "`CUDA_VISIBLE_DEVICES=0,5`: CUDA stops at the first that is none", "host", LOGIN,
-          SHOWN, "out of /etc/environment",
+          SHOWN, "from /etc/environment",
           **appended("/etc/environment", "CUDA_VISIBLE_DEVICES=0,5")),
     Fault("20", "systemd shows every service one GPU of two", "host", LOGIN, SHOWN,
           out_of(DEFAULTS),

@@ -63,7 +63,7 @@ FAULTS = [
                                   "stack.device-placement")),
     Fault("45", "`Blas GEMM launch failed`: memory held by another process", "stub",
           "stack.matmul", r"Blas GEMM launch failed.*held by pid 4711 \(ann, python3\)",
-          "wait until they have ended", memory_held, verdict="INCONCLUSIVE",
+          "wait until these processes end", memory_held, verdict="INCONCLUSIVE",
           also=("stack.gpu", "toolkit.cublas", "cudnn.convolution", "gpu.throughput")),
     Fault("45", "`CUBLAS_STATUS_NOT_INITIALIZED`, and nobody holds the memory", "stub",
           "toolkit.cublas", "on GPU 0: cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED",
@@ -73,6 +73,7 @@ FAULTS = [
           too_old, also=("stack.matmul", "stack.gpu", "stack.local-devices")),
     # Slow once, and right: told in the evidence.
     Fault("48", "`jit-compiled from PTX, which could take 30 minutes or longer`", "stub",
-          "stack.capability", "from PTX at the first use, which took 1834.2 s.*jit-compiled", "",
+          "stack.capability", "compiles PTX at the first use, which took 1834.2"
+                              " s.*jit-compiled", "",
           made_from_ptx, verdict="PASS"),
 ]

@@ -30,27 +30,28 @@ def host(number: int, shows: str, check: str, cause: str, remedy: str, *also: st
 
 FAULTS = [
     host(1, "another cuBLAS in a directory that the linker prefers on newer processors",
-         "toolkit.files", "No receipt knows .*/glibc-hwcaps/x86-64-v2/libcublas.so.11",
-         "move what is not of toolkit 11.8 away",
+         "toolkit.files", "No receipt lists .*/glibc-hwcaps/x86-64-v2/libcublas.so.11",
+         "move files away that do not belong to toolkit 11.8",
          inject=f"mkdir -p {LIB}/glibc-hwcaps/x86-64-v2; cp {LIB}/libcublas.so.11.11.3.6"
          f" {LIB}/glibc-hwcaps/x86-64-v2/libcublas.so.11; ldconfig",
          repair=f"rm -r {LIB}/glibc-hwcaps; ldconfig"),
     host(2, "the same in the system's own libraries", "linker.cache",
-         "takes libcusparse.so.11 from .*/glibc-hwcaps", "on the host",
+         "loads libcusparse.so.11 from .*/glibc-hwcaps", "on the host",
          inject=f"mkdir -p {SYSTEM}/glibc-hwcaps/x86-64-v2; cp {LIB}/libcusparse.so.11.7.5.86"
          f" {SYSTEM}/glibc-hwcaps/x86-64-v2/libcusparse.so.11; ldconfig",
          repair=f"rm {SYSTEM}/glibc-hwcaps/x86-64-v2/libcusparse*; ldconfig"),
     host(3, "a .pth file that puts another directory of packages first", "stack.python",
-         "looks for modules in /srv/site-packages.*runs at every start.*/first.pth", "a .pth file",
+         "searches for modules in /srv/site-packages.*runs at every start.*/first.pth", "a .pth"
+                                                                                        " file",
          inject="mkdir -p /srv/site-packages; echo \"import sys;"
          f" sys.path.insert(0, '/srv/site-packages')\" >{SITE}/first.pth",
          repair=f"rm -r {SITE}/first.pth /srv/site-packages"),
     host(4, "sitecustomize.py in the stack", "stack.python",
-         "runs at every start, with no package that brought it, .*/sitecustomize.py",
+         "runs at every start, though no package contains it: .*/sitecustomize.py",
          "sitecustomize.py", inject=f"echo 'import os' >{SITE}/sitecustomize.py",
          repair=f"rm {SITE}/sitecustomize.py"),
     host(5, "another file system mounted over the toolkit's libraries", "install.owned",
-         f"{LIB} .something is mounted over it", "umount",
+         f"{LIB} .something is mounted over it", "unmount",
          inject=f"cp -al {LIB} /usr/local/.copy; mount --bind /usr/local/.copy {LIB}",
          repair=f"umount {LIB}; rm -r /usr/local/.copy"),
     host(6, "nvcc belongs to an ordinary user", "install.owned",
@@ -75,7 +76,7 @@ FAULTS = [
          "host.plan",
          inject=f"mv {RECEIPTS}/cudnn-11.8-8.json /root/", repair=f"mv /root/cudnn* {RECEIPTS}/"),
     host(11, "a receipt that lists only half of the files, so that the others may change",
-         "toolkit.files", "No receipt knows", "let it be adopted", "stack.mapped",
+         "toolkit.files", "No receipt lists", "gpu_cuda_adopt: true", "stack.mapped",
          **kept(f"{RECEIPTS}/toolkit-11.8.json",
                 f"python3 -c \"import json; p = '{RECEIPTS}/toolkit-11.8.json';"
                 " d = json.load(open(p)); d['manifest'] = d['manifest'][::2];"
@@ -85,7 +86,7 @@ FAULTS = [
          inject=f"cp {RECEIPTS}/toolkit-11.8.json {RECEIPTS}/toolkit-12.5.json",
          repair=f"rm {RECEIPTS}/toolkit-12.5.json"),
     host(13, "a header of a later CUDA was copied into the toolkit", "toolkit.present",
-         "cuda_runtime_api.h says 12.5", PROVISION, "toolkit.files",
+         "cuda_runtime_api.h reports 12.5", PROVISION, "toolkit.files",
          **kept(f"{TOOLKIT}/include/cuda_runtime_api.h",
                 f"sed -i 's/CUDART_VERSION  11080/CUDART_VERSION  12050/'"
                 f" {TOOLKIT}/include/cuda_runtime_api.h")),
@@ -105,13 +106,13 @@ FAULTS = [
          inject=f"mv {SITE}/numpy-1.24.3.dist-info/RECORD /root/",
          repair=f"mv /root/RECORD {SITE}/numpy-1.24.3.dist-info/"),
     host(18, "half of a library is zeros, its size and time are as before", "stack.libraries",
-         "bound to a library that cannot be opened", PROVISION, "stack.build", "stack.mapped",
+         "bound to a library that cannot be loaded", PROVISION, "stack.build", "stack.mapped",
          "stack.matmul",
          **kept(f"{LIB}/libcusparse.so.11.7.5.86",
                 f"dd if=/dev/zero of={LIB}/libcusparse.so.11.7.5.86 bs=4096 seek=1 count=200"
                 f" conv=notrunc status=none; touch -r /root/kept {LIB}/libcusparse.so.11.7.5.86")),
     host(19, "another program's libcudart in the system's directory", "linker.providers",
-         f"{SYSTEM} offers libcudart.so.11.0 too", "dpkg -S",
+         f"{SYSTEM} also provides libcudart.so.11.0", "dpkg -S",
          inject=f"cp {LIB}/libcudart.so.11.8.89 {SYSTEM}/libcudart.so.11.4.1; ldconfig",
          repair=f"rm {SYSTEM}/libcudart*; ldconfig"),
     host(20, "a limit on memory in limits.d under which TensorFlow cannot start", "stack.matmul",
@@ -126,7 +127,7 @@ FAULTS = [
          " chmod 755 /usr/bin/python3.11",
          repair="mv /usr/bin/python3.real /usr/bin/python3.11"),
     host(22, "a package's record lists only half of its files, so that the others may change",
-         "stack.files", "No receipt knows .*/numpy/", "move",
+         "stack.files", "No receipt lists .*/numpy/", "move",
          **kept(f"{SITE}/numpy-1.24.3.dist-info/RECORD",
                 f"cd {SITE}/numpy-1.24.3.dist-info; awk 'NR % 2' /root/kept >RECORD")),
 ]

@@ -59,7 +59,7 @@ def edited(path: str, expression: str) -> dict[str, str]:
 
 def not_opened(library: str, reason: str) -> str:
     """What `stack.libraries` says."""
-    return rf"cannot open {library}.*{reason}"
+    return rf"cannot load {library}.*{reason}"
 
 
 MISSING = "No such file or directory"
@@ -81,22 +81,22 @@ ONE_STACK = [
           "linker.cache", r"lists libcufft.so.10 as .*, which does not exist", "provision|ldconfig",
           **moved(f"{LIB}/libcufft.so.10.9.0.58"), also=(*OF_CUDA, "stack.libraries")),
     Fault("3", "only `libcudnn.so.8.6.0` was copied: the link of its SONAME is missing", "host",
-          "cudnn.links", "libcudnn.so.8 is missing: no link of that name", PROVISION,
+          "cudnn.links", "libcudnn.so.8 is missing: no symlink of that name", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8"), also=(*LINKS_OF_CUDNN, "stack.libraries")),
     Fault("3", "the link `libcublas.so.11` is missing", "host", "toolkit.files",
           r"libcublas.so.11 \(missing\)", PROVISION,
           **moved(f"{LIB}/libcublas.so.11"),
           also=(*OF_CUDA, "stack.libraries", "cudnn.present")),
     Fault("3", "`ldconfig` never ran (`sudo ldconfig /usr/local/cuda/lib64` \"fixes\" it)", "host",
-          "linker.cache", "cache does not know libcu", r"on the host: ldconfig",
+          "linker.cache", "cache does not list libcu", r"on the host: ldconfig",
           "mkdir -p /srv/empty; ldconfig -f /dev/null", repair="ldconfig"),
     Fault("3", "the linker's cache is gone altogether", "host", "linker.cache",
-          "cache does not know libcu", "ldconfig", "rm /etc/ld.so.cache", repair="ldconfig"),
+          "cache does not list libcu", "ldconfig", "rm /etc/ld.so.cache", repair="ldconfig"),
     Fault("3", "the toolkit was taken out of the linker's configuration", "host",
           "linker.registered", "gpufleet-cuda.conf is missing", PROVISION,
           "rm /etc/ld.so.conf.d/gpufleet-cuda.conf; ldconfig", also=("linker.cache",)),
     Fault("5", "the link `libcudnn.so.8` leads nowhere", "host", "cudnn.links",
-          "libcudnn.so.8 leads to libcudnn.so.8.6.9, which is not there", PROVISION,
+          "libcudnn.so.8 is a dangling symlink to libcudnn.so.8.6.9", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8", f"ln -s libcudnn.so.8.6.9 {LIB}/libcudnn.so.8"),
           also=(*LINKS_OF_CUDNN, "stack.libraries")),
     Fault("5", "the link `libcusparse.so.11` leads nowhere", "host", "toolkit.files",
@@ -107,7 +107,7 @@ ONE_STACK = [
           "toolkit.files", r"libcusolver.so.11.4.1.48 \(size\)", PROVISION,
           halved(f"{LIB}/libcusolver.so.11.4.1.48"), also=("stack.matmul", *SILENT)),
     Fault("7", "cuDNN's library is cut short", "host", "cudnn.present",
-          "libcudnn_cnn_infer.so.8.6.0 is no whole library: truncated", PROVISION,
+          "libcudnn_cnn_infer.so.8.6.0 is not a valid library: truncated", PROVISION,
           **cut(f"{LIB}/libcudnn_cnn_infer.so.8.6.0"),
           also=("cudnn.files", "stack.matmul", *SILENT)),
     Fault("7", "TensorFlow's own library is cut short", "host", "stack.files",
@@ -120,7 +120,7 @@ ONE_STACK = [
                              f"{PAGE}{LIB}/libcurand.so.10.3.0.86"),
           also=("toolkit.files",)),
     Fault("8", "a login page was saved as cuDNN", "host", "cudnn.present",
-          "libcudnn.so.8.6.0 is no whole library: .*looks like a web page", PROVISION,
+          "libcudnn.so.8.6.0 is not a valid library: .*looks like a web page", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8.6.0", f"{PAGE}{LIB}/libcudnn.so.8.6.0"),
           also=("cudnn.files", "cudnn.links", "stack.libraries")),
     Fault("10", "`undefined symbol`: another library stands under the right name", "host",
@@ -129,28 +129,28 @@ ONE_STACK = [
                   f"cp {STAND_INS}/libcublasLt.so.11 {LIB}/libcublasLt.so.11.11.3.6"),
           also=("toolkit.files", "cudnn.present")),
     Fault("13", "`Loaded runtime CuDNN library: 8.5.0 but source was compiled with: 8.6.0`", "host",
-          "cudnn.present", "says it is cuDNN 8.5.0, declared is 8.6.0", PROVISION,
+          "cudnn.present", "reports cuDNN 8.5.0, declared is 8.6.0", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8.6.0",
                   f"cp {STAND_INS}/libcudnn.so.8.5.0 {LIB}/libcudnn.so.8.6.0"),
           also=("cudnn.files",)),
     Fault("13", "the link leads to an older cuDNN beside the declared one", "host",
-          "cudnn.present", "says it is cuDNN 8.5.0, declared is 8.6.0", PROVISION,
+          "cudnn.present", "reports cuDNN 8.5.0, declared is 8.6.0", PROVISION,
           **moved(f"{LIB}/libcudnn.so.8", f"cp {STAND_INS}/libcudnn.so.8.5.0 {LIB}/;"
                   f" ln -s libcudnn.so.8.5.0 {LIB}/libcudnn.so.8") | {
               "repair": f"rm {LIB}/libcudnn.so.8.5.0; " + back(f"{LIB}/libcudnn.so.8")},
           also=("cudnn.files", "stack.mapped")),
     Fault("15", "cuDNN's header is of another version than its library", "host", "cudnn.present",
-          r"cudnn_version.h says 8.5.0, declared is 8.6.0", PROVISION,
+          r"cudnn_version.h reports 8.5.0, declared is 8.6.0", PROVISION,
           **edited(f"{TOOLKIT}/include/cudnn_version.h", "s/CUDNN_MINOR 6/CUDNN_MINOR 5/"),
           also=("cudnn.files",)),
     Fault("16", "`/usr/local/cuda` leads nowhere", "host", "toolkit.default-link",
-          "leads to cuda-11.2, which is not there", PROVISION,
+          "is a dangling symlink to cuda-11.2", PROVISION,
           "ln -sfn cuda-11.2 /usr/local/cuda", repair="ln -sfn cuda-11.8 /usr/local/cuda"),
     Fault("16", "`/usr/local/cuda` leads to something else", "host", "toolkit.default-link",
-          "leads to /srv/other, declared is /usr/local/cuda-11.8", PROVISION,
+          "points to /srv/other, declared is /usr/local/cuda-11.8", PROVISION,
           "mkdir -p /srv/other; ln -sfn /srv/other /usr/local/cuda"),
     Fault("16", "`/usr/local/cuda` is a directory", "host", "toolkit.default-link",
-          "/usr/local/cuda is a directory, no link",
+          "/usr/local/cuda is a directory, not a symlink",
           rf"mv /usr/local/cuda /usr/local/cuda.old; then {PROVISION}",
           "rm /usr/local/cuda; mkdir -p /usr/local/cuda/lib64", also=("host.plan",),
           repair="mv /usr/local/cuda /usr/local/cuda.old; ln -s cuda-11.8 /usr/local/cuda"),
@@ -158,10 +158,10 @@ ONE_STACK = [
           "/usr/local/cuda is missing", PROVISION, "rm /usr/local/cuda",
           repair="ln -s cuda-11.8 /usr/local/cuda"),
     Fault("16", "`version.json` speaks of another release", "host", "toolkit.present",
-          "its version.json says 11.2", PROVISION,
+          "its version.json reports 11.2", PROVISION,
           **edited(f"{TOOLKIT}/version.json", "s/11\\.8/11.2/"), also=("toolkit.files",)),
     Fault("16", "`nvcc` is of another release", "host", "toolkit.present",
-          "its nvcc says 12.3.107", PROVISION,
+          "its nvcc reports 12.3.107", PROVISION,
           **moved(f"{TOOLKIT}/bin/nvcc", f"printf '%s\\n' '#!/bin/sh'"
                   " 'echo Cuda compilation tools, release 12.3, V12.3.107'"
                   f" >{TOOLKIT}/bin/nvcc; chmod 755 {TOOLKIT}/bin/nvcc"), also=("toolkit.files",)),
@@ -169,7 +169,7 @@ ONE_STACK = [
           "stack.libraries", not_opened("libcusolver.so.11", MISSING), PROVISION,
           **moved(f"{LIB}/libcusolver.so.11.4.1.48"), also=OF_CUDA),
     Fault("17", "the framework's library is opened, but from under another name", "host",
-          "stack.mapped", "libcufft.so.10, yet maps no file of such a name", PROVISION,
+          "stack.mapped", "libcufft.so.10, but maps no file of that name", PROVISION,
           **moved(f"{LIB}/libcufft.so.10", f"cp {STAND_INS}/libcufft.so.10 {LIB}/other.so;"
                   f" ln -s other.so {LIB}/libcufft.so.10") | {
               "repair": f"rm {LIB}/other.so; " + back(f"{LIB}/libcufft.so.10")},
@@ -203,18 +203,18 @@ ONE_STACK = [
 # Toolkits 12.3 and 12.5 offer the same sonames; TensorFlow 2.18.1 is bound to 12.5.
 BOUND = "/opt/gpufleet/stacks/tensorflow-2.18.1/lib/python3.11/site-packages/_gpufleet_binding.pth"
 FIRST = "/etc/ld.so.conf.d/000-site.conf"
-ELSEWHERE = "takes libcudart.so.12 from /usr/local/cuda-12.3/.*, not from /usr/local/cuda-12.5"
+ELSEWHERE = "loads libcudart.so.12 from /usr/local/cuda-12.3/.*, not from /usr/local/cuda-12.5"
 SIDE_BY_SIDE = [
     Fault("58", "two toolkits share a soname, and the linker takes the other's", "host",
-          "linker.cache", ELSEWHERE, r"take that directory out of /etc/ld.so.conf.d, run ldconfig",
+          "linker.cache", ELSEWHERE, r"remove that directory from /etc/ld.so.conf.d, run ldconfig",
           f"echo /usr/local/cuda-12.3/lib64 >{FIRST}; ldconfig", repair=f"rm {FIRST}; ldconfig",
           also=("linker.providers",)),
     Fault("58", "the same, from the next `ldconfig` on", "host", "linker.cache",
-          "the next ldconfig makes the linker load those", "out of /etc/ld.so.conf.d",
+          "the next ldconfig makes the linker load those", "from /etc/ld.so.conf.d",
           f"echo /usr/local/cuda-12.3/lib64 >{FIRST}", repair=f"rm {FIRST}",
           also=("linker.providers",)),
     Fault("58", "our own file names the toolkits in another order", "host", "linker.registered",
-          "names /usr/local/cuda-12.3/lib64, .* instead of", PROVISION,
+          "lists /usr/local/cuda-12.3/lib64, .* instead of", PROVISION,
           "sed -i '2i /usr/local/cuda-12.3/lib64' /etc/ld.so.conf.d/gpufleet-cuda.conf; ldconfig",
           also=("linker.cache", "linker.providers")),
     Fault("58", "the framework of one toolkit maps the other's libraries", "host", "stack.mapped",
@@ -224,7 +224,8 @@ SIDE_BY_SIDE = [
           repair=f"mv /srv/_gpufleet_binding.pth {BOUND}; rm {FIRST}; ldconfig",
           also=("stack.files", "stack.libraries", "linker.cache", "linker.providers")),
     Fault("16", "`/usr/local/cuda` leads to another toolkit than declared", "host",
-          "toolkit.default-link", "leads to /usr/local/cuda-12.3, declared is /usr/local/cuda-12.5",
+          "toolkit.default-link", "points to /usr/local/cuda-12.3, declared is"
+                                  " /usr/local/cuda-12.5",
           PROVISION, "ln -sfn cuda-12.3 /usr/local/cuda"),
 ]
 

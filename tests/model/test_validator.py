@@ -65,7 +65,7 @@ def test_a_damaged_section_is_judged_by_no_check(plan: Document, snapshot: Docum
     data(snapshot, "toolkits")["trees"][0]["cudart"] = None
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert found["host.probe"]["cause"] == (
-        "Section 'toolkits' is damaged, or of another release: data.trees[0].cudart is null, and"
+        "Section 'toolkits' is damaged or from another release: data.trees[0].cudart is null, and"
         " should be a list")
     assert {found[name]["verdict"] for name in ("host.probe", "toolkit.present", "stack.mapped")} \
         == {"INCONCLUSIVE"}

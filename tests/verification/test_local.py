@@ -82,8 +82,8 @@ def test_what_is_broken_is_found_without_a_declaration(observed: Document) -> No
     data(observed, "toolkits")["trees"][0]["nvcc"] = "12.4.131"
     data(observed, "cudnn")["trees"][0]["loaded"][0].update(version=None, error="undefined symbol")
     found = judged(observed)
-    assert "nvcc says 12.4.131" in found["toolkit.present"]["cause"]
-    assert found["toolkit.present"]["remedy"].startswith("mend it by hand")
+    assert "nvcc reports 12.4.131" in found["toolkit.present"]["cause"]
+    assert found["toolkit.present"]["remedy"].startswith("repair it by hand")
     assert "undefined symbol" in found["cudnn.present"]["cause"]
 
 

@@ -1,9 +1,10 @@
-"""The catalogue of checks for the documentation, from the registry itself."""
+"""The table of all checks for the documentation, from the registry."""
 
 from __future__ import annotations
 
 from . import CHECKS, PAIR_CHECKS
 from .judge import REACHABLE, REACHABLE_STATEMENT
+from .registry import INSPECT
 
 
 def markdown() -> str:
@@ -11,7 +12,7 @@ def markdown() -> str:
     rows = [
         "| check | what must hold | severity | reads | repaired by |",
         "|-|-|-|-|-|",
-        f"| `{REACHABLE}` | {REACHABLE_STATEMENT} | critical | - | look at the host |",
+        f"| `{REACHABLE}` | {REACHABLE_STATEMENT} | critical | - | {INSPECT} |",
     ]
     rows += [
         f"| `{check.id}` | {check.statement} | {check.severity} |"

@@ -31,7 +31,7 @@ DEVICE_FAULT = (
 
 
 def no_gpus(plan: Document) -> str | None:
-    """The excuse of what needs a toolkit and a GPU."""
+    """The skip reason of checks that need a toolkit and a GPU."""
     return no_toolkits(plan) or no_gpus_declared(plan)
 
 
@@ -46,42 +46,42 @@ def runs(
             yield toolkit, run, None
         elif observed.snapshot["mode"] != "full":
             yield toolkit, {}, Finding(
-                f"CUDA {toolkit['short']} was not tried: the snapshot is of mode"
+                f"CUDA {toolkit['short']} was not tested: the snapshot has mode"
                 f" '{observed.snapshot['mode']}'",
-                "./gpufleet verify (it takes snapshots of mode 'full')",
+                "./gpufleet verify (it probes in mode 'full')",
                 verdict=Verdict.INCONCLUSIVE)
         else:
             yield toolkit, {}, Finding(
-                f"CUDA {toolkit['short']} was not tried: there is no {toolkit['path']}",
+                f"CUDA {toolkit['short']} was not tested: {toolkit['path']} does not exist",
                 f"see toolkit.present; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
 
 
 def run_error(where: str, error: str) -> Finding:
-    """What a part of a run says of its error; one that gave no answer hung."""
+    """A finding for the error of a part of a run; one that gave no answer hung."""
     hung = error.startswith("no answer")
     return Finding(
         f"{where}: {error}",
-        "on the host: look for processes in state D and at the kernel log; a hung driver needs a"
+        "on the host: check for processes in state D and the kernel log; a hung driver needs a"
         " reboot" if hung else "see gpu.count, driver.loaded and toolkit.files; the kernel log"
         " names a GPU's own faults (Xid)",
         verdict=Verdict.HUNG if hung else Verdict.FAIL)
 
 
 def not_reported(toolkit: Document, run: dict[str, Any], what: str) -> Finding:
-    """A part of which the run says nothing at all."""
-    error = str(run["error"] or "it says nothing of it")
+    """A finding for a part that a run does not report."""
+    error = str(run["error"] or "it was not reported")
     if run["state"] == "hung":
         return run_error(f"{what} of CUDA {toolkit['short']}", f"no answer: {error}")
-    return Finding(f"{what} of CUDA {toolkit['short']} was not tried: {error}",
+    return Finding(f"{what} of CUDA {toolkit['short']} was not tested: {error}",
                    "see driver.loaded and toolkit.files; then ./gpufleet verify")
 
 
-# -- what a driver shows of its devices ------------------------------------------------------------
+# -- devices --------------------------------------------------------------------------------------
 
 
 @check("toolkit.device-query", reads=("compute", "gpus"), repair=INSPECT, skip_reason=no_gpus)
 def device_query(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The driver shows each declared GPU to CUDA, at its place on the PCI bus, with its figures."""
+    """The driver shows each declared GPU to CUDA, with its PCI address and properties."""
     bus = {card["address"].lower() for card in observed["gpus"]["pci"]}
     wanted = visible_gpus(plan) or 0
     yield from mig_evidence(plan)
@@ -92,14 +92,14 @@ def device_query(plan: Document, observed: Sections) -> Iterator[Finding | Evide
         where = f"CUDA {toolkit['short']}"
         result, devices = run["driver"], run["devices"]
         if result["error"] or result["cuinit"] != 0:
-            yield run_error(f"{where} gets no answer of the driver",
+            yield run_error(f"{where} gets no answer from the driver",
                              str(result["error"] or "cuInit was not called"))
             continue
         if wrong_gpu_count(plan, len(devices), wanted):
             yield Finding(
-                f"{where} is shown {len(devices)} GPUs, declared is gpu_expect:"
+                f"{where} lists {len(devices)} GPUs, declared is gpu_expect:"
                 f" {{count: {wanted}}}",
-                "see gpu.count and driver.nodes; if the host has as many: correct gpu_expect")
+                "see gpu.count and driver.nodes; if the host has that many: correct gpu_expect")
         for device in devices:
             yield from _figures(where, device, bus)
         yield Evidence(f"{where}: " + ", ".join(
@@ -112,7 +112,7 @@ def _figures(where: str, device: dict[str, Any], bus: set[str]) -> Iterator[Find
     void = [key for key in ("name", "compute_capability", "memory_mib", "sm_count", "clock_mhz",
                             "warp_size") if not device[key]]
     if void:
-        yield Finding(f"{name} has no {', '.join(void)}: what answers is no working GPU",
+        yield Finding(f"{name} has no {', '.join(void)}: it is no working GPU",
                       "see driver.loaded and the kernel log", str(device))
     if device["address"] not in bus:
         yield Finding(f"{name} is at {device['address']}, where the PCI bus has no NVIDIA GPU",
@@ -173,17 +173,17 @@ def nvrtc(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
             yield not_reported(toolkit, run, "NVRTC")
             continue
         if run["state"] != "ok" and not _error_reported(run):
-            yield not_reported(toolkit, run, "What else there is")
+            yield not_reported(toolkit, run, "The rest")
         if result["error"]:
             finding = run_error(where, result["error"])
             yield Finding(finding.cause, f"see toolkit.files; {provision(plan)}",
                           verdict=finding.verdict)
             continue
         if not result["ptx"]:
-            yield Finding(f"{where} gives no PTX of the kernel that it compiled", provision(plan),
+            yield Finding(f"{where} returns no PTX of the compiled kernel", provision(plan),
                           str(result))
         if result["version"] != toolkit["short"]:
-            yield Finding(f"{where} says that it is of {result['version']}", provision(plan))
+            yield Finding(f"{where} reports version {result['version']}", provision(plan))
         yield from _foreign_libraries(plan, observed, toolkit, run)
         runs_of_kernel = [{**entry, "busy": None} for entry in result["ran"]]
         if declared:
@@ -195,7 +195,7 @@ def nvrtc(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _error_reported(run: Document) -> bool:
-    """Whether some part of a run that did not end says so itself, to the check that reads it."""
+    """Whether a part of a run that did not finish has an error, which its own check reports."""
     parts = [run["nvrtc"], *run["nvrtc"]["ran"], run["driver"], *run["cublas"], *run["cudnn"]]
     deep = [entry for name in ("bandwidth", "peer", "sustained") for entry in run[name] or []]
     return any(part["error"] for part in parts + deep)
@@ -204,7 +204,7 @@ def _error_reported(run: Document) -> bool:
 def _foreign_libraries(
     plan: Document, observed: Sections, toolkit: Document, run: dict[str, Any]
 ) -> Iterator[Finding]:
-    """Maps name real paths; a tree may be reached through a link."""
+    """Libraries outside the toolkit. Mapped paths are real; a tree may be behind a symlink."""
     own = toolkit["path"]
     real = [tree["realpath"] for tree in observed["toolkits"]["trees"] if tree["path"] == own]
     homes = tuple(f"{home}/" for home in (own, *real))
@@ -217,7 +217,7 @@ def _foreign_libraries(
 @check("cudnn.convolution", reads=("compute",),
        skip_reason=lambda plan: no_cudnn(plan) or no_gpus_declared(plan))
 def convolution(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each cuDNN convolves on each declared GPU, with exact results."""
+    """Each cuDNN computes a convolution on each declared GPU, with exact results."""
     result = {toolkit["short"]: (run, problem) for toolkit, run, problem in runs(plan, observed)}
     for cudnn in plan["cudnn"]:
         run, problem = result[cudnn["toolkit"]]
@@ -229,5 +229,5 @@ def convolution(plan: Document, observed: Sections) -> Iterator[Finding | Eviden
         yield from gpu_results(plan, observed, where, entries, run=run, unit="numbers")
         for version in sorted({entry["version"] for entry in entries if entry["version"]}):
             if version != cudnn["short"]:
-                yield Finding(f"{where} computes as {version}", provision(plan))
+                yield Finding(f"{where} reports version {version}", provision(plan))
         yield Evidence(f"{where}: exact on {len(entries)} GPUs")

@@ -1,7 +1,7 @@
-"""GPUs in containers: engine and toolkit as declared, and what a container really sees.
+"""GPUs in containers: engine and toolkit as declared, and what a container can use.
 
-What the engine lacks is said in the sentences of `compat.containers`, by which the next run mends
-it; what a container saw comes from one that the probe started and removed again.
+What the engine lacks comes from `host_state.containers`, which `provision` uses to repair it; what
+a container can use comes from one that the probe started and removed again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .stack_run import products
 
 
 def not_declared(plan: Document) -> str | None:
-    """The excuse where containers are not managed."""
+    """The skip reason where containers are not managed."""
     return None if plan.get("containers") else "gpu_containers: not set"
 
 
 def no_cards(plan: Document) -> str | None:
-    """The excuse where a container cannot be given a card, or nobody has said how many."""
+    """The skip reason where no GPU is declared, or containers are not managed."""
     skip_reason = not_declared(plan)
     if skip_reason:
         return skip_reason
@@ -49,7 +49,7 @@ def no_cards(plan: Document) -> str | None:
 
 @check("containers.runtime", reads=("containers", "receipts"), skip_reason=not_declared)
 def runtime(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The engine runs, knows NVIDIA's runtime and keeps containers alive; the toolkit is held."""
+    """The engine runs with NVIDIA's runtime and live restore, and the toolkit is held."""
     section = observed["containers"]
     damaged = section["daemon"]["error"] if plan["containers"]["engine"] == "docker" else None
     if damaged:
@@ -69,9 +69,9 @@ def runtime(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("containers.cdi", reads=("containers", "driver"), skip_reason=no_cards)
 def cdi(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The CDI specification is of the loaded driver, and systemd can find each card's node."""
+    """The CDI specification matches the driver, and systemd finds each GPU's device file."""
     if observed["driver"]["loaded"] is None:
-        yield Finding("No driver is loaded that a specification could be compared with",
+        yield Finding("No driver is loaded to compare the CDI specification with",
                       "see driver.loaded", verdict=Verdict.INCONCLUSIVE)
     for cause in wanted.stale(plan["containers"], Host(observed.snapshot)):
         yield Finding(cause[0].upper() + cause[1:], provision(plan))
@@ -81,12 +81,12 @@ def cdi(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def container_run(plan: Document, observed: Sections) -> tuple[dict[str, Any], Finding | None]:
-    """What a container saw, and why there is nothing to judge."""
+    """What a container observed, and why there is nothing to judge."""
     run = observed["containers"]["run"]
     if run is None and observed.snapshot["mode"] != "full":
         return {}, Finding(
-            f"No container was started: the snapshot is of mode '{observed.snapshot['mode']}'",
-            "./gpufleet verify (it takes snapshots of mode 'full')", verdict=Verdict.INCONCLUSIVE)
+            f"No container was started: the snapshot has mode '{observed.snapshot['mode']}'",
+            "./gpufleet verify (it probes in mode 'full')", verdict=Verdict.INCONCLUSIVE)
     if run is None:
         return {}, Finding("No container was started: the engine does not answer",
                            "see containers.runtime", verdict=Verdict.INCONCLUSIVE)
@@ -94,7 +94,7 @@ def container_run(plan: Document, observed: Sections) -> tuple[dict[str, Any], F
 
 
 def _failed_run(plan: Document, run: dict[str, Any]) -> Finding:
-    """Why a container did not come to the end of its trial."""
+    """Why a container did not run to its end."""
     hung = run["state"] == "hung"
     return Finding(
         f"A container {'hung' if hung else 'could not be run'}: {run['error']}",
@@ -107,12 +107,12 @@ def _cards(plan: Document, gpus: list[dict[str, Any]], when: str) -> Iterator[Fi
     denied = [f"{card['node']} ({card['error']})" for card in gpus if card["error"]]
     if denied:
         yield Finding(
-            f"{when} a container may not open {shortened(denied)}",
-            f"{provision(plan)} (it makes the links in /dev/char); then start the containers anew",
+            f"{when} a container cannot open {shortened(denied)}",
+            f"{provision(plan)} (it creates the links in /dev/char); then restart the containers",
             "\n".join(denied))
     if len(gpus) != count:
         yield Finding(
-            f"{when} a container sees {len(gpus)} GPUs, declared are {count}",
+            f"{when} a container has {len(gpus)} GPUs, declared are {count}",
             "see gpu.count and driver.loaded; if the host has that many: correct gpu_expect in"
             " the inventory")
     yield Evidence(f"{when} a container opens {len(gpus) - len(denied)} of {count} GPUs")
@@ -120,14 +120,14 @@ def _cards(plan: Document, gpus: list[dict[str, Any]], when: str) -> Iterator[Fi
 
 @check("containers.gpus", reads=("containers",), skip_reason=no_cards)
 def gpus(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """A container that is given all GPUs opens exactly as many as are declared."""
+    """A container with all GPUs opens exactly as many as declared."""
     run, problem = container_run(plan, observed)
     if problem:
         yield problem
     elif run["state"] != "ok" and not run["gpus"]:
         yield _failed_run(plan, run)
     else:
-        yield from _cards(plan, run["gpus"], "Freshly started,")
+        yield from _cards(plan, run["gpus"], "After its start")
 
 
 @check("containers.reload", reads=("containers",), repair=REBOOT, skip_reason=no_cards)
@@ -138,12 +138,12 @@ def reload(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     if problem:
         yield problem
     elif missing:
-        # Not tried, since it would take the cards from other people's containers.
+        # Not tested: it would remove the GPUs from other containers.
         yield Finding(
             f"Without {shortened(missing)} running containers lose their GPUs at the next"
-            " systemctl daemon-reload", f"{provision(plan)} (it makes the links)")
+            " systemctl daemon-reload", f"{provision(plan)} (it creates the links)")
     elif run["reload"] is None:
-        yield Finding("The reload was not tried: the container did not come that far",
+        yield Finding("The reload was not tested: the container stopped before it",
                       "see containers.gpus", verdict=Verdict.INCONCLUSIVE)
     elif run["reload"]["error"]:
         yield Finding(f"systemctl daemon-reload failed: {run['reload']['error']}",
@@ -153,7 +153,7 @@ def reload(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def no_framework(plan: Document) -> str | None:
-    """The excuse where there is no TensorFlow to be run in a container."""
+    """The skip reason where no stack or image is declared to run in a container."""
     skip_reason = not_declared(plan)
     if skip_reason or plan["stacks"] or plan["containers"]["image"]:
         return skip_reason
@@ -175,7 +175,7 @@ def matmul(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     image = plan["containers"]["image"]
     tried = run["image"] or {}
     if image and not tried.get("present"):
-        yield Finding(f"The image {image} is not on the host: it was not tried",
+        yield Finding(f"The image {image} is not on the host: it was not tested",
                       f"on the host: {plan['containers']['engine']} pull {image}",
                       verdict=Verdict.INCONCLUSIVE)
     elif image:
@@ -185,9 +185,9 @@ def matmul(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 def _computed(
     plan: Document, observed: Sections, name: str, framework: dict[str, Any] | None
 ) -> Iterator[Finding | Evidence]:
-    """The products that TensorFlow made in a container, one for each device."""
+    """The products that TensorFlow computed in a container, one for each device."""
     if framework is None:
-        yield Finding("There is no stack on the host to be run in a container",
+        yield Finding("No stack is installed that could run in a container",
                       f"see stack.release; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
         return
     if framework["state"] != "ok":

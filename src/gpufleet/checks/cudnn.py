@@ -25,7 +25,7 @@ from .registry import (
 
 
 def planned_trees(plan: Document, observed: Sections) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """Each tree that should hold cuDNN, with the planned cuDNNs of it."""
+    """Each toolkit's tree that must contain cuDNN, with its planned cuDNNs."""
     trees = {tree["toolkit"]: tree for tree in observed["cudnn"]["trees"]}
     nothing: dict[str, list[Any]] = {"headers": [], "libraries": [], "links": [], "loaded": [],
                                      "closed": []}
@@ -36,7 +36,7 @@ def planned_trees(plan: Document, observed: Sections) -> Iterator[tuple[list[Any
 
 @check("cudnn.present", reads=("cudnn",), skip_reason=no_cudnn)
 def present(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Declared version, header and the library's own word about its version are the same."""
+    """Declared version, header and cudnnGetVersion() agree."""
     for wanted, tree in planned_trees(plan, observed):
         for entry in wanted:
             yield from _library(plan, entry, tree)
@@ -44,19 +44,20 @@ def present(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                 yield from _header(plan, entry, tree)
         for library in tree["libraries"]:
             if library["error"] or not library["soname"]:
-                reason = library["error"] or "it has no SONAME, by which programs ask for it"
-                yield Finding(f"{library['path']} is no whole library: {reason}", provision(plan))
+                reason = library["error"] or "it has no SONAME"
+                yield Finding(
+                    f"{library['path']} is not a valid library: {reason}", provision(plan))
 
 
 def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Finding | Evidence]:
     opened = [found for found in tree["loaded"] if found["soname"] == entry["soname"]]
     if not opened:
         yield Finding(
-            f"cuDNN {entry['short']} is not in {tree['toolkit']}: no library is named"
+            f"cuDNN {entry['short']} is missing in {tree['toolkit']}: no library is named"
             f" {entry['soname']}",
             provision(plan),
         )
-    # The library that is asked opens the others by their soname alone, whatever version they are.
+    # The library that is queried opens the others by their SONAME alone, whatever version they are.
     for library in tree["libraries"]:
         version = library["path"].rpartition(".so.")[2]
         if (library["soname"] or "").endswith(f".so.{entry['major']}") and "." in version and (
@@ -67,10 +68,10 @@ def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Findin
         if found["error"]:
             yield timed_out(found["path"], found["error"]) or Finding(
                 f"{found['path']} cannot be opened: {found['error']}", provision(plan))
-        # The names of old archives say no more than 6.0, their libraries 6.0.21.
+        # Old archives are named 6.0, while their libraries report 6.0.21.
         elif not versions.begins(str(found["version"]), entry["short"]):
             yield Finding(
-                f"{found['path']} says it is cuDNN {found['version']}, declared is"
+                f"{found['path']} reports cuDNN {found['version']}, declared is"
                 f" {entry['short']}",
                 provision(plan),
             )
@@ -82,10 +83,10 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
         yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan))
     for header in tree["headers"]:
         if not versions.begins(str(header["version"]), entry["short"]):
-            phrase = f"says {header['version']}" if header["version"] else "names no version"
+            phrase = f"reports {header['version']}" if header["version"] else "reports no version"
             yield Finding(
-                f"{header['path']} {phrase}, declared is {entry['short']}: programs compiled here"
-                " would expect another cuDNN than they find",
+                f"{header['path']} {phrase}, declared is {entry['short']}: programs compiled with"
+                " it expect another cuDNN than is installed",
                 provision(plan),
             )
         yield Evidence(f"{header['path']}: {header['version']}")
@@ -94,7 +95,7 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
 @check("cudnn.files", reads=("receipts",), deep=True,
        skip_reason=lambda plan: no_cudnn(plan) or found_locally(plan, "cudnn"))
 def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every file of each cuDNN is as it was installed."""
+    """Every cuDNN file is unchanged since installation."""
     for entry in plan["cudnn"]:
         yield from files_unchanged(
             plan, observed["receipts"], "cudnn", f"{entry['toolkit']}-{entry['major']}",
@@ -104,10 +105,10 @@ def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("cudnn.links", reads=("cudnn",), skip_reason=no_cudnn)
 def links(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each cuDNN library is reached by a link of the name that it bears inside, its SONAME."""
+    """Each cuDNN library has a symlink matching its SONAME."""
     for wanted, tree in planned_trees(plan, observed):
         for cause in _bad_links(wanted, tree):
-            yield Finding(cause, f"{provision(plan)} (it recreates the links)")
+            yield Finding(cause, f"{provision(plan)} (it recreates the symlinks)")
         yield Evidence(f"{tree['toolkit']}: {len(tree['libraries'])} libraries,"
                    f" {len(tree['links'])} links")
 
@@ -117,34 +118,34 @@ def _bad_links(wanted: list[Any], tree: Document) -> Iterator[str]:
     files = {library["path"]: library for library in tree["libraries"]}
     for link in tree["links"]:
         if not link["exists"]:
-            yield f"{link['path']} leads to {link['target']}, which is not there"
+            yield f"{link['path']} is a dangling symlink to {link['target']}"
     for path, library in files.items():
         soname = library["soname"]
         name = str(PurePosixPath(path).with_name(soname)) if soname else path
         if name == path:
             continue
         if name in files:
-            yield (f"{name} is a copy, no link to {PurePosixPath(path).name}: the two can come to"
+            yield (f"{name} is a copy, not a symlink to {PurePosixPath(path).name}: the two can"
                    " differ")
         elif name not in targets:
-            yield f"{name} is missing: no link of that name leads to {PurePosixPath(path).name}"
+            yield f"{name} is missing: no symlink of that name points to {PurePosixPath(path).name}"
         elif _link_target(name, targets) not in files and any(
             link["path"] == name and link["exists"] for link in tree["links"]
         ):
-            yield f"{name} leads out of its directory, to {targets[name]}"
+            yield f"{name} points outside its directory, to {targets[name]}"
     for entry in wanted:
         if not files:
-            yield f"{entry['soname']} is missing: {tree['toolkit']} holds no cuDNN library"
-        # What the compiler's -lcudnn takes: it belongs to the default of this toolkit.
+            yield f"{entry['soname']} is missing: {tree['toolkit']} contains no cuDNN library"
+        # The compiler's -lcudnn uses it: it belongs to the default of this toolkit.
         directories = {str(PurePosixPath(path).parent) for path in files}
         for directory in sorted(directories if entry["default"] else ()):
             library = files.get(_link_target(f"{directory}/libcudnn.so", targets))
             if library is None or library["soname"] != entry["soname"]:
-                yield f"{directory}/libcudnn.so is no link to {entry['soname']}"
+                yield f"{directory}/libcudnn.so is not a symlink to {entry['soname']}"
 
 
 def _link_target(path: str, targets: dict[str, str]) -> str:
-    """Where a chain of links ends."""
+    """The last target of a chain of symlinks."""
     for _ in range(len(targets)):
         if path not in targets:
             break
@@ -155,9 +156,10 @@ def _link_target(path: str, targets: dict[str, str]) -> str:
 
 @check("cudnn.readable", reads=("cudnn",), severity="major", skip_reason=no_cudnn)
 def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every user of the host can read cuDNN's libraries and header."""
+    """Every user can read the cuDNN libraries and headers."""
     for _, tree in planned_trees(plan, observed):
         if not tree["libraries"]:
-            yield Finding(f"{tree['toolkit']} holds no cuDNN library to look at", provision(plan),
-                          verdict=Verdict.INCONCLUSIVE)
+            yield Finding(
+                f"{tree['toolkit']} contains no cuDNN library: no permissions were checked",
+                provision(plan), verdict=Verdict.INCONCLUSIVE)
         yield from unreadable_paths([(f"cuDNN in {tree['toolkit']}", tree)])

@@ -1,8 +1,7 @@
 """The driver: installed, held, built for every kernel, loaded, and served by its daemons.
 
-What is wrong is told by `compat.driver_packages` and the like, which also tell a run what to do
-about it. What needs a card is excused by `gpu_expect: {count: 0}`, what is only demanded of a
-driver that gpufleet installs by the declaration that it does not.
+Faults come from `host_state.driver_*`, which `provision` uses as well. Checks that need a GPU are
+skipped by `gpu_expect: {count: 0}`, those of a driver that gpufleet installs where it does not.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .registry import (
     shortened,
 )
 
-# -- excuses --------------------------------------------------------------------------------------
+# -- skip reasons ---------------------------------------------------------------------------------
 
 
 def _not_managed(plan: Document) -> str | None:
@@ -60,7 +59,7 @@ def _without_card(plan: Document) -> str | None:
 
 
 def card_not_expected(plan: Document) -> str | None:
-    """What needs a card is judged where one is declared, or a driver."""
+    """The skip reason of checks that need a GPU: neither a GPU nor a driver is declared."""
     if skip_reason := _without_card(plan):
         return skip_reason
     return "gpu_driver: not set" if not plan["driver"] and no_gpus_declared(plan) else None
@@ -76,12 +75,12 @@ def _no_persistence(plan: Document) -> str | None:
     return None if plan["driver"]["persistence"] else "gpu_driver: {persistence: false}"
 
 
-# -- as it is installed ---------------------------------------------------------------------------
+# -- the installed driver -------------------------------------------------------------------------
 
 
 @check("driver.packages", reads=("packages", "driver", "receipts"), skip_reason=_not_managed)
 def packages(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The driver is the planned one, whole, of one version, and from one repository."""
+    """The planned driver is installed completely, in one version and from one repository."""
     yield from driver_findings(driver_packages.packages, plan, observed)
     section = driver_state.core(Host(observed.snapshot))
     versions = shortened(sorted(set(section.values()))) or "none"
@@ -92,14 +91,14 @@ def packages(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
 @check("driver.files", reads=("receipts",), severity="major", deep=True,
        skip_reason=_not_installed_by_packages)
 def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every file that gpufleet wrote for the driver is as it was written."""
+    """Every file that gpufleet wrote for the driver is unchanged."""
     yield from files_unchanged(plan, observed["receipts"], *driver_state.RECEIPT, "/")
 
 
 @check("driver.held", reads=("packages", "receipts"), severity="major",
        skip_reason=_not_installed_by_packages)
 def held(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The driver's packages are held and pinned, and upgrades at night leave them out."""
+    """The driver's packages are held and pinned, and unattended upgrades skip them."""
     yield from driver_findings(driver_packages.holds, plan, observed)
     rows = observed["packages"]["driver"]
     yield Evidence(f"{sum(row['held'] for row in rows)} of {len(rows)} packages are held, pinned by"
@@ -108,13 +107,13 @@ def held(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("driver.modules", reads=("kernel", "driver", "packages"), skip_reason=_not_declared)
 def modules(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every kernel that can boot has the driver's module, and what the next one is built with."""
+    """Every bootable kernel has the driver's module, and the headers to build it again."""
     kernels = driver_kernels.judged_kernels(Host(observed.snapshot))
     found = [row["path"] for kernel in kernels for row in kernel["modules"]]
     if not driver_state.managed(plan) and not found:
         yield Finding(
-            "Whether each kernel has the preinstalled driver's module is not known: none is in any"
-            " of the usual places", "look on the host: modinfo -F filename nvidia",
+            "It is unknown whether each kernel has the preinstalled driver's module: none is in the"
+            " usual directories", "on the host: modinfo -F filename nvidia",
             verdict=Verdict.INCONCLUSIVE)
         return
     yield from driver_findings(driver_kernels.modules, plan, observed)
@@ -125,7 +124,7 @@ def modules(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("driver.nouveau", reads=("driver", "kernel", "gpus"), skip_reason=_not_managed)
 def nouveau(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """nouveau is not loaded, is forbidden, and no initramfs loads it before that is read."""
+    """nouveau is not loaded, is blacklisted, and no initramfs loads it before the blacklist."""
     yield from driver_findings(driver_kernels.nouveau, plan, observed)
     yield Evidence(str(observed["driver"]["nouveau"]))
 
@@ -138,17 +137,17 @@ def secure_boot(plan: Document, observed: Sections) -> Iterator[Finding | Eviden
     yield Evidence(str(observed["kernel"]["secure_boot"]))
 
 
-# -- as it runs -----------------------------------------------------------------------------------
+# -- the running driver ---------------------------------------------------------------------------
 
 
 @check("driver.loaded", reads=("driver", "gpus"), repair=REBOOT, skip_reason=card_not_expected)
 def loaded(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """A driver is loaded, and of the very version of its user-space libraries."""
+    """The driver is loaded, in the same version as its user-space libraries."""
     section = observed["driver"]
     version, library = section["loaded"], section["library"]
     cards = [card["address"] for card in observed["gpus"]["pci"] if card["driver"] == "nouveau"]
     if cards:
-        yield Finding(f"nouveau holds {', '.join(cards)}: CUDA cannot use a card that it holds",
+        yield Finding(f"nouveau is bound to {', '.join(cards)}: CUDA cannot use these GPUs",
                       "blacklist nouveau, rebuild the initramfs, reboot")
     yield from driver_findings(driver_running.mismatch, plan, observed)
     yield Evidence(f"loaded {version}, on disk {section['on_disk']}, libraries {library}, modules:"
@@ -157,7 +156,7 @@ def loaded(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("driver.nodes", reads=("gpus", "driver"), repair=INSPECT, skip_reason=card_not_expected)
 def nodes(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each GPU of the loaded driver has its device file."""
+    """Each GPU of the loaded driver has a device file."""
     yield from driver_findings(driver_running.nodes, plan, observed)
     yield Evidence(shortened(observed["gpus"]["nodes"], 12) or "no device file")
 
@@ -172,7 +171,7 @@ def persistence(plan: Document, observed: Sections) -> Iterator[Finding | Eviden
 
 @check("driver.fabric", reads=("driver", "gpus", "packages"), skip_reason=card_not_expected)
 def fabric(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The fabric manager runs where an NVSwitch is, of the driver's version, and nowhere else."""
+    """The fabric manager runs, in the driver's version, exactly where there is an NVSwitch."""
     yield from driver_findings(driver_running.fabric, plan, observed)
     yield Evidence(
         f"{len(observed['gpus']['nvswitches'])} NVSwitches, {observed['driver']['fabric']}")

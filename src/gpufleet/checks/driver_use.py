@@ -1,4 +1,4 @@
-"""The driver as programs use it: CUDA starts, is new enough, and its device files may be opened."""
+"""The driver as programs use it: CUDA starts, is new enough, and device files can be opened."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gpufleet.model.verdict import Verdict
 from .driver import card_not_expected
 from .registry import INSPECT, REBOOT, Document, Evidence, Finding, Sections, check, numbers
 
-# What CUDA's driver library answers when it is asked to start, and what to do.
+# What each status of cuInit means, and how to fix it.
 REFUSALS = {
-    3: "it is not initialised", 34: "a stub of the toolkit stands in the place of libcuda.so.1",
-    35: "the driver is older than CUDA needs", 46: "every card is in use by one program alone",
+    3: "it is not initialised", 34: "a stub of the toolkit is loaded as libcuda.so.1",
+    35: "the driver is older than CUDA needs", 46: "one program uses every GPU exclusively",
     100: "it finds no card", 802: "the system is not ready: the fabric manager does not run",
     803: "driver and libraries are of different versions", 999: "unknown error",
-    804: "its compatibility library (cuda-compat) does not go with this card",
+    804: "its compatibility library (cuda-compat) does not support this GPU",
 }
 REMEDIES = {
-    34: "take the toolkit's stubs directory out of the linker's path",
+    34: "remove the toolkit's stubs directory from the linker's path",
     100: "see gpu.visible, driver.nodes, and environment.login for CUDA_VISIBLE_DEVICES",
     802: "on the host: systemctl restart nvidia-fabricmanager, and see driver.fabric",
     803: "see driver.loaded: reboot {host}",
-    804: "remove cuda-compat, which is for data centre cards alone",
+    804: "remove cuda-compat, which supports data center GPUs only",
     999: "see driver.nodes: nvidia-modprobe -u -c 0 makes /dev/nvidia-uvm; else reboot {host}",
 }
 
@@ -33,7 +33,7 @@ REMEDIES = {
 def cuda(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     """CUDA starts, and the driver is new enough for every toolkit and stack."""
     if without_card(plan, Host(observed.snapshot)):
-        yield Evidence("no card is declared, and none is there")
+        yield Evidence("no GPU is declared, and none is installed")
         return
     section = observed["driver"]
     status, known = section["cuinit"], section["cuda_version"]
@@ -41,11 +41,11 @@ def cuda(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Finding(
             f"CUDA does not start: cuInit returned {status}"
             f" ({REFUSALS.get(status, 'see the CUDA documentation, CUresult')})",
-            REMEDIES.get(status, "reboot {host}; if it stays so, install the driver again").format(
+            REMEDIES.get(status, "reboot {host}; if it persists, reinstall the driver").format(
                 host=plan["host"]))
     elif status is None or known is None:
         yield Finding(
-            "Whether CUDA starts is not known: libcuda.so.1 could not be asked",
+            "It is unknown whether CUDA starts: libcuda.so.1 could not be queried",
             "see driver.loaded; on the host: ldconfig -p | grep libcuda",
             verdict=Verdict.INCONCLUSIVE)
     minimum = plan["driver"]["minimum"] if plan["driver"] else None
@@ -57,9 +57,9 @@ def cuda(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         for what, needed in _required_cuda(plan):
             if numbers(known) < _minimum_cuda(needed):
                 yield Finding(
-                    f"libcuda.so.1 is of CUDA {known}, too old for {what} (CUDA {needed})",
+                    f"libcuda.so.1 supports CUDA {known}, too old for {what} (CUDA {needed})",
                     "install a newer driver branch, or declare an older TensorFlow; on the host:"
-                    " ldconfig -p | grep libcuda shows whose it is")
+                    " ldconfig -p | grep libcuda shows its path")
     yield Evidence(f"cuInit {status}, CUDA {known}, driver {section['loaded']}")
 
 
@@ -79,9 +79,9 @@ def _minimum_cuda(version: str) -> tuple[int, ...]:
 
 @check("driver.access", reads=("gpus",), repair=INSPECT, skip_reason=card_not_expected)
 def access(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The account that uses the GPUs may open their device files."""
+    """The account that uses the GPUs can open their device files."""
     if without_card(plan, Host(observed.snapshot)):
-        yield Evidence("no card is declared, and none is there")
+        yield Evidence("no GPU is declared, and none is installed")
         return
     user, rows = plan.get("service_user"), observed["gpus"]["node_access"]
     denied = [row for row in rows if row["error"]]
@@ -90,23 +90,23 @@ def access(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     if denied and not user and all(row["gid"] and int(row["mode"], 8) & 0o060 == 0o060
                                    for row in denied):
         yield Finding(
-            f"Only a group may open {listing}, and who is to use the GPUs is not declared",
+            f"Only a group may open {listing}, and the account that uses the GPUs is not declared",
             "declare gpu_service_user: the account of jobs or services",
             verdict=Verdict.INCONCLUSIVE)
     elif denied:
         yield Finding(
             f"{'Account ' + user if user else 'An ordinary account'} cannot open {listing}:"
             f" {denied[0]['error']}",
-            "put the account into the group of the device files, or set NVreg_DeviceFileMode=0666"
+            "add the account to the group of the device files, or set NVreg_DeviceFileMode=0666"
             " (options nvidia, in /etc/modprobe.d) and reboot"
             if not str(denied[0]["error"]).startswith("there is no")
             else "correct gpu_service_user, or create the account")
     if rows and not all(row["tried"] for row in rows):
         yield Finding(
-            "Whether the account that uses the GPUs may open their device files was not tried",
-            "let the probe become root: ansible_become and ansible_become_password",
+            "It was not tested whether the account that uses the GPUs can open their device files",
+            "let the probe run as root: ansible_become and ansible_become_password",
             verdict=Verdict.INCONCLUSIVE)
     elif not rows:
-        yield Finding("There is no device file to try", "see driver.nodes and driver.loaded",
+        yield Finding("There is no device file to open", "see driver.nodes and driver.loaded",
                       verdict=Verdict.INCONCLUSIVE)
     yield Evidence(f"{len(rows)} device files, as {user or 'an account without groups'}")

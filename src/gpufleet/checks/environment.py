@@ -1,4 +1,4 @@
-"""A real login's environment: nothing in it turns a framework away from its own CUDA."""
+"""Environments of logins, services and jobs: nothing in them disturbs a framework's own CUDA."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG_FILES = (
 
 
 def no_cuda(plan: Document) -> str | None:
-    """The excuse of a host that is to have no CUDA."""
+    """The skip reason of a host without declared CUDA."""
     if plan["toolkits"] or plan["stacks"]:
         return None
     return "gpu_toolkits: [], gpu_stacks: []"
@@ -36,7 +36,7 @@ def no_cuda(plan: Document) -> str | None:
 @check("environment.login", reads=("environment",), repair=INSPECT, severity="major",
        skip_reason=no_cuda)
 def login(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Nothing that logins, services and cron get leads to other libraries or hides GPUs."""
+    """No login, service or cron environment loads other libraries or hides GPUs."""
     found = observed["environment"]
     mentions = found.get("mentions", {})
     for where, variables, job in [
@@ -45,28 +45,28 @@ def login(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
           for other in found["others"]),
     ]:
         values = {key: value for key, value in variables.items() if value is not None}
-        # What one job sets is its author's affair, unless it can be right for none.
+        # A single job may set its own variables, unless they cannot be right.
         reasons = _always_wrong(plan, values) if job else _disturbing_variables(
             plan, values, found["offers"])
         for name, reason in reasons:
             if where.startswith("/"):
-                remedy = (f"on the host: take {name} out of {where} (a unit: then systemctl"
+                remedy = (f"on the host: remove {name} from {where} (for a unit: then systemctl"
                           " daemon-reload, and restart it)")
             elif name in mentions:
-                remedy = f"on the host: take it out of {shortened(mentions[name])}"
+                remedy = f"on the host: remove it from {shortened(mentions[name])}"
             else:
-                remedy = f"on the host: find where {name} is set ({CONFIG_FILES}) and take it out"
+                remedy = f"on the host: find where {name} is set ({CONFIG_FILES}) and remove it"
             yield Finding(f"{where} sets {name}={values[name]}: {reason}", remedy)
         sets = ", ".join(f"{key}={value}" for key, value in values.items())
         yield Evidence(f"{where} sets {sets or 'none'}")
     if found.get("unread"):
-        yield Evidence(f"not to be read by the probe's user: {shortened(found['unread'])}")
+        yield Evidence(f"not readable by the probe's user: {shortened(found['unread'])}")
 
 
 def _disturbing_variables(
     plan: Document, values: dict[str, str], offers: dict[str, list[str]]
 ) -> Iterator[tuple[str, str]]:
-    """(variable, reason); `offers` says which libraries of CUDA stand in the places named."""
+    """(variable, reason); `offers` has the CUDA libraries in each directory that is named."""
     count = plan["expect"]["count"] if plan["expect"] else None
     visible = values.get("CUDA_VISIBLE_DEVICES")
     if count and visible is not None:
@@ -75,7 +75,7 @@ def _disturbing_variables(
             yield "CUDA_VISIBLE_DEVICES", (
                 f"it shows {len(visible_devices)} of the {count} declared GPUs")
     if found_locally(plan, "toolkits"):
-        return  # which of them is meant, and in what stacks, nobody has declared
+        return  # it is not declared which of them a stack uses
     toolkits = [toolkit["path"] for toolkit in plan["toolkits"]]
     default = plan["default_link"]["path"] if plan["default_link"] else None
     harmless = [*toolkits, default] if len(toolkits) == 1 and default else toolkits[:1] * (
@@ -83,35 +83,36 @@ def _disturbing_variables(
     for directory in values.get("LD_LIBRARY_PATH", "").split(":"):
         below = any(directory == own or directory.startswith(f"{own}/") for own in harmless)
         if "/stubs" in directory:
-            yield "LD_LIBRARY_PATH", "the stub libraries there stand for a driver that is not one"
+            yield "LD_LIBRARY_PATH", "the stub libraries there are no working driver"
         elif not below and (
             offers.get(directory)
             or any(word in directory.lower() for word in ("cuda", "cudnn", "nvidia"))
         ):
-            yield "LD_LIBRARY_PATH", f"libraries of {directory} win over a stack's own toolkit"
+            yield "LD_LIBRARY_PATH", f"libraries in {directory} override a stack's own toolkit"
     preloaded = re.split(r"[:\s]+", values.get("LD_PRELOAD", ""))
     if any(offers.get(library) for library in preloaded):
-        yield "LD_PRELOAD", "it puts its libraries before those of every stack"
+        yield "LD_PRELOAD", "its libraries are loaded before those of every stack"
     for name in ("PYTHONPATH", "PYTHONHOME"):
         if values.get(name):
-            yield name, "modules from there win over those of every stack"
+            yield name, "modules from there override those of every stack"
 
 
 def _always_wrong(plan: Document, values: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """(variable, reason) of what no job of this host can mean."""
+    """(variable, reason) of values that are right for no job of this host."""
     if "/stubs" in values.get("LD_LIBRARY_PATH", ""):
-        yield "LD_LIBRARY_PATH", "the stub libraries there stand for a driver that is not one"
+        yield "LD_LIBRARY_PATH", "the stub libraries there are no working driver"
     count = plan["expect"]["count"] if plan["expect"] else None
     _, wrong = _visible_devices(values.get("CUDA_VISIBLE_DEVICES", ""), count or 0)
     if count and wrong:
         yield "CUDA_VISIBLE_DEVICES", (
-            f"there is no GPU {wrong} among the {count} declared, and CUDA reads no further")
+            f"there is no GPU {wrong} among the {count} declared, and CUDA ignores"
+            " every entry from there on")
 
 
 def _visible_devices(visible: str, count: int) -> tuple[list[str], str | None]:
-    """The GPUs that CUDA shows for this value, and the number that is none of them, if one is.
+    """The GPUs that CUDA shows for this value, and the first number that is no GPU, if any.
 
-    CUDA reads up to the first entry that names no GPU; GPU-... and MIG-... are taken for right.
+    CUDA reads up to the first entry that names no GPU; GPU-... and MIG-... are not checked.
     """
     visible_devices: list[str] = []
     for item in (part.strip() for part in visible.split(",")):
@@ -132,7 +133,7 @@ def _visible_devices(visible: str, count: int) -> tuple[list[str], str | None]:
         None if plan["environment"] else found_locally(plan, "toolkits") or no_cuda(plan)),
 )
 def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Modulefiles, profile, variables and kernels say what is planned, each as it was written."""
+    """Modulefiles, profile, variables and Jupyter kernels are as planned and unchanged."""
     kind, identity = environment.RECEIPT
     yield from files_unchanged(plan, observed["receipts"], kind, identity, "/")
     wanted = environment.digests(plan["environment"])
@@ -143,7 +144,7 @@ def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                      if wanted.get(path) != written.get(path)]
             if other:
                 yield Finding(
-                    f"Not as planned, but as an earlier plan was: {shortened(other)}",
+                    f"Written by an earlier plan: {shortened(other)}",
                     provision(plan),
                     "\n".join(other),
                 )

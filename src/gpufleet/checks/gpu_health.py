@@ -1,6 +1,6 @@
-"""Cards as they fare: their memory, link, clocks and settings, as nvidia-smi tells them.
+"""GPU health and settings: memory, PCIe link, throttling and settings, as nvidia-smi reports them.
 
-A healthy card may be idle, slow its link down, lack ECC, or have mended its memory long ago: only
+A healthy GPU may be idle, slow its link down, lack ECC, or have repaired its memory long ago: only
 what is wrong now, or is not as declared, is a finding.
 """
 
@@ -14,31 +14,31 @@ from gpufleet.model.verdict import Verdict
 from .gpu import cards, label, missing_value, unknown_without_cards
 from .registry import HARDWARE, Document, Evidence, Finding, Sections, check, no_gpus_declared
 
-# A card's load from which its link has to be as fast as it can be, in percent.
+# From this utilization on a GPU's link must have its full speed, in percent.
 LOADED = 50
-RESET = "drain the host, stop all programs on the card, nvidia-smi --gpu-reset -i {gpu}, or reboot"
+RESET = "drain the host, stop all programs on the GPU, nvidia-smi --gpu-reset -i {gpu}, or reboot"
 
 
 @check("gpu.memory-errors", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
 def memory_errors(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """No card has uncorrected memory errors, nor a repair of its memory that waits or failed."""
-    yield from unknown_without_cards(observed, "Whether the cards' memory is sound")
+    """No GPU has uncorrected memory errors, or a pending or failed memory repair."""
+    yield from unknown_without_cards(observed, "Memory errors of the GPUs")
     for card in cards(observed):
         reset, remap = RESET.format(gpu=card["index"]), card["remap"] or {}
         if remap.get("failure"):
-            yield Finding(f"{label(card)} could not replace a damaged row of its memory",
-                          "drain the host and have the card replaced")
+            yield Finding(f"{label(card)} could not remap a faulty memory row",
+                          "drain the host and replace the GPU")
         if remap.get("pending"):
-            yield Finding(f"{label(card)} will replace a damaged row of its memory at the next"
+            yield Finding(f"{label(card)} will remap a faulty memory row at the next"
                           " reset", reset)
         if card["retired_pending"]:
-            yield Finding(f"{label(card)} will retire a damaged page of its memory at the next"
+            yield Finding(f"{label(card)} will retire a faulty memory page at the next"
                           " reset", reset)
         if card["ecc_uncorrected_volatile"]:
             yield Finding(
-                f"{label(card)} had {card['ecc_uncorrected_volatile']} memory errors that could"
-                " not be corrected since the driver was loaded",
-                f"{reset}; if they come back, have the card replaced")
+                f"{label(card)} had {card['ecc_uncorrected_volatile']} uncorrected memory"
+                " errors since the driver was loaded",
+                f"{reset}; if they return, replace the GPU")
         yield from missing_value(card, "ecc", card["ecc"])
         if card["ecc"]:
             yield from missing_value(
@@ -47,38 +47,38 @@ def memory_errors(plan: Document, observed: Sections) -> Iterator[Finding | Evid
         yield from missing_value(card, "remap", card["remap"])
         for key in ("pending", "failure") if card["remap"] else ():
             yield from missing_value(card, f"remap.{key}", remap.get(key))
-        yield Evidence(f"{label(card)}: ECC {_on_off(card['ecc'])}, uncorrected in its life"
-                   f" {card['ecc_uncorrected_aggregate']}, rows replaced {_rows(remap)}")
+        yield Evidence(f"{label(card)}: ECC {_on_off(card['ecc'])}, uncorrected in its lifetime"
+                   f" {card['ecc_uncorrected_aggregate']}, rows remapped {_rows(remap)}")
 
 
 def _rows(remap: Document) -> str:
     counts = [remap.get(key) for key in ("correctable", "uncorrectable")]
-    return "not told" if None in counts else f"{counts[0]} + {counts[1]}"
+    return "not reported" if None in counts else f"{counts[0]} + {counts[1]}"
 
 
 def _on_off(value: bool | None) -> str:
-    return {True: "on", False: "off", None: "not known to it"}[value]
+    return {True: "on", False: "off", None: "not supported"}[value]
 
 
 @check("gpu.pcie", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
 def pcie(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each card's link has its full width, and under load its full generation."""
-    yield from unknown_without_cards(observed, "How the cards are connected")
+    """Each GPU's PCIe link has full width, and under load full generation."""
+    yield from unknown_without_cards(observed, "The PCIe links of the GPUs")
     declared = plan["expect"].get("pcie") or {}
     for card in cards(observed):
         link = card["pcie"]
         width = declared.get("width") or link["width_max"]
         if link["width"] is not None and width is not None and link["width"] < width:
             yield Finding(
-                f"{label(card)} is connected by {link['width']} PCIe lanes of {width}",
-                "reseat the card and look at its riser; where its slot has no more, declare"
+                f"{label(card)} uses {link['width']} of {width} PCIe lanes",
+                "reseat the GPU and check its riser; if its slot has no more lanes, declare"
                 f" gpu_expect: {{pcie: {{width: {link['width']}}}}}")
         # An idle link slows down by design: its present generation says nothing.
         able, wanted = link["generation_max"], declared.get("generation")
         speed = "has a link of PCIe generation"
         if wanted and able is not None and able < wanted:
             yield Finding(f"{label(card)} {speed} {able} at most, declared is {wanted}",
-                          "look at slot and firmware settings, or correct gpu_expect.pcie")
+                          "check slot and firmware settings, or correct gpu_expect.pcie")
         elif _under_load(card) and None not in (able, link["generation"]) and (
                 link["generation"] < (wanted or able)):
             yield Finding(
@@ -90,8 +90,8 @@ def pcie(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         for field, needed in (("width", "width"), ("width_max", ""), ("generation", ""),
                               ("generation_max", "generation")):
             if declared.get(needed) and link[field] is None:
-                yield Finding(f"{label(card)} does not tell its PCIe {field.replace('_', ' ')}",
-                              "take gpu_expect.pcie out, where it is a virtual GPU",
+                yield Finding(f"{label(card)} does not report its PCIe {field.replace('_', ' ')}",
+                              "remove gpu_expect.pcie, if it is a virtual GPU",
                               verdict=Verdict.INCONCLUSIVE)
             else:
                 yield from missing_value(card, f"pcie.{field}", link[field])
@@ -107,35 +107,35 @@ def _under_load(card: Document) -> bool:
 @check("gpu.throttle", reads=("smi",), repair=HARDWARE, severity="major",
        skip_reason=no_gpus_declared)
 def throttle(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """No card is slowed down by heat or by its power supply."""
-    yield from unknown_without_cards(observed, "Whether the cards are slowed down")
+    """No GPU is throttled by heat or its power supply."""
+    yield from unknown_without_cards(observed, "Throttling of the GPUs")
     for card in cards(observed):
-        # What draws on a battery, or shares a fan, is slowed down by design.
+        # Portable GPUs are throttled by design.
         portable = re.search(r"laptop|max-q|mobile", card["name"] or "", re.IGNORECASE)
         reasons = [] if portable else card["throttle"] or []
         degrees, most = card["temperature_c"], card["temperature_slowdown_c"]
         at = f" at {degrees} °C" if degrees is not None else ""
         if "hw-thermal" in reasons or (None not in (degrees, most) and degrees >= most):
-            yield Finding(f"{label(card)} is slowed down by heat{at}",
-                          "look at fans, filters and the room's air; let it cool, and verify again")
+            yield Finding(f"{label(card)} is throttled by heat{at}",
+                          "check fans, filters and room temperature; let it cool, and verify again")
         elif "hw-power-brake" in reasons:
-            yield Finding(f"{label(card)} is slowed down by the power brake",
-                          "look at the power supplies, their cables and the rack's power limit")
+            yield Finding(f"{label(card)} is throttled by the power brake",
+                          "check the power supplies, their cables and the rack's power limit")
         elif "hw-slowdown" in reasons and "idle" not in reasons:
-            # Alone it may also be a change of clocks that was going on.
-            yield Finding(f"{label(card)} is slowed down by its hardware, or was just changing its"
-                          f" clocks{at}", "./gpufleet verify again; if it stays: look at fans and"
-                          " air, then at the power supplies and their cables",
+            # Alone it may also be a change of clocks.
+            yield Finding(f"{label(card)} is throttled by its hardware, or was just changing its"
+                          f" clocks{at}", "./gpufleet verify again; if it persists: check fans"
+                          " and air, then the power supplies and their cables",
                           verdict=Verdict.INCONCLUSIVE)
         yield from missing_value(card, "throttle", card["throttle"])
         yield from missing_value(card, "temperature_c", degrees)
-        yield Evidence(f"{label(card)}: {', '.join(card['throttle'] or []) or 'no reason'}{at}")
+        yield Evidence(f"{label(card)}: {', '.join(card['throttle'] or []) or 'not throttled'}{at}")
 
 
 @check("gpu.settings", reads=("smi", "driver"), severity="major", skip_reason=no_gpus_declared)
 def settings(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Power limit, ECC, compute mode and persistence are as declared; every program may compute."""
-    yield from unknown_without_cards(observed, "How the cards are set")
+    """Power limit, ECC, compute mode and persistence are as declared; programs may compute."""
+    yield from unknown_without_cards(observed, "The settings of the GPUs")
     wanted = plan["expect"]
     for card in cards(observed):
         yield from _power(card, wanted.get("power_limit_w"))
@@ -143,13 +143,13 @@ def settings(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
         mode, declared = card["compute_mode"], wanted.get("compute_mode")
         normal = declared or "default"
         if mode is None and (declared or "compute_mode" not in card["raw_unknown"]):
-            yield Finding(f"{label(card)} does not tell its compute mode", "see gpu.smi",
+            yield Finding(f"{label(card)} does not report its compute mode", "see gpu.smi",
                           verdict=Verdict.INCONCLUSIVE)
         elif mode is not None and (mode == "prohibited" or (declared and mode != declared)):
             yield Finding(f"{label(card)} has the compute mode {mode}, "
-                          f"{'declared' if declared else 'usual'} is {normal}",
+                          f"{'declared' if declared else 'normal'} is {normal}",
                           f"on the host: nvidia-smi -i {card['index']} -c {normal.upper()}")
-        # Where its daemon does not run, that is driver.persistence's to say.
+        # Where its daemon does not run, driver.persistence reports it.
         daemon = (observed["driver"].get("persistence") or {}).get("active")
         driver = plan["driver"] or {}
         if driver.get("managed") and driver.get("persistence") and daemon is not False:
@@ -167,8 +167,8 @@ def settings(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
 def _power(card: Document, declared: int | None) -> Iterator[Finding]:
     limit = card["power_limit_w"]
     if declared and limit is None:
-        yield Finding(f"{label(card)} does not tell its power limit",
-                      "take gpu_expect.power_limit_w out, if this card has none to set",
+        yield Finding(f"{label(card)} does not report its power limit",
+                      "remove gpu_expect.power_limit_w, if this GPU has none to set",
                       verdict=Verdict.INCONCLUSIVE)
     elif declared and abs(limit - declared) >= 1:
         yield Finding(f"{label(card)} has a power limit of {limit:g} W, declared are {declared}",
@@ -180,15 +180,15 @@ def _ecc(card: Document, declared: str | None) -> Iterator[Finding]:
         return
     failed = [text for text in card["unanswered"] if text.startswith("ecc:")]
     if card["ecc"] is None and (failed or "ecc" not in card["raw_unknown"]):
-        yield Finding(f"{label(card)} does not tell its ECC mode", "see gpu.smi",
+        yield Finding(f"{label(card)} does not report its ECC mode", "see gpu.smi",
                       verdict=Verdict.INCONCLUSIVE)
     elif card["ecc"] is None:
-        yield Finding(f"{label(card)} knows no ECC, declared is gpu_expect: {{ecc: on}}",
-                      "take gpu_expect.ecc out for this host, or put the declared card in")
+        yield Finding(f"{label(card)} has no ECC, declared is gpu_expect: {{ecc: on}}",
+                      "remove gpu_expect.ecc for this host, or install the declared GPU")
     elif card["ecc"] != (declared == "on"):
         waits = card["ecc_pending"] == (declared == "on")
         yield Finding(
             f"{label(card)} has ECC {_on_off(card['ecc'])}, declared is {declared}"
-            f"{', which waits for a reset' if waits else ''}",
+            f"{', which needs a reset' if waits else ''}",
             RESET.format(gpu=card["index"]) if waits else
             f"on the host: nvidia-smi -i {card['index']} -e {int(declared == 'on')}, then reboot")

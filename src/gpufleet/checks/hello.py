@@ -1,4 +1,4 @@
-"""The small checks that people know by heart, each asserting what people only look at."""
+"""The well-known one-line tests of TensorFlow, each with an assertion."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .registry import (
 from .stack_run import framework_runs
 
 GREETING = "Hello, TensorFlow!"
-# A first product that took longer than this was compiled for the GPU on the way.
+# A first product that took longer than this was compiled for the GPU first.
 SLOW_S = 60
 
 
 def small_results(
     plan: Document, observed: Sections, part: str
 ) -> Iterator[tuple[Document, Any, Finding | None]]:
-    """Each stack, what one of its small checks told, and why that cannot be judged."""
+    """Each stack, the result of one of its small tests, and why that cannot be judged."""
     for stack, framework, problem in framework_runs(plan, observed, "small"):
         if problem:
             yield stack, None, problem
@@ -49,12 +49,12 @@ def small_results(
 
 @check("stack.hello", reads=("stacks",), skip_reason=no_stacks)
 def hello(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """TensorFlow evaluates a greeting and gives back the very same words."""
+    """TensorFlow evaluates a string and returns it unchanged."""
     for stack, result, problem in small_results(plan, observed, "hello"):
         if problem:
             yield problem
         elif not result or result["value"] != GREETING:
-            yield Finding(f"{stack['name']} was told {GREETING!r} and said"
+            yield Finding(f"{stack['name']} evaluates {GREETING!r} to"
                           f" {result['value'] if result else None!r}", provision(plan), str(result))
         else:
             yield Evidence(f"{stack['name']}: {result['value']} on {result['device']}")
@@ -73,14 +73,15 @@ def local_devices(plan: Document, observed: Sections) -> Iterator[Finding | Evid
             yield Finding(f"{stack['name']} lists no CPU", provision(plan), str(result))
         count = visible_gpus(plan)
         if count is not None and wrong_gpu_count(plan, len(gpus), count):
-            only = " (XLA_GPU is no substitute: ops do not run there)" if "XLA_GPU" in kinds else ""
+            only = (" (XLA_GPU does not count: operations do not run on it)"
+                    if "XLA_GPU" in kinds else "")
             yield Finding(
                 f"{stack['name']} lists {len(gpus)} GPUs, declared is gpu_expect: {{count:"
                 f" {count}}}{only}",
                 "see gpu.count, driver.loaded, stack.libraries and stack.capability", str(result))
         yield from (
             Finding(f"{stack['name']} has {device['memory_mib']} MiB to use on {device['name']}",
-                    "see who holds the GPU's memory: nvidia-smi", str(device),
+                    "see which processes use the GPU's memory: nvidia-smi", str(device),
                     Verdict.INCONCLUSIVE)
             for device in gpus if device["memory_mib"] <= 0)
         yield Evidence(f"{stack['name']}: " + ", ".join(
@@ -89,7 +90,7 @@ def local_devices(plan: Document, observed: Sections) -> Iterator[Finding | Evid
 
 @check("stack.gpu-device-name", reads=("stacks",), skip_reason=no_stacks)
 def gpu_device_name(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """tf.test.gpu_device_name() names GPU 0 where one is declared, and nothing where none is."""
+    """tf.test.gpu_device_name() returns GPU 0 if a GPU is declared, else an empty string."""
     for stack, result, problem in small_results(plan, observed, "gpu_device_name"):
         if problem:
             yield problem
@@ -106,7 +107,7 @@ def gpu_device_name(plan: Document, observed: Sections) -> Iterator[Finding | Ev
 
 @check("stack.device-placement", reads=("stacks",), skip_reason=no_stacks)
 def device_placement(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The log of placements names the GPU for a product where one is declared, else the CPU."""
+    """The device placement log has a product on the GPU if one is declared, else on the CPU."""
     for stack, result, problem in small_results(plan, observed, "placement"):
         if problem:
             yield problem
@@ -114,7 +115,7 @@ def device_placement(plan: Document, observed: Sections) -> Iterator[Finding | E
         count = visible_gpus(plan)
         kind = "gpu" if count else "cpu"
         if not result:
-            yield Finding(f"{stack['name']} logs no placement of its product",
+            yield Finding(f"{stack['name']} logs no device for its product",
                           f"see stack.matmul; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
         elsewhere = [place for place in result if f"{kind}:" not in place.lower()]
         if elsewhere and count is not None:
@@ -128,7 +129,7 @@ def device_placement(plan: Document, observed: Sections) -> Iterator[Finding | E
 @check("stack.capability", reads=("stacks", "compute"), repair=INVENTORY,
        skip_reason=lambda plan: no_stacks(plan) or no_gpus_declared(plan))
 def capability(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each build has code for each GPU: machine code of its kind, or PTX to make it from."""
+    """Each framework has code for each GPU: machine code, or PTX to compile."""
     used = {device["compute_capability"] for run in observed["compute"]["runs"]
            for device in run["devices"]}
     for stack, framework, problem in framework_runs(plan, observed, "version"):
@@ -139,7 +140,7 @@ def capability(plan: Document, observed: Sections) -> Iterator[Finding | Evidenc
         capabilities = sorted(used | set(framework["capabilities"]), key=key)
         if not capabilities:
             yield Finding(
-                f"Which GPUs {stack['name']} would meet is not known: none was shown",
+                f"The GPUs that {stack['name']} would use are unknown: CUDA shows none",
                 "see gpu.count and driver.loaded", verdict=Verdict.INCONCLUSIVE)
         ignored = [line for line in log_lines if "minimum required" in line]
         if ignored:
@@ -147,10 +148,10 @@ def capability(plan: Document, observed: Sections) -> Iterator[Finding | Evidenc
                           _declare(stack), "\n".join(ignored))
         for number in capabilities:
             yield from _fits(stack, framework, Gpu(number, number, ""), ignored)
-        # It is slow and right: told, and no fault.
+        # It is slow but right: no fault.
         for line in log_lines:
             if "jit-compiled" in line:
-                yield Evidence(f"{stack['name']} said: {line}")
+                yield Evidence(f"{stack['name']} logged: {line}")
 
 
 def _declare(stack: Document) -> str:
@@ -165,17 +166,17 @@ def _fits(
     if known["min"] and key(gpu.capability) < key(known["min"]):
         if not ignored:
             yield Finding(
-                f"A GPU of compute capability {gpu.capability} is below the least that"
-                f" {name} was built for, {known['min']}: TensorFlow ignores it", _declare(stack))
+                f"A GPU of compute capability {gpu.capability} is below the minimum of"
+                f" {name}, {known['min']}: TensorFlow ignores it", _declare(stack))
         return
     if any(runs_code_for(gpu.capability, target) for target in known["native"]):
         yield Evidence(f"{name}: machine code for compute capability {gpu.capability}")
     elif any(key(target) <= key(gpu.capability) for target in known["ptx"]):
         first = max((entry["first_s"] or 0 for entry in framework["matmul"]), default=0)
         yield Evidence(
-            f"{name} has no machine code for compute capability {gpu.capability}: the driver makes"
-            f" it from PTX at the first use, which took {first} s here and is kept in ~/.nv"
-            + (" (other users will wait as long)" if first > SLOW_S else ""))
+            f"{name} has no machine code for compute capability {gpu.capability}: the driver"
+            f" compiles PTX at the first use, which took {first} s and is cached in ~/.nv"
+            + (" (other users wait as long)" if first > SLOW_S else ""))
     else:
         yield Finding(
             f"{name} has neither machine code nor PTX for compute capability {gpu.capability}",

@@ -1,4 +1,4 @@
-"""Who else holds a GPU: a host on which others compute is not thereby a broken one."""
+"""Processes of others on a GPU: a test that found no room on it is INCONCLUSIVE, not a failure."""
 
 from __future__ import annotations
 
@@ -9,35 +9,34 @@ from gpufleet.model.verdict import Verdict
 
 from .registry import Document, Finding, Sections, shortened
 
-# What libraries say when there was no memory left for them; the last, when anything else is amiss
-# as well.
+# What libraries report when no memory is left; the last one has other causes as well.
 NO_ROOM = re.compile(
     r"out of memory|OUT_OF_MEMORY|cudaErrorMemoryAllocation|ALLOC_FAILED"
     r"|Blas (?:x?GEMM|SGEMM) launch failed|OOM when allocating|Resource ?[Ee]xhausted"
     r"|failed to create cublas handle|(?P<vague>NOT_INITIALIZED)", re.IGNORECASE)
-# And when a GPU lets only one process in, and another one was there before.
+# And when another process uses a GPU exclusively.
 TAKEN = re.compile(
     r"cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE|\breturned 46\b"
     r"|all CUDA-capable devices are busy", re.IGNORECASE)
-# With so much free on every GPU, nobody's job is why there was no room.
+# With so much free memory on every GPU, no other job is the cause.
 ROOMY_MIB = 4096
-# With less than that on the GPU itself, a library may fail to start for want of it.
+# With less free memory on the GPU itself, a library may fail to start.
 FULL_MIB = 1024
-# Daemons and desktops that have the device files open and compute nothing.
+# Daemons and desktops that open the device files and compute nothing.
 DAEMONS = re.compile(
     r"^(nvidia-persiste|nv-fabricmanage|nvidia-fabric|nv-hostengine|dcgm|nvidia-imex|Xorg)")
 
 
 def _data(observed: Sections, name: str) -> Any:
-    """They never make a verdict of their own, and so a section need not have been read."""
+    """The data of a section, or {}: it is no finding here where it was not read."""
     return (observed.snapshot["sections"].get(name) or {}).get("data") or {}
 
 
 def holders(observed: Sections) -> list[str] | None:
-    """`pid 4711 (ann, python3)` of each process that computes on a GPU; None if nobody saw them.
+    """`pid 4711 (ann, python3)` of each process that computes on a GPU; None if that is unknown.
 
-    Who is not root sees only what nvidia-smi tells, and a container sees nobody outside it: that
-    none was seen there says nothing.
+    Without root only nvidia-smi lists processes, and in a container none outside it are listed: an
+    empty list proves nothing there.
     """
     listed = _data(observed, "driver").get("holders")
     known = {row["pid"]: (str(row["user"]), str(row["command"])) for row in listed or []
@@ -54,7 +53,7 @@ def holders(observed: Sections) -> list[str] | None:
 
 
 def _cards(observed: Sections, entry: Document) -> tuple[list[Document], list[Document]]:
-    """What nvidia-smi saw of all GPUs, and of that of an entry (of all, where it is not known)."""
+    """What nvidia-smi reports of all GPUs, and of the GPU of an entry (of all, if unknown)."""
     cards = _data(observed, "smi").get("devices") or []
     match = re.search(r"\d+$", str(entry.get("gpu", entry.get("requested"))))
     addresses = {device["address"] for run in _data(observed, "compute").get("runs") or []
@@ -63,12 +62,12 @@ def _cards(observed: Sections, entry: Document) -> tuple[list[Document], list[Do
 
 
 def _used_by_others(error: str, entry: Document, observed: Sections) -> str | None:
-    """What others may have done to a GPU by what an error says, unless nvidia-smi rules it out."""
+    """How other processes may have caused an error, unless nvidia-smi rules it out."""
     cards, own = _cards(observed, entry)
     if TAKEN.search(error):
         modes = {card.get("compute_mode") for card in own} - {None}
         only = not modes or "exclusive_process" in modes
-        return f"another process has it for itself ({error})" if only else None
+        return f"another process uses it exclusively ({error})" if only else None
     found = NO_ROOM.search(error)
     if not found:
         return None
@@ -79,20 +78,20 @@ def _used_by_others(error: str, entry: Document, observed: Sections) -> str | No
 
 
 def busy_finding(where: str, entry: Document, observed: Sections) -> Finding | None:
-    """That a GPU is busy with others' work, if that is why an entry proves nothing.
+    """An INCONCLUSIVE finding, if other processes on the GPU are why an entry proves nothing.
 
-    Without memory and without anybody who has it, it is a fault like any other.
+    Missing memory that no process uses is a fault like any other.
     """
     busy: dict[str, Any] | None = entry.get("busy")
     others = holders(observed)
-    why = f"only {busy['free_mib']} MiB of its memory are free, {busy['wanted_mib']} are wanted" \
+    why = f"only {busy['free_mib']} MiB of its memory are free, {busy['wanted_mib']} are needed" \
         if busy else _used_by_others(entry["error"] or "", entry, observed)
     if not why or (not busy and others == []):
         return None
     who = f"held by {shortened(others)}" if others else (
-        "by whom was not seen" if others is None else "and no process of this host is seen to hold"
-        " the rest")
+        "its processes are unknown" if others is None else "no process of this host is known to"
+        " use the rest")
     return Finding(
-        f"{where} was not tried: {why}; {who}",
-        "wait until they have ended, or have them ended; then ./gpufleet verify",
+        f"{where} was not tested: {why}; {who}",
+        "wait until these processes end, or end them; then ./gpufleet verify",
         "\n".join(others or []), Verdict.INCONCLUSIVE)

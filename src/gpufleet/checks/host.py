@@ -1,4 +1,4 @@
-"""The host itself: was it read, is its plan sound, was anything left half-installed."""
+"""The host itself: probed completely, with a valid plan, free space and complete installations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unreadable_section(snapshot: Document, name: str) -> Finding | None:
     section = snapshot["sections"].get(name)
     if section is None:
         return Finding(
-            f"The probe did not look at '{name}'",
+            f"The probe did not read section '{name}'",
             "take a new snapshot with this release's probe",
             verdict=Verdict.INCONCLUSIVE,
         )
@@ -56,59 +56,60 @@ def unreadable_section(snapshot: Document, name: str) -> Finding | None:
         return None
     error = section["error"] or "no data"
     if section["state"] == DAMAGED:
-        return Finding(f"Section '{name}' is damaged, or of another release: {error}",
+        return Finding(f"Section '{name}' is damaged or from another release: {error}",
                        "take a new snapshot with this release's probe", error, Verdict.INCONCLUSIVE)
     if name == "environment" and section["state"] in {"hung", "error"}:
         return Finding(
-            f"A login's environment cannot be read: {error}",
-            "on the host: find what in the profile files waits, or ends the shell (bash -lxc true)",
+            f"The login environment cannot be read: {error}",
+            "on the host: find what blocks or ends the shell in the profile files (bash -lxc true)",
             error, Verdict.HUNG if section["state"] == "hung" else Verdict.INCONCLUSIVE)
     if section["state"] == "hung":
         return Finding(
-            f"Looking at '{name}' hung: {error}",
-            "on the host: look for processes in state D (ps -eo pid,stat,wchan:32,cmd), dead"
-            " network mounts and the kernel log; a hung driver needs a reboot",
+            f"Probing '{name}' hung: {error}",
+            "on the host: check for processes in state D (ps -eo pid,stat,wchan:32,cmd), dead"
+            " network mounts and kernel log errors; a hung driver needs a reboot",
             f"section {name}: {error} after {section['seconds']} s",
             Verdict.HUNG,
         )
-    remedy = f"on the host, as root: read what '{name}' needs; then ./gpufleet verify"
+    remedy = (f"on the host: fix this error, with which '{name}' cannot be read; then"
+              " ./gpufleet verify")
     if section["state"] == "denied":
-        remedy = "let the probe become root: ansible_become and ansible_become_password"
+        remedy = "let the probe run as root: ansible_become and ansible_become_password"
     return Finding(
-        f"Looking at '{name}' failed: {error}", remedy, error, verdict=Verdict.INCONCLUSIVE
+        f"Probing '{name}' failed: {error}", remedy, error, verdict=Verdict.INCONCLUSIVE
     )
 
 
 @check("host.probe", reads=(), repair=INSPECT)
 def probed(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The probe read every section, on the host that the plan is for."""
+    """The probe read every section, on the host of the plan."""
     snapshot = observed.snapshot
     if snapshot["schema"] != SCHEMA:
         yield Finding(
-            f"The snapshot is of schema {snapshot['schema']}, this release reads {SCHEMA}: its"
-            " values may mean something else",
+            f"The snapshot has schema {snapshot['schema']}, this release reads {SCHEMA}: its"
+            " values may have another meaning",
             "take a new snapshot with this release's probe", verdict=Verdict.INCONCLUSIVE)
     if snapshot["host"] != plan["host"]:
         yield Finding(
             f"The snapshot is of {snapshot['host']}, the plan is for {plan['host']}",
-            "judge a snapshot with the plan of the same host",
+            "use a plan and a snapshot of the same host",
         )
     yield from filter(None, (unreadable_section(snapshot, name) for name in SECTIONS))
     unreadable = [f"{row['what']} ({row['because']})" for row in snapshot.get("unseen", [])]
     needed = [row["what"] for row in snapshot.get("unseen", []) if _needed(plan, row["what"])]
     if needed:
         yield Finding(
-            f"What is planned cannot be judged without {shortened(needed)}, which the probe may"
-            " not see", "let the probe become root: ansible_become and ansible_become_password",
+            f"The plan cannot be verified: the probe may not read {shortened(needed)}",
+            "let the probe run as root: ansible_become and ansible_become_password",
             "\n".join(unreadable), Verdict.INCONCLUSIVE)
     if unreadable:
-        yield Evidence(f"not seen: {shortened(unreadable)}")
+        yield Evidence(f"not read: {shortened(unreadable)}")
     yield Evidence(f"{len(snapshot['sections'])} sections, mode {snapshot['mode']}, as"
                f" {'root' if snapshot['euid'] == 0 else 'user ' + str(snapshot['euid'])}")
 
 
 def _needed(plan: Document, what: str) -> bool:
-    """Whether a place is one that the plan speaks about, leads to one, or lies in one."""
+    """Whether a path is in the plan, or is above or below such a path."""
     paths = ["/var/lib/gpufleet", *(row["path"] for row in plan["toolkits"]),
               *(row["venv"] for row in plan["stacks"])]
     paths += ["/boot", "/lib/modules"] if driver_state.managed(plan) else []
@@ -116,34 +117,34 @@ def _needed(plan: Document, what: str) -> bool:
                for path in paths)
 
 
-# What a host can be judged by, besides what is expected of its GPUs.
+# What can be declared for a host, besides its GPUs.
 DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "environment")
 
 
 @check("host.plan", reads=(), repair=INVENTORY)
 def planned(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The inventory asks something of this host, and it can be done."""
+    """The inventory declares this host, and the declaration can be satisfied."""
     for problem in plan["problems"]:
         yield Finding(
             f"{problem['where']}: {problem['message']}", problem["remedy"], problem["code"]
         )
-    # A count of 0 is a word as well.
+    # A count of 0 is a declaration as well.
     expected = any(value is not None for value in plan["expect"].values())
     if not expected and not any(plan.get(name) for name in DECLARED):
         yield Finding(
-            "Nothing is declared of this host: that it was reached says nothing of its GPUs",
-            "see whether the host is in the right groups of the inventory, and their variables"
-            " beside it; of one without GPUs say gpu_expect: {count: 0}",
+            "Nothing is declared for this host: its GPUs are not verified",
+            "check that the host is in the right groups of the inventory, and that their variables"
+            " are set; for a host without GPUs declare gpu_expect: {count: 0}",
             verdict=Verdict.INCONCLUSIVE)
 
 
-# Below this an installation, a log or a login's temporary files fail on the next day.
+# Below this, installations, logs and temporary files fail soon.
 LEAST_MIB, LEAST_FILES = 100, 1000
 
 
 @check("host.disk", reads=("disks",), repair=INSPECT, severity="major")
 def disk(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The file systems of the host, its temporary files and gpufleet's records have room."""
+    """/, /tmp and /var/lib/gpufleet have free space and are writable."""
     disks = observed["disks"]
     paths = ("/", "/tmp", "/var/lib/gpufleet")
     space = {path: (disks["free_mib"][path], disks["free_files"][path]) for path in paths}
@@ -152,21 +153,21 @@ def disk(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
             if mib < LEAST_MIB or (files is not None and files < LEAST_FILES)]
     if full:
         yield Finding(
-            f"There is no room left in {', '.join(full)}",
+            f"No space is left in {', '.join(full)}",
             "on the host: find what fills it (df -h; df -i; du -xh --max-depth=2 / | sort -h |"
-            " tail), and make room")
+            " tail), and free space")
     readonly = [path for path in paths[1:] if path in disks["readonly"]]
     if readonly:
         yield Finding(
             f"{', '.join(readonly)} cannot be written: the file system is read-only",
-            "on the host: read the kernel log for errors of the disk (dmesg -T), repair the file"
+            "on the host: check the kernel log for disk errors (dmesg -T), repair the file"
             " system and mount it again")
     yield Evidence(", ".join(f"{path}: {disks['free_mib'][path]} MiB free" for path in paths))
 
 
 @check("install.complete", reads=("receipts",))
 def complete(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """No installation or removal was left unfinished, and each record of one can be read."""
+    """No installation or removal is unfinished, and every receipt is readable."""
     planned = {("toolkit", row["short"]) for row in plan["toolkits"]}
     planned |= {("stack", row["name"]) for row in plan["stacks"]}
     planned |= {("cudnn", f"{row['toolkit']}-{row['major']}") for row in plan["cudnn"]}
@@ -178,36 +179,37 @@ def complete(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
         removing = entry["state"] == "removing"
         what = "removal" if removing else "installation"
         yield Finding(
-            f"The {what} of {entry['kind']} {entry['id']} in {entry['path']} was begun at"
+            f"The {what} of {entry['kind']} {entry['id']} in {entry['path']} was started at"
             f" {entry.get('started')} and not finished",
-            f"{provision(plan)} (it tears down what is half there and does it again)"
+            f"{provision(plan)} (it cleans up what is incomplete and repeats it)"
             if (entry["kind"], entry["id"]) in planned
-            else f"{provision(plan)} (nothing declares it any more)"
+            else f"{provision(plan)} (it is no longer declared)"
             if removing or plan.get("prune")
-            else f"gpu_prune: true, then {provision(plan)} (nothing declares it any more)"
+            else f"gpu_prune: true, then {provision(plan)} (it is no longer declared)"
             if entry["kind"] in {"cudnn", "containers"}
-            else f"gpu_driver as it was, then {provision(plan)} (nothing declares it any more)"
+            else f"restore gpu_driver, then {provision(plan)} (it is no longer declared)"
             if entry["kind"] == "driver"
             else f"./gpufleet remove --{entry['kind']} {entry['id']} --limit {plan['host']}"
-            " (nothing declares it any more)",
+            " (it is no longer declared)",
         )
     for entry in observed["receipts"]["unreadable"]:
         yield Finding(
             f"{entry['path']} cannot be read: {entry['error']}",
-            "on the host: put that file back from a backup; else move it away together with what"
-            f" it describes, then {provision(plan)}")
+            "on the host: restore that file from a backup, or move it away together with what it"
+            f" describes; then {provision(plan)}")
 
 
 @check("install.owned", reads=("receipts",), repair=INSPECT, severity="major")
 def owned(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """What was installed is root's alone to write, and nothing is mounted over it."""
+    """Only root can change installed files, and nothing is mounted over them."""
     receipts = observed["receipts"]["receipts"]
     causes = {entry["path"]: entry["what"] for row in receipts for entry in row["exposed"]}
     exposed = [f"{path} ({what})" for path, what in causes.items()]
     if exposed:
         yield Finding(
-            f"Somebody else than root can exchange what was installed: {shortened(exposed)}",
-            "on the host: umount what is mounted there; chown root:root, and chmod go-w, the rest",
+            f"Users other than root can replace installed files: {shortened(exposed)}",
+            "on the host: unmount what is mounted over them; chown root:root and chmod go-w the"
+            " others",
             "\n".join(exposed),
         )
     yield Evidence(f"{sum(row['files'] for row in receipts)} files of {len(receipts)} receipts")

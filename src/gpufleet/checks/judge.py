@@ -19,7 +19,7 @@ REACHABLE = "host.reachable"
 CHECK_IDS = (REACHABLE, *CHECKS, *PAIR_CHECKS)
 # The part of an id before the dot, in reading order; `verify/` has a test file for each.
 AREAS = tuple(dict.fromkeys(check_id.partition(".")[0] for check_id in CHECK_IDS))
-REACHABLE_STATEMENT = "The host answers, lets us in, and runs the probe."
+REACHABLE_STATEMENT = "The host is reachable and runs the probe."
 
 
 def judge(plan: Document, snapshot: Document) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _findings(
 
 def _damaged(error: Exception) -> Finding:
     return Finding(
-        "The plan or the snapshot lacks what this check reads, or has it in another shape",
+        "The plan or the snapshot lacks data that this check reads, or has it in another form",
         "take a new snapshot with this release's probe",
         f"{type(error).__name__}: {error}",
         Verdict.INCONCLUSIVE,

@@ -1,4 +1,4 @@
-"""The dynamic linker: our directories are registered, and its cache tells the truth."""
+"""The dynamic linker: directories are registered, the cache is right, no other libraries."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from .registry import INSPECT, Document, Evidence, Finding, Sections, check, pro
 
 
 def nothing_registered(plan: Document) -> str | None:
-    """The excuse where no toolkit of the plan is given to the linker."""
+    """The skip reason where no planned toolkit is registered with the linker."""
     return None if plan["linker"]["directories"] else (
-        "gpu_toolkits and gpu_stacks: no toolkit is for the linker's cache"
+        "gpu_toolkits and gpu_stacks: no toolkit is registered with the linker"
     )
 
 
 @check("linker.registered", reads=("linker",), skip_reason=nothing_registered)
 def registered(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Our file of the linker's configuration names the planned directories, in order."""
+    """gpufleet's file in ld.so.conf.d lists the planned directories, in order."""
     wanted = plan["linker"]
     files = {entry["path"]: entry["directories"] for entry in observed["linker"]["files"]}
     if wanted["file"] not in files:
@@ -25,14 +25,14 @@ def registered(plan: Document, observed: Sections) -> Iterator[Finding | Evidenc
                       provision(plan))
     elif files[wanted["file"]] != wanted["directories"]:
         yield Finding(
-            f"{wanted['file']} names {', '.join(files[wanted['file']]) or 'nothing'} instead of"
+            f"{wanted['file']} lists {', '.join(files[wanted['file']]) or 'nothing'} instead of"
             f" {', '.join(wanted['directories'])}",
             provision(plan),
         )
 
 
 def expected(plan: Document, observed: Sections) -> dict[str, str]:
-    """{soname: toolkit's path} of what the registered toolkits must provide."""
+    """{SONAME: path of the toolkit} of each library that a registered toolkit must provide."""
     paths = {toolkit["path"] for toolkit in plan["toolkits"] if toolkit["registered"]}
     wanted = {
         soname: stack["toolkit_path"]
@@ -53,7 +53,7 @@ def _after_next_ldconfig(
     offered: list[Any], wanted: dict[str, str], now: dict[str, Any],
     is_foreign: Callable[[str, str], bool],
 ) -> Iterator[Finding]:
-    """What the next ldconfig would take from elsewhere, although today's cache is right."""
+    """Libraries that the next ldconfig resolves elsewhere, although the cache is still right."""
     found: dict[tuple[str, str], list[str]] = {}
     for entry in offered:
         toolkit = wanted.get(entry["soname"])
@@ -67,15 +67,15 @@ def _after_next_ldconfig(
         yield Finding(
             f"{directory} also holds {shortened(sonames)}, and is registered before {toolkit}: the"
             " next ldconfig makes the linker load those",
-            f"on the host: take {directory} out of /etc/ld.so.conf.d, run ldconfig",
+            f"on the host: remove {directory} from /etc/ld.so.conf.d, run ldconfig",
         )
 
 
 @check("linker.cache", reads=("linker", "cudnn", "toolkits"), skip_reason=nothing_registered)
 def cache(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The linker's cache takes each library of the registered toolkits from there."""
+    """The linker cache resolves each library of a registered toolkit to that toolkit."""
     if observed["linker"]["cache_error"]:
-        yield Finding(f"{observed['linker']['cache_error']}: programs find no library by it",
+        yield Finding(f"{observed['linker']['cache_error']}: programs find no libraries through it",
                       "on the host, as root: ldconfig")
         return
     entries = observed["linker"]["cache"]
@@ -85,7 +85,7 @@ def cache(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         first.setdefault(entry["soname"], entry)
         if not entry["exists"] and entry["path"].startswith(ours):
             yield Finding(
-                f"The linker's cache lists {entry['soname']} as {entry['path']}, which does not"
+                f"The linker cache lists {entry['soname']} as {entry['path']}, which does not"
                 " exist",
                 f"{provision(plan)} (or, once the file is back, on the host: ldconfig)",
             )
@@ -100,7 +100,7 @@ def cache(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         unknown = [name for name, path in wanted.items() if path == toolkit and name not in first]
         if unknown:
             yield Finding(
-                f"The linker's cache does not know {shortened(unknown)} of {toolkit}",
+                f"The linker cache does not list {shortened(unknown)} of {toolkit}",
                 f"{provision(plan)} (or on the host: ldconfig)")
     for soname, toolkit in wanted.items():
         entry = first.get(soname)
@@ -108,13 +108,13 @@ def cache(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
             continue
         if entry["exists"] and is_foreign(entry["realpath"], toolkit):
             yield Finding(
-                f"The linker takes {soname} from {entry['path']}, not from {toolkit}",
-                f"on the host: take that directory out of /etc/ld.so.conf.d, run ldconfig; then"
+                f"The linker loads {soname} from {entry['path']}, not from {toolkit}",
+                f"on the host: remove that directory from /etc/ld.so.conf.d, run ldconfig; then"
                 f" {provision(plan)}",
             )
         elif not entry["exists"] and not entry["path"].startswith(ours):
             yield Finding(
-                f"The linker's cache lists {soname} first as {entry['path']}, which does not exist",
+                f"The linker cache lists {soname} first as {entry['path']}, which does not exist",
                 "on the host: ldconfig",
             )
     yield Evidence(f"{len(entries)} entries of CUDA and cuDNN")
@@ -123,16 +123,16 @@ def cache(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 @check("linker.providers", reads=("linker", "cudnn", "toolkits"), repair=INSPECT, severity="major",
        skip_reason=nothing_registered)
 def providers(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Nobody else offers a planned toolkit's libraries in a place where the linker looks by itself.
+    """No other directory that the linker searches provides a planned toolkit's libraries.
 
-    Today the linker may prefer the right one. Another order, a package, or another program's
-    directory decides whether it still does tomorrow.
+    The linker may prefer the right one now. Another order, a package or another program's
+    directory can change that.
     """
     wanted = {soname for row in (*plan["toolkits"], *plan["stacks"]) for soname in row["sonames"]}
     wanted |= expected(plan, observed).keys()
     homes = [row["path"] for row in plan["toolkits"]]
     homes += [tree["realpath"] for tree in observed["toolkits"]["trees"] if tree["path"] in homes]
-    # Of the one that wins, linker.cache speaks.
+    # The library that wins is left to linker.cache.
     first: dict[str, str] = {}
     for entry in (*observed["linker"]["cache"], *observed["linker"]["offered"]):
         first.setdefault(entry["soname"], entry["realpath"])
@@ -144,9 +144,9 @@ def providers(plan: Document, observed: Sections) -> Iterator[Finding | Evidence
             others.setdefault(entry["path"].rpartition("/")[0], []).append(entry["soname"])
     for directory, sonames in others.items():
         yield Finding(
-            f"{directory} offers {shortened(sorted(sonames))} too, beside the planned toolkits",
-            f"on the host: remove the package that brought it (dpkg -S, rpm -qf), move the files"
-            f" away, or take {directory} out of /etc/ld.so.conf.d; then ldconfig",
+            f"{directory} also provides {shortened(sorted(sonames))} of the planned toolkits",
+            f"on the host: remove the package that installed it (dpkg -S, rpm -qf), move the files"
+            f" away, or remove {directory} from /etc/ld.so.conf.d; then ldconfig",
             "\n".join(sorted(sonames)),
         )
-    yield Evidence(f"{len(observed['linker']['providers'])} libraries in the linker's places")
+    yield Evidence(f"{len(observed['linker']['providers'])} libraries in the linker's directories")

@@ -1,8 +1,8 @@
-"""Two hosts together: what each side of a distributed TensorFlow said, of hosts that took part.
+"""Two hosts together: the results of a distributed TensorFlow run, of hosts that took part.
 
-A plan's `pairs` say whom a host was to meet and in what, a snapshot's `pairs` what came of it. A
-fault is that of the host whose side shows it; the other host's check is INCONCLUSIVE then and names
-it, so that one broken host does not make two. What lies between them is a fault of both.
+A plan's `pairs` name the other hosts and stacks, a snapshot's `pairs` have the results. A fault is
+reported on the host where it happened; the other host's check is INCONCLUSIVE and names it, so that
+one broken host does not fail two. A fault of the network between them is reported on both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WRONG_NUMBERS = (
 
 @dataclass(frozen=True)
 class Meeting:
-    """One record, seen from one host: its own side is `own`, at place `me`."""
+    """One run, from the view of one host: its own side is `own`, at `index` of `sides`."""
 
     plan: Document
     record: Document
@@ -71,7 +71,7 @@ Judge = Callable[[Meeting], Iterator[Finding | Evidence]]
 
 
 def not_applicable(kind: str, plan: Document, pair: Document, stack: Document) -> str | None:
-    """The declaration by which a kind of run between two hosts is not asked for."""
+    """The declaration by which a kind of run between two hosts does not apply, or None."""
     if kind == "nccl" and no_gpus_declared(plan):
         return no_gpus_declared(plan)
     if kind == "nccl" and not pair["gpus"]:
@@ -83,7 +83,7 @@ def not_applicable(kind: str, plan: Document, pair: Document, stack: Document) -
 
 
 def skip_unless_applicable(kind: str) -> SkipReason:
-    """The excuse where no pair and no stack asks for it."""
+    """The skip reason where the run applies to no pair and no stack."""
 
     def skip_reason(plan: Document) -> str | None:
         reasons = [not_applicable(kind, plan, pair, stack)
@@ -96,13 +96,13 @@ def skip_unless_applicable(kind: str) -> SkipReason:
 def meeting_results(
     kind: str, plan: Document, observed: Sections, judge: Judge
 ) -> Iterator[Finding | Evidence]:
-    """Each pair and stack that asks for it, judged as far as the two sides came."""
+    """Judge the run of each pair and stack to which it applies."""
     for pair in plan["pairs"]:
         for stack in pair["stacks"]:
             what = f"{stack['name']} with {pair['with']}"
             reason = not_applicable(kind, plan, pair, stack)
             if reason:
-                yield Evidence(f"{what}: not asked for ({reason})")
+                yield Evidence(f"{what}: not applicable ({reason})")
                 continue
             found = [
                 record for record in observed.snapshot.get("pairs") or []
@@ -111,7 +111,7 @@ def meeting_results(
             ]
             if not found:
                 yield Finding(
-                    f"{what}: nothing ran between the two",
+                    f"{what}: nothing ran between the two hosts",
                     f"see host.reachable of both; then ./gpufleet verify --pair"
                     f" {plan['host']},{pair['with']}",
                     verdict=Verdict.INCONCLUSIVE)
@@ -122,7 +122,7 @@ def meeting_results(
 
 
 def connection_failures(meeting: Meeting) -> Iterator[Finding]:
-    """Connections that did not come about, in either direction."""
+    """Connections that failed, in either direction."""
     hosts = meeting.record["hosts"]
     for number, side in enumerate(meeting.record["sides"]):
         for target, name in enumerate(hosts):
@@ -133,12 +133,12 @@ def connection_failures(meeting: Meeting) -> Iterator[Finding]:
                     f"{meeting.what}: {hosts[number]} cannot reach {name} ({failed[0]['address']})"
                     f" port {ports}: {failed[0]['error']}",
                     f"allow TCP ports {PORTS} from {hosts[number]} to {name} in every firewall"
-                    f" between; if {name} has a better address for that, set its gpu_pair_address",
+                    f" between; to use another address of {name}, set its gpu_pair_address",
                     str(failed))
 
 
 def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
-    """Why a side did not come to its end, if it did not."""
+    """Why a side did not finish, if it did not."""
     own, other = meeting.own, meeting.other
     state, stage = own["state"], f"{meeting.what}: while {own['stage']}"
     waited = state == "hung" and own["stage"].startswith("waiting")
@@ -155,16 +155,16 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
     elif state == "hung" and not (waited and blames and not _waits(other)):
         yield Finding(
             f"{stage}: {own['error']}",
-            f"look at the load of both hosts (ps -eo pid,stat,wchan:32,cmd) and at the network"
+            f"check the load of both hosts (ps -eo pid,stat,wchan:32,cmd) and the network"
             f" between them; then ./gpufleet verify --pair {','.join(meeting.record['hosts'])}",
             str(own), Verdict.HUNG)
     elif state == "lost" and not blames:
         yield Finding(f"{stage}, the connection to {meeting.peer} broke: {own['error']}",
-                      "look at the network between the two, and at firewalls that cut connections",
+                      "check the network between the hosts, and firewalls that close connections",
                       str(own))
     elif state != "ok" or other["state"] != "ok":
         yield Finding(
-            f"{meeting.what}: the side of {meeting.peer} did not come to its end"
+            f"{meeting.what}: the side of {meeting.peer} did not finish"
             f" ({other['error'] or own['error']})", f"see pair.{kind} of {meeting.peer}",
             verdict=Verdict.INCONCLUSIVE)
     elif own["version"] != meeting.record["release"]:
@@ -176,15 +176,15 @@ def _waits(side: Document) -> bool:
     return bool(side["stage"].startswith("waiting"))
 
 
-# -- what ran --------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 def judge_graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
-    """The parts of both sides' graphs that are this host's, and the sum by its own master."""
+    """Judge this host's parts of both sides' graphs, and the sum by its own master."""
     index, own = meeting.index, meeting.own
     wanted = own["device"] if meeting.gpus is None else "GPU:0" if meeting.gpus else "CPU:0"
     if sorted(row["task"] for row in own["products"]) != [0, 1] or len(own["variables"]) != 3:
-        raise ValueError("a side tells not of every part of its graph")
+        raise ValueError("a side does not report every part of its graph")
     good = True
     for side in meeting.record["sides"]:
         parts = [("worker", wanted, row, row["wrong"]) for row in side["products"]]
@@ -195,8 +195,8 @@ def judge_graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
             if parse_device(row["device"]) != (job, index, device):
                 good = False
                 yield Finding(
-                    f"{meeting.what}: what was for /job:{job}/task:{index}/device:{device} was on"
-                    f" {row['device'] or 'an unknown device'} instead",
+                    f"{meeting.what}: what was placed on /job:{job}/task:{index}/device:{device}"
+                    f" ran on {row['device'] or 'an unknown device'} instead",
                     f"see stack.gpu and stack.libraries; {provision(meeting.plan)}", str(row))
             elif wrong != 0:
                 good = False
@@ -218,7 +218,7 @@ def parse_device(device: str | None) -> tuple[str, int, str] | None:
 
 
 def judge_reduction(communication: str) -> Judge:
-    """Every replica of this host got the exact sum of all, over this way of communication."""
+    """Judge that every replica of this host got the exact sum, by this communication."""
 
     def judge(meeting: Meeting) -> Iterator[Finding | Evidence]:
         own, declared = meeting.own, meeting.record["gpus"]
@@ -230,7 +230,7 @@ def judge_reduction(communication: str) -> Judge:
         total = len(replicas) + len(meeting.other["replicas"])
         wrong = [row for row in replicas if row["wrong"] != 0]
         if not replicas or own["communication"] != communication:
-            raise ValueError("a side tells not of its replicas")
+            raise ValueError("a side does not report its replicas")
         if kinds != wanted:
             yield Finding(f"{meeting.what}: it ran on {shortened(kinds)}, declared is"
                           f" {shortened(wanted)}", "see gpu.count and stack.gpu", str(replicas))
@@ -241,7 +241,7 @@ def judge_reduction(communication: str) -> Judge:
             yield Finding(f"{meeting.what}: the sum of all {total} replicas has"
                           f" {wrong[0]['wrong']} wrong rows", WRONG_NUMBERS, str(wrong))
         elif communication == "NCCL" and not own["nccl"]:
-            yield Finding(f"{meeting.what}: NCCL did not say that it ran",
+            yield Finding(f"{meeting.what}: NCCL did not report that it ran",
                           "run it by hand with NCCL_DEBUG=INFO", verdict=Verdict.INCONCLUSIVE)
         else:
             yield Evidence("\n".join([f"{meeting.what}: {communication}, {total} replicas, exact",
@@ -255,19 +255,19 @@ def judge_reduction(communication: str) -> Judge:
 
 @check("pair.parameter-server", reads=(), repair=INSPECT, registry=PAIR_CHECKS)
 def parameter_server(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Workers of two hosts multiply what parameter servers of both hold, and the sum is exact."""
+    """Workers and parameter servers of two hosts compute an exact sum together."""
     yield from meeting_results("parameter-server", plan, observed, judge_graph)
 
 
 @check("pair.all-reduce", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
        skip_reason=skip_unless_applicable("all-reduce"))
 def all_reduce(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """A MultiWorkerMirrored strategy over two hosts gives every replica the exact sum of all."""
+    """MultiWorkerMirroredStrategy over two hosts gives every replica the exact sum."""
     yield from meeting_results("all-reduce", plan, observed, judge_reduction("RING"))
 
 
 @check("pair.nccl", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
        skip_reason=skip_unless_applicable("nccl"))
 def nccl(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """NCCL gives every GPU of two hosts the exact sum of all."""
+    """NCCL gives every GPU of two hosts the exact sum."""
     yield from meeting_results("nccl", plan, observed, judge_reduction("NCCL"))

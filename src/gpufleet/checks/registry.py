@@ -1,9 +1,9 @@
-"""What a check is, and the list of them.
+"""What a check is, the registry of all checks, and what several of them share.
 
 A check is a pure generator over a plan and the sections of a snapshot that it declares to read.
-It yields a `Finding` for each thing that is not as planned, and may yield `Evidence` to say what it
-looked at. One that yields no finding passes. What it reads is declared, so that a section which
-was not read (hung, denied, damaged) can never come out as healthy.
+It yields a `Finding` for each difference from the plan, and may yield `Evidence` of what it
+compared. A check without findings passes. The sections that it reads are declared, so that one that
+was not read (hung, denied, damaged) is never reported as healthy.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gpufleet.spec import expectation
 
 Document = Mapping[str, Any]
 
-# What repairs it, in a word, for the catalogue.
+# What repairs it, in short, for the table of checks.
 PROVISION = "provision again"
 REBOOT = "reboot, or provision the driver"
 INVENTORY = "correct the inventory"
-HARDWARE = "hands on the machine"
-INSPECT = "look at the host"
+HARDWARE = "service the hardware"
+INSPECT = "inspect the host"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be: why, what to do, and what shows it."""
+    """A difference from the plan: cause, remedy, and the evidence for it."""
 
     cause: str
     remedy: str
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a check looked at; it stands as evidence also where all is well."""
+    """What a check compared; it is shown also where the check passes."""
 
     evidence: str
 
@@ -70,7 +70,7 @@ SkipReason = Callable[[Document], str | None]
 
 @dataclass(frozen=True)
 class Check:
-    """A registered check. `excuse` returns the declaration by which it does not apply."""
+    """A registered check. `skip_reason` returns the declaration by which it does not apply."""
 
     id: str
     statement: str
@@ -111,13 +111,13 @@ def check(
     return register
 
 
-# -- words that several checks use -----------------------------------------------------------------
+# -- what several checks share ---------------------------------------------------------------------
 
 
 def provision(plan: Document) -> str:
-    """The command that makes a host what its plan says."""
+    """The command that brings a host to its plan."""
     if found_locally(plan, "toolkits"):
-        return "mend it by hand, or declare it and let ./gpufleet provision install it"
+        return "repair it by hand, or declare it and run ./gpufleet provision"
     return f"./gpufleet provision --limit {plan['host']}"
 
 
@@ -134,7 +134,7 @@ def numbers(version: str | None) -> tuple[int, ...]:
 
 
 def no_gpus_declared(plan: Document) -> str | None:
-    """The excuse where the GPUs of a host are declared away, or nothing is said of them."""
+    """The skip reason where no GPUs are declared: a count of 0, or no count."""
     expect = plan["expect"] or {"count": None}
     count = expect["count"]
     if count is None:
@@ -148,70 +148,68 @@ def mig_layout(plan: Document) -> Document:
 
 
 def visible_gpus(plan: Document) -> int | None:
-    """How many GPUs a program is to be shown by CUDA; None where that is not declared."""
+    """How many GPUs CUDA must show to a program; None where that is not declared."""
     count = plan["expect"]["count"] if plan["expect"] else None
     return expectation.visible(count, mig_layout(plan))
 
 
 def wrong_gpu_count(plan: Document, number: int, wanted: int) -> bool:
-    """Whether so many GPUs are not those that were to be shown.
+    """Whether CUDA shows a wrong number of GPUs.
 
-    More than one where cards were to be split into MIG is for gpu.mig to judge.
+    More than one, where MIG is declared, is left to gpu.mig.
     """
     return number < wanted or (number > wanted and not any(mig_layout(plan).values()))
 
 
 def mig_evidence(plan: Document) -> Iterator[Evidence]:
-    """What nobody may take for a proof of every MIG instance."""
+    """A note that not every MIG instance was tested."""
     if any(mig_layout(plan).values()):
         yield Evidence(
-            "CUDA shows a program one MIG instance, whatever else there is: only that one"
-            " was proven"
+            "CUDA shows a program only one MIG instance: only that one was tested"
         )
 
 
 def found_locally(plan: Document, kind: str) -> str | None:
-    """The excuse of what asks for gpufleet's own records, where things were found by `--local`."""
+    """The skip reason of checks of receipts, where `--local` found what is installed."""
     found = any(row.get("found") for row in plan[kind])
     return "gpu_toolkits: not set, these were found" if found else None
 
 
 def no_toolkits(plan: Document) -> str | None:
-    """The excuse of the checks of toolkits."""
-    return None if plan["toolkits"] else "gpu_toolkits and gpu_stacks: no toolkit is asked for"
+    """The skip reason of the checks of toolkits."""
+    return None if plan["toolkits"] else "gpu_toolkits and gpu_stacks: no toolkit is declared"
 
 
 def no_cudnn(plan: Document) -> str | None:
-    """The excuse of the checks of cuDNN."""
-    return None if plan["cudnn"] else "gpu_toolkits and gpu_stacks: no cuDNN is asked for"
+    """The skip reason of the checks of cuDNN."""
+    return None if plan["cudnn"] else "gpu_toolkits and gpu_stacks: no cuDNN is declared"
 
 
 def no_stacks(plan: Document) -> str | None:
-    """The excuse of the checks of stacks."""
+    """The skip reason of the checks of stacks."""
     return None if plan["stacks"] else "gpu_stacks: []"
 
 
 def driver_findings(judge: Judge, plan: Document, observed: Sections) -> Iterator[Finding]:
-    """What one of those who judge a part of the driver says, as findings."""
+    """The faults that a function of host_state reports of the driver, as findings."""
     for fault in judge(plan, Host(observed.snapshot)):
         yield Finding(f"{fault.cause[:1].upper()}{fault.cause[1:]}", fault.remedy)
 
 
 def unreadable_paths(trees: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
-    """What other users than root cannot read or pass through, of each (path, tree)."""
+    """Findings for what users other than root cannot read or enter, of each (path, tree)."""
     for path, tree in trees:
         entries = [f"{entry['path']} (mode {entry['mode']})" for entry in tree["closed"]]
         if entries:
             yield Finding(
-                f"Only some users can read {shortened(entries)}: for others {path} is as good as"
-                " missing",
+                f"Some users cannot read {shortened(entries)}: {path} is unusable for them",
                 "on the host: chmod a+r the files, chmod a+rx the directories",
                 "\n".join(entries),
             )
 
 
 def _planned(plan: Document, kind: str, receipt_id: str) -> str | None:
-    """The version that a receipt must be of, where the plan says one."""
+    """The version that the plan has for a receipt, if any."""
     versions = {("toolkit", row["short"]): row["version"] for row in plan["toolkits"]}
     versions |= {("cudnn", f"{row['toolkit']}-{row['major']}"): row["version"]
                  for row in plan["cudnn"]}
@@ -220,17 +218,17 @@ def _planned(plan: Document, kind: str, receipt_id: str) -> str | None:
 
 
 def timed_out(what: str, error: str | None) -> Finding | None:
-    """That something gave no answer in its time, if that is the error: nothing else is known."""
+    """A HUNG finding if the error is a missing answer, else None."""
     if "no answer" not in (error or ""):
         return None
     return Finding(
         f"{what} gave no answer: {error}",
-        "on the host: look at its load, and for processes in state D and dead mounts; then"
+        "on the host: check the load, processes in state D and dead network mounts; then"
         " ./gpufleet verify", error or "", Verdict.HUNG)
 
 
 def not_executable(observed: Sections, paths: Iterable[str]) -> Iterator[Finding]:
-    """Places of these paths that are mounted noexec."""
+    """Mount points of these paths that are mounted noexec."""
     for mount_point in observed["disks"]["noexec"]:
         below = [path for path in paths if path.startswith(f"{mount_point.rstrip('/')}/")]
         if below:
@@ -245,7 +243,7 @@ def not_executable(observed: Sections, paths: Iterable[str]) -> Iterator[Finding
 def files_unchanged(
     plan: Document, receipts: Document, kind: str, receipt_id: str, path: str
 ) -> Iterator[Finding]:
-    """The one way to judge installed files: as their receipt says, file by file."""
+    """Compare installed files with their receipt, file by file."""
     found = [r for r in receipts["receipts"] if (r["kind"], r["id"]) == (kind, receipt_id)]
     if not found:
         yield Finding(
@@ -253,29 +251,31 @@ def files_unchanged(
             provision(plan),
         )
         return
-    # A receipt of another place, or of nothing, would prove whatever one likes.
+    # A receipt of another path, or without files, proves nothing.
     if found[0]["path"] != path:
         yield Finding(
-            f"The receipt of {kind} {receipt_id} is of {found[0]['path']}, planned is {path}",
-            f"move {path} away, if it is there; then {provision(plan)}",
+            f"The receipt of {kind} {receipt_id} names the path {found[0]['path']}, planned"
+            f" is {path}",
+            f"if {path} exists, move it away; then {provision(plan)}",
         )
     version = _planned(plan, kind, receipt_id)
     if version and found[0]["version"] != version:
         yield Finding(
-            f"The receipt of {kind} {receipt_id} is of {found[0]['version']}, planned is {version}",
+            f"The receipt of {kind} {receipt_id} names the version {found[0]['version']}, planned"
+            f" is {version}",
             provision(plan),
         )
     if found[0]["unlisted"]:
         yield Finding(
-            f"No receipt knows {shortened(found[0]['unlisted'])}: it was put there by somebody"
-            f" else, or the receipt of {kind} {receipt_id} was shortened",
-            f"on the host: move what is not of {kind} {receipt_id} away; if it was, move the"
-            f" receipt away and let it be adopted (gpu_cuda_adopt: true); then {provision(plan)}",
+            f"No receipt lists {shortened(found[0]['unlisted'])}: another program installed it,"
+            f" or the receipt of {kind} {receipt_id} is incomplete",
+            f"on the host: move files away that do not belong to {kind} {receipt_id}; if they do,"
+            f" move the receipt away and set gpu_cuda_adopt: true; then {provision(plan)}",
             "\n".join(found[0]["unlisted"]),
         )
     if not found[0]["files"]:
         yield Finding(
-            f"The receipt of {kind} {receipt_id} lists no file: it proves nothing",
+            f"The receipt of {kind} {receipt_id} lists no files",
             f"move {path} away; then {provision(plan)}",
         )
     changed = [f"{entry['path']} ({entry['what']})" for entry in found[0]["changed"]]

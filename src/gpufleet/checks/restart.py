@@ -1,4 +1,4 @@
-"""Restart: whether what is installed of the driver is also what runs."""
+"""Restart: whether the installed driver is also the running one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gpufleet.host_state.host import Host
 from .registry import REBOOT, Document, Evidence, Finding, Sections, check
 
 PENDING = {
-    "reload": "The driver's kernel modules have to be loaded anew",
+    "reload": "The driver's kernel modules must be reloaded",
     "reboot": "A reboot for the driver is pending",
-    "wait": "A reboot for the driver is pending, and not done by provisioning",
-    "stuck": "No restart makes the installed driver run, and none is tried again",
+    "wait": "A reboot for the driver is pending, and provisioning does not reboot",
+    "stuck": "The installed driver does not run after a restart, and no other restart is tried",
 }
 
 
@@ -28,11 +28,11 @@ def _not_managed(plan: Document) -> str | None:
 @check("driver.pending", reads=("kernel", "gpus", "driver"), repair=REBOOT,
        skip_reason=_not_managed)
 def pending(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """No restart of the driver is pending: what is installed is what runs."""
+    """No driver restart is pending: the installed driver is the running one."""
     decision = restart.decide(plan, Host(observed.snapshot))
     marker = observed["driver"].get("reboot_pending")
     since = f", since {marker.get('since')}: {marker.get('because')}" if marker else ""
-    # What no restart mends, and none was tried for, is for the checks of packages and modules.
+    # A fault that no restart repairs, and none was tried for, is left to other checks.
     if decision["action"] in PENDING and (marker or decision["action"] != "stuck"):
         yield Finding(
             f"{PENDING[decision['action']]}{since}. {_sentence(decision['because'])}",

@@ -30,7 +30,7 @@ LEAST_KEPT = 0.6
 
 @check("gpu.throughput", reads=("compute",), repair=HARDWARE, severity="major", skip_reason=no_gpus)
 def throughput(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each GPU multiplies at least as fast as is declared, or as its model's floor."""
+    """Each GPU has at least the declared throughput, or the minimum of its model."""
     best: dict[int, float] = {}
     names: dict[int, str] = {}
     unknown = False
@@ -45,7 +45,7 @@ def throughput(plan: Document, observed: Sections) -> Iterator[Finding | Evidenc
                 yield finding
                 unknown = True
             else:
-                # Of several toolkits the fastest: an old one may not know the GPU well.
+                # The fastest of several toolkits: an old one may not support the GPU well.
                 best[entry["gpu"]] = max(best.get(entry["gpu"], 0), entry["tflops"] or 0)
     if not best and not unknown:
         yield Finding("No GPU has a measured throughput", "see toolkit.cublas",
@@ -60,25 +60,25 @@ def throughput(plan: Document, observed: Sections) -> Iterator[Finding | Evidenc
                           "see toolkit.cublas", figures)
         elif floor is not None and tflops < floor:
             yield Finding(
-                f"GPU {gpu} multiplies float32 at {tflops} TFLOP/s, the least is {floor}"
+                f"GPU {gpu} multiplies float32 at {tflops} TFLOP/s, the minimum is {floor}"
                 f" ({because})",
-                "see gpu.throttle, gpu.settings and gpu.pcie; look who else computes on it;"
+                "see gpu.throttle, gpu.settings and gpu.pcie; check for other processes on it;"
                 " ./gpufleet verify --deep shows temperatures and clocks under load", figures)
-        yield Evidence(f"{figures}, floor {floor if floor is not None else 'not known'}")
+        yield Evidence(f"{figures}, minimum {floor if floor is not None else 'unknown'}")
     if best and not known:
-        yield Finding("gpu_expect.tflops: not set, and no floor of the model is known",
-                      "set gpu_expect: {tflops: ...} to have the speed judged",
+        yield Finding("gpu_expect.tflops: not set, and no minimum of the model is known",
+                      "set gpu_expect: {tflops: ...} to have the throughput judged",
                       verdict=Verdict.NOT_DECLARED,
                       evidence=", ".join(f"GPU {gpu}: {speed} TFLOP/s"
                                          for gpu, speed in sorted(best.items())))
 
 
 def _floor(plan: Document, name: str | None) -> tuple[float | None, str]:
-    """The least TFLOP/s and why. What a host measured before would be asked for here as well."""
+    """The minimum TFLOP/s, and where it comes from."""
     declared, because = plan["expect"].get("tflops"), plan["expect"].get("tflops_because")
     is_declared = because in {None, "gpu_expect.tflops"}
-    # The floor of the declared model is for a GPU that does not say which one it is: the declared
-    # word does not tell a part of a card, or a laptop's, from the card.
+    # The minimum of the declared model is for a GPU that does not report its own: the declared name
+    # does not distinguish a MIG instance or a laptop GPU.
     if declared is not None and (is_declared or not name):
         return declared, because or "gpu_expect.tflops"
     found = performance.floors(name or "")
@@ -94,7 +94,7 @@ DEEP_NOT_REQUESTED = Finding(
 def deep(
     plan: Document, observed: Sections, part: str
 ) -> Iterator[tuple[Document, dict[int, str], Finding | None]]:
-    """The run that was deep (the newest toolkit's), and the devices' names."""
+    """The deep run (of the newest toolkit), and the names of its devices."""
     if not observed["compute"]["deep"]:
         yield {}, {}, DEEP_NOT_REQUESTED
         return
@@ -103,7 +103,7 @@ def deep(
     if not found:
         reasons = "; ".join(problem.cause if problem else str(run["error"])
                             for run, problem in planned)
-        yield {}, {}, Finding(f"The deep run did not get that far: {reasons}",
+        yield {}, {}, Finding(f"The deep run stopped before this step: {reasons}",
                               "see toolkit.cublas; ./gpufleet verify --deep --deadline 900",
                               verdict=Verdict.INCONCLUSIVE)
     for run in found:
@@ -113,7 +113,7 @@ def deep(
 @check("gpu.sustained", reads=("compute",), repair=HARDWARE, severity="major", deep=True,
        skip_reason=no_gpus)
 def sustained(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Under minutes of load each GPU stays exact, as fast as it began, and cools down again."""
+    """Under minutes of load each GPU stays exact, keeps its speed, and cools down again."""
     for run, names, problem in deep(plan, observed, "sustained"):
         if problem:
             yield problem
@@ -139,23 +139,23 @@ def _under_load(
     last = sorted(speeds[-max(1, len(speeds) // 4):])
     kept = last[len(last) // 2]
     result = Counter(reason for s in samples for reason in set(s["throttle"] or []) & FORCED)
-    # One sample alone may be the moment in which the clocks rise.
+    # A single sample may be the moment in which the clocks rise.
     forced = sorted(reason for reason, times in result.items() if times > 1)
     if forced:
         yield Finding(
-            f"{gpu} is slowed down by its own hardware under load ({', '.join(forced)}), at"
+            f"{gpu} is throttled by its hardware under load ({', '.join(forced)}), at"
             f" {hottest} degrees",
-            "look at fans, airflow, dust and the power cables; see gpu.throttle")
+            "check fans, airflow, dust and the power cables; see gpu.throttle")
     elif kept < LEAST_KEPT * max(speeds):
         yield Finding(f"{gpu} fell from {max(speeds)} to {kept} TFLOP/s under load, at {hottest}"
-                      " degrees", "look at fans, airflow and the power limit; see gpu.settings")
+                      " degrees", "check fans, airflow and the power limit; see gpu.settings")
     floor, because = _floor(plan, name)
     if floor is not None and kept < floor:
-        yield Finding(f"{gpu} keeps {kept} TFLOP/s under load, the least is {floor} ({because})",
+        yield Finding(f"{gpu} keeps {kept} TFLOP/s under load, the minimum is {floor} ({because})",
                       "see gpu.throttle and gpu.settings")
     if entry["settled_s"] is None:
-        yield Finding(f"{gpu} was still hot when the run ended: what was measured after it is not"
-                      " to be trusted", "wait until it is cool; then ./gpufleet verify",
+        yield Finding(f"{gpu} was still hot when the run ended: later measurements are not"
+                      " reliable", "wait until it is cool; then ./gpufleet verify",
                       verdict=Verdict.INCONCLUSIVE)
     yield Evidence(f"{gpu}: {entry['seconds']} s, {max(speeds)} to {kept} TFLOP/s, up to {hottest}"
                f" degrees, cool again after {entry['settled_s']} s")
@@ -164,7 +164,7 @@ def _under_load(
 @check("gpu.bandwidth", reads=("compute",), repair=HARDWARE, severity="major", deep=True,
        skip_reason=no_gpus)
 def bandwidth(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each GPU copies its own memory without an error, at least as fast as its model's floor."""
+    """Each GPU copies its own memory without errors, at its model's minimum speed or more."""
     for run, names, problem in deep(plan, observed, "bandwidth"):
         if problem:
             yield problem
@@ -176,7 +176,8 @@ def bandwidth(plan: Document, observed: Sections) -> Iterator[Finding | Evidence
                 continue
             rate, found = entry["gib_s"] or 0, performance.floors(names.get(entry["gpu"]) or "")
             if rate <= 0 or (found and rate < found.gib_s):
-                least = f"the least is {found.gib_s} ({found.because})" if found else "none at all"
+                least = (f"the minimum is {found.gib_s} ({found.because})" if found
+                         else "nothing was copied")
                 yield Finding(f"GPU {entry['gpu']} copies its memory at {rate} GiB/s, {least}",
                               "see gpu.memory-errors and gpu.throttle")
             yield Evidence(f"GPU {entry['gpu']}: {rate} GiB/s")
@@ -185,7 +186,7 @@ def bandwidth(plan: Document, observed: Sections) -> Iterator[Finding | Evidence
 @check("gpu.peer", reads=("compute",), repair=INVENTORY, severity="major", deep=True,
        skip_reason=no_gpus)
 def peer(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """What one GPU copies to another arrives there as it was."""
+    """Copies from one GPU to another arrive unchanged."""
     for run, _, problem in deep(plan, observed, "peer"):
         if problem:
             yield problem
@@ -202,8 +203,8 @@ def peer(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                 yield run_error(f"Copying from {pair}", entry["error"])
             elif entry["wrong"] != 0:
                 yield Finding(
-                    f"{entry['wrong']} numbers were changed on the way from {pair}",
-                    "switch ACS and the IOMMU's translation off for the PCI bridges between them,"
-                    " or look at NVLink's errors (nvidia-smi nvlink -e)", str(entry))
+                    f"{entry['wrong']} numbers changed on the way from {pair}",
+                    "disable ACS and IOMMU translation for the PCI bridges between them, or"
+                    " check NVLink's errors (nvidia-smi nvlink -e)", str(entry))
             yield Evidence(f"{pair}: {entry['gib_s']} GiB/s,"
                        f" {'direct' if entry['access'] else 'through the host'}")

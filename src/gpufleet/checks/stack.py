@@ -26,7 +26,7 @@ from .registry import (
 
 
 def installed(plan: Document, observed: Sections) -> Iterator[tuple[Document, dict[str, Any]]]:
-    """Each planned stack with what was seen of it, for those that are there."""
+    """Each planned stack that is installed, with what was observed of it."""
     found = {stack["venv"]: stack for stack in observed["stacks"]["stacks"]}
     for stack in plan["stacks"]:
         if stack["venv"] in found:
@@ -35,13 +35,13 @@ def installed(plan: Document, observed: Sections) -> Iterator[tuple[Document, di
 
 @check("stack.release", reads=("stacks", "receipts"), skip_reason=no_stacks)
 def release(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each stack has the planned Python and TensorFlow, and the packages that were installed."""
+    """Each stack has the planned Python, framework and packages."""
     receipts = {r["id"]: r for r in observed["receipts"]["receipts"] if r["kind"] == "stack"}
     present = {stack["name"]: found for stack, found in installed(plan, observed)}
     for stack in plan["stacks"]:
         name, found = stack["name"], present.get(stack["name"])
         if found is None:
-            yield Finding(f"There is no environment in {stack['venv']}", provision(plan))
+            yield Finding(f"{stack['venv']} contains no environment", provision(plan))
             continue
         python = ".".join((found["python"] or "").split(".")[:2])
         if python != stack["python"]:
@@ -58,7 +58,7 @@ def release(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                           provision(plan))
             continue
         if distribution not in _normalized(receipt["packages"]):
-            yield Finding(f"The receipt of {name} does not list {distribution}: it proves nothing",
+            yield Finding(f"The receipt of {name} does not list {distribution}",
                           f"move {stack['venv']} away; then {provision(plan)}")
         differ = _differences(_normalized(receipt["packages"]), packages)
         if differ:
@@ -66,7 +66,7 @@ def release(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"Since {name} was installed, {len(differ)} of its packages changed:"
                 f" {shortened(differ)}", provision(plan), "\n".join(differ))
         if receipt.get("activation") != stack["activation"]:
-            yield Finding(f"bin/activate of {name} does not read {stack['activation']}",
+            yield Finding(f"bin/activate of {name} does not source {stack['activation']}",
                           provision(plan))
         lock = stack.get("lock_sha256")
         if lock and receipt.get("lock_sha256") != lock:
@@ -85,7 +85,7 @@ def _normalized(packages: dict[str, str]) -> dict[str, str]:
 
 
 def _differences(was: dict[str, str], now: dict[str, str]) -> list[str]:
-    # What people installed beside the lock is theirs, as long as it leaves the lock's own alone.
+    # Packages that users installed in addition are left alone.
     return [
         f"{name} {version} -> {now.get(name, 'none')}"
         for name, version in sorted(was.items())
@@ -95,7 +95,7 @@ def _differences(was: dict[str, str], now: dict[str, str]) -> list[str]:
 
 @check("stack.files", reads=("receipts",), deep=True, skip_reason=no_stacks)
 def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """What binds each stack to its toolkit, and each file of its packages, is as installed."""
+    """Every file of each stack, its binding to CUDA included, is unchanged since installation."""
     for stack in plan["stacks"]:
         yield from files_unchanged(
             plan, observed["receipts"], "stack", stack["name"], stack["venv"])
@@ -103,7 +103,7 @@ def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("stack.python", reads=("stacks",), skip_reason=no_stacks)
 def python(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each stack starts the planned Python, and it runs nothing but the stack's own code."""
+    """Each stack starts the planned Python, and loads only its own code."""
     for stack, found in installed(plan, observed):
         name, start = stack["name"], found["start"]
         if start["error"]:
@@ -116,17 +116,17 @@ def python(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                           provision(plan))
         if start["prefix"] not in {found["venv"], found["realpath"]}:
             yield Finding(f"{found['venv']}/bin/python runs in {start['prefix']}", provision(plan))
-        # What it maps of its own toolkit beside CUDA's usual names is the toolkit's.
+        # Other libraries of its own toolkit belong to the toolkit.
         foreign = [path for path in (found["framework"] or {"strangers": []})["strangers"]
                      if not path.startswith(f"{stack['toolkit_path']}/")]
-        for what, places in (("looks for modules in", start["strange"]),
-                             ("runs at every start, with no package that brought it,",
+        for what, places in (("searches for modules in", start["strange"]),
+                             ("runs at every start, though no package contains it:",
                               found["hooks"]),
                              ("runs code that is neither its own nor the system's:", foreign)):
             if places:
                 yield Finding(
                     f"{name} {what} {shortened(places)}",
-                    "on the host: move that away, or take away what leads there (a .pth file,"
+                    "on the host: move that away, or remove what refers to it (a .pth file,"
                     " sitecustomize.py, pyvenv.cfg, /etc/ld.so.conf.d)", "\n".join(places))
         yield Evidence(f"{name}: Python {start['python']} in {start['prefix']}")
 
@@ -134,11 +134,11 @@ def python(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 @check("stack.readable", reads=("stacks", "disks"), repair=INSPECT, severity="major",
        skip_reason=no_stacks)
 def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every user of the host can start each stack's interpreter and read its packages."""
+    """Every user can start each stack's interpreter and read its packages."""
     present = {stack["name"]: found for stack, found in installed(plan, observed)}
     for stack in plan["stacks"]:
         if stack["name"] not in present:
-            yield Finding(f"There is no {stack['venv']} to look at", provision(plan),
-                          verdict=Verdict.INCONCLUSIVE)
+            yield Finding(f"{stack['venv']} does not exist: no permissions were checked",
+                          provision(plan), verdict=Verdict.INCONCLUSIVE)
     yield from unreadable_paths(present.items())
     yield from not_executable(observed, [found["venv"] for found in present.values()])

@@ -46,9 +46,9 @@ def framework_runs(
         framework = found["framework"]
         if framework is None:
             yield stack, {}, Finding(
-                f"{stack['name']} was not started: the snapshot is of mode"
+                f"{stack['name']} was not started: the snapshot has mode"
                 f" '{observed.snapshot['mode']}'",
-                "./gpufleet verify (it takes snapshots of mode 'full')",
+                "./gpufleet verify (it probes in mode 'full')",
                 verdict=Verdict.INCONCLUSIVE,
             )
         elif not framework[part]:
@@ -61,11 +61,11 @@ def _not_run(plan: Document, stack: Document, framework: dict[str, Any]) -> Find
     if framework["state"] == "hung":
         return Finding(
             f"TensorFlow of {stack['name']} hung: {framework['error']}",
-            "look at the host's driver and load; then ./gpufleet verify",
+            "check the host's driver and load; then ./gpufleet verify",
             verdict=Verdict.HUNG,
         )
     return Finding(
-        f"TensorFlow of {stack['name']} did not get that far: {framework['error']}",
+        f"TensorFlow of {stack['name']} stopped before this step: {framework['error']}",
         f"see stack.matmul; {provision(plan)}",
         verdict=Verdict.INCONCLUSIVE,
     )
@@ -85,7 +85,7 @@ def build(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         if not actual["cuda_build"]:
             yield Finding(f"TensorFlow of {stack['name']} is a CPU-only build",
                           provision(plan), str(actual))
-        # Before 2.3 a build does not say what it was made for; its loader does.
+        # Before 2.3 a build does not report its CUDA; its loader does.
         elif actual["cuda"] and actual["cuda"] != wanted["cuda"]:
             yield Finding(f"TensorFlow of {stack['name']} was built for CUDA {actual['cuda']},"
                           f" planned is {wanted['cuda']}", provision(plan))
@@ -99,7 +99,7 @@ def build(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("stack.libraries", reads=("stacks",), skip_reason=no_stacks)
 def libraries(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """TensorFlow's own loader opens every CUDA and cuDNN library that the build needs."""
+    """TensorFlow loads every CUDA and cuDNN library that its build needs."""
     bindings = {found["venv"]: found["binding"] for found in observed["stacks"]["stacks"]}
     for stack, framework, problem in framework_runs(plan, observed, "loader"):
         if problem:
@@ -108,13 +108,14 @@ def libraries(plan: Document, observed: Sections) -> Iterator[Finding | Evidence
         loader = framework["loader"]
         binding = bindings.get(stack["venv"])
         if binding is None:
-            yield Finding(f"Whether what {stack['name']} is bound to can be opened is not known",
+            yield Finding(f"It is unknown whether the libraries of {stack['name']} can be loaded",
                           "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
         elif binding["error"]:
-            yield timed_out(f"What {stack['name']} is bound to", binding["error"]) or Finding(
-                f"{stack['name']} is bound to a library that cannot be opened with all"
-                          f" its symbols: {binding['error'].splitlines()[0]}",
-                          provision(plan), binding["error"])
+            what = f"Loading the libraries of {stack['name']}"
+            yield timed_out(what, binding["error"]) or Finding(
+                f"{stack['name']} is bound to a library that cannot be loaded with all its"
+                f" symbols: {binding['error'].splitlines()[0]}",
+                provision(plan), binding["error"])
         opened = set(loader["opened"])
         failed = {entry["library"]: entry["error"] for entry in loader["failed"]}
         optional = set(stack["sonames_optional"])
@@ -127,31 +128,31 @@ def libraries(plan: Document, observed: Sections) -> Iterator[Finding | Evidence
         for soname in wanted:
             if soname in failed:
                 yield Finding(
-                    f"TensorFlow of {stack['name']} cannot open {soname}, and would leave the GPU"
-                    f" unused: {failed[soname]}", provision(plan), failed[soname])
+                    f"TensorFlow of {stack['name']} cannot load {soname}, and does not use the"
+                    f" GPU: {failed[soname]}", provision(plan), failed[soname])
             elif soname not in opened and not any(
                 name == soname or name.startswith(f"{soname}.") for name in mapped
             ):
                 unknown.append(soname)
         if unknown:
             yield Finding(
-                f"Whether TensorFlow of {stack['name']} finds {shortened(unknown)} is not known:"
-                " its loader " + ("did not try" if loader["ran"] else "cannot be asked"),
+                f"It is unknown whether TensorFlow of {stack['name']} finds {shortened(unknown)}:"
+                " its loader " + ("did not try" if loader["ran"] else "cannot be queried"),
                 "run it on a host with a GPU", verdict=Verdict.INCONCLUSIVE)
         yield Evidence(f"{stack['name']}: opened {', '.join(loader['opened']) or 'nothing'}")
 
 
 @check("stack.mapped", reads=("stacks", "toolkits", "receipts"), skip_reason=no_stacks)
 def mapped(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every CUDA and cuDNN file that the computing process maps is of the stack's own receipts."""
+    """The process maps only CUDA and cuDNN files that the stack's own receipts list."""
     # Maps name real paths; a tree may be reached through a link.
     real = {tree["path"]: tree["realpath"] for tree in observed["toolkits"]["trees"]}
     real |= {found["venv"]: found["realpath"] for found in observed["stacks"]["stacks"]}
     for stack, framework, problem in framework_runs(plan, observed, "mapped"):
         if problem:
-            # Without a single file there is nothing to prove from, however well it ran.
+            # Without a mapped file nothing is proven, even if it ran.
             yield problem if framework.get("state") != "ok" else Finding(
-                f"TensorFlow of {stack['name']} mapped no CUDA library at all",
+                f"TensorFlow of {stack['name']} mapped no CUDA library",
                 "see stack.libraries", verdict=Verdict.INCONCLUSIVE)
             continue
         own = stack["toolkit_path"] if stack["cuda_source"] == "toolkit" else stack["venv"]
@@ -159,7 +160,7 @@ def mapped(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         foreign = [path for path in framework["mapped"] if not path.startswith(homes)]
         unknown = [path for path in framework["mapped"] if path not in foreign
                    and path not in _expected_files(stack, observed["receipts"], path)]
-        # A link that was turned leads to what another stack needs: it is not to be moved away.
+        # A changed symlink may point to what another stack needs: that must not be moved away.
         others = [path for path in unknown if any(
             path in row["libraries"] for row in observed["receipts"]["receipts"])]
         unknown = [path for path in unknown if path not in others]
@@ -170,14 +171,14 @@ def mapped(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         if unknown:
             yield Finding(
                 f"TensorFlow of {stack['name']} maps {shortened(unknown)}: no receipt of its own"
-                " toolkit, cuDNN or packages knows such a file",
+                " toolkit, cuDNN or packages lists that file",
                 f"on the host: move it away; then {provision(plan)}", "\n".join(unknown))
         unmapped = _not_mapped(framework)
         if unmapped:
             yield Finding(
-                f"TensorFlow of {stack['name']} opened {shortened(unmapped)}, yet maps no file of"
-                " such a name: it came from a file of another name",
-                f"on the host: look where the links of these names lead; {provision(plan)}")
+                f"TensorFlow of {stack['name']} opened {shortened(unmapped)}, but maps no file of"
+                " that name: it was loaded from a file of another name",
+                f"on the host: check the symlinks of these names; {provision(plan)}")
         if foreign:
             yield Finding(
                 f"TensorFlow of {stack['name']} maps libraries from outside {own}:"
@@ -202,7 +203,7 @@ def _expected_files(stack: Document, receipts: Document, path: str) -> list[str]
 
 
 def _not_mapped(framework: dict[str, Any]) -> list[str]:
-    """Libraries that the loader opened, and of which no file is mapped."""
+    """Libraries that the loader opened, but of which no file is mapped."""
     stems = {PurePosixPath(path).name.partition(".so")[0] for path in framework["mapped"]}
     opened = (framework["loader"] or {"opened": []})["opened"]
     return [name for name in opened
@@ -222,13 +223,13 @@ def _is_on_requested_device(entry: Document) -> bool:
 
 @check("stack.matmul", reads=("stacks",), skip_reason=no_stacks)
 def matmul(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Matrices are multiplied on the declared devices and nowhere else, with exact results."""
+    """Matrices are multiplied on the declared devices only, with exact results."""
     for stack, framework, problem in framework_runs(plan, observed, "matmul"):
         if problem and framework.get("state") == "failed":
             yield busy_finding(stack["name"], {"error": framework["error"]}, observed) or Finding(
                 f"TensorFlow of {stack['name']} does not run: {framework['error']}",
-                f"{provision(plan)}; where stack.files and toolkit.files pass, the host keeps it"
-                " from running: look at noexec in findmnt, at ulimit -a, free")
+                f"{provision(plan)}; if stack.files and toolkit.files pass, the host prevents it:"
+                " check noexec in findmnt, ulimit -a, free")
             continue
         if problem:
             yield problem
@@ -236,9 +237,10 @@ def matmul(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         if framework["state"] != "ok":
             yield _not_run(plan, stack, framework)
         yield from products(plan, observed, stack, framework["matmul"])
-        total = framework["tower_sum"] or {"error": "it was not made", "wrong": None, "devices": []}
+        total = framework["tower_sum"] or {
+            "error": "it was not computed", "wrong": None, "devices": []}
         busy = busy_finding(f"{stack['name']} on all devices together", total, observed)
-        # What is held gives nothing to be added.
+        # A busy GPU has no result to add.
         lacking = any(busy_finding("", entry, observed) for entry in framework["matmul"])
         if total["error"] and not total["wrong"] and (busy or lacking):
             yield from [busy] if busy else []
@@ -251,7 +253,7 @@ def matmul(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 def products(
     plan: Document, observed: Sections, stack: Document, entries: list[Document]
 ) -> Iterator[Finding | Evidence]:
-    """Each device's product, or that others hold the device."""
+    """The product of each device, or that other processes use the device."""
     for entry in entries:
         busy = busy_finding(f"{stack['name']} on {entry['requested']}", entry, observed)
         yield from [busy] if busy else product(plan, stack, entry)
@@ -286,7 +288,7 @@ def product(plan: Document, stack: Document, entry: Document) -> Iterator[Findin
     skip_reason=lambda plan: no_stacks(plan) or no_gpus_declared(plan),
 )
 def gpu(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every declared GPU has multiplied matrices in every stack."""
+    """Every stack multiplies matrices on every declared GPU."""
     wanted = {("gpu", str(index)) for index in range(visible_gpus(plan) or 0)}
     yield from mig_evidence(plan)
     for stack, framework, problem in framework_runs(plan, observed, "matmul"):
@@ -303,7 +305,7 @@ def gpu(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         missing = sorted(index for _, index in wanted - proven - held_up)
         if missing:
             yield Finding(
-                f"{stack['name']}: no proof of GPU {', '.join(missing)} of {len(wanted)} declared",
+                f"{stack['name']}: no result of GPU {', '.join(missing)} of {len(wanted)} declared",
                 "see gpu.count, driver.loaded and stack.matmul; if the host has fewer GPUs:"
                 " correct gpu_expect in the inventory")
         yield Evidence(

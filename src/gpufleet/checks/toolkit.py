@@ -31,12 +31,12 @@ DATES_START = 10000
 
 @check("toolkit.present", reads=("toolkits",), skip_reason=no_toolkits)
 def present(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each planned CUDA toolkit stands in its place, and all its parts say its release."""
+    """Each planned CUDA toolkit is installed, and version file, nvcc and libraries agree."""
     trees = {tree["path"]: tree for tree in observed["toolkits"]["trees"]}
     for toolkit in plan["toolkits"]:
         tree = trees.get(toolkit["path"])
         if tree is None:
-            yield Finding(f"There is no {toolkit['path']}", provision(plan))
+            yield Finding(f"{toolkit['path']} does not exist", provision(plan))
             continue
         if slow := timed_out(f"{toolkit['path']}/bin/nvcc", tree["nvcc_error"]):
             yield slow
@@ -55,7 +55,7 @@ def _mismatches(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
     if tree["version_source"] and not found:
         yield f"its {tree['version_source']} cannot be read"
     elif found and found[:2] != wanted[:2]:
-        yield f"its {tree['version_source']} says {tree['version']}"
+        yield f"its {tree['version_source']} reports {tree['version']}"
     elif (
         tree["version_source"] == "version.json"
         and len(found) > 2
@@ -63,14 +63,14 @@ def _mismatches(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
         and found[2] < DATES_START
         and found[2] != wanted[2]
     ):
-        yield f"its version.json says {tree['version']} where {toolkit['version']} is planned"
+        yield f"its version.json reports {tree['version']} where {toolkit['version']} is planned"
     if tree["nvcc_error"] and not timed_out("nvcc", tree["nvcc_error"]):
         yield f"its nvcc does not run: {tree['nvcc_error']}"
     elif tree["nvcc"] and numbers(tree["nvcc"])[:2] != wanted[:2]:
-        yield f"its nvcc says {tree['nvcc']}"
+        yield f"its nvcc reports {tree['nvcc']}"
     for header in tree["headers"]:
         if numbers(header["version"])[:2] != wanted[:2]:
-            yield f"its {header['path'].rpartition('/')[2]} says {header['version']}"
+            yield f"its {header['path'].rpartition('/')[2]} reports {header['version']}"
     if not tree["cudart"]:
         yield "it has no libcudart"
     for version in tree["cudart"]:
@@ -81,7 +81,7 @@ def _mismatches(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
 @check("toolkit.files", reads=("receipts",), deep=True,
        skip_reason=lambda plan: no_toolkits(plan) or found_locally(plan, "toolkits"))
 def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every file of each toolkit is as it was installed, with the planned patches."""
+    """Every toolkit file is unchanged since installation, and the planned patches are applied."""
     receipts = {r["id"]: r for r in observed["receipts"]["receipts"] if r["kind"] == "toolkit"}
     for toolkit in plan["toolkits"]:
         short = toolkit["short"]
@@ -94,12 +94,12 @@ def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 @check("toolkit.readable", reads=("toolkits", "disks"), repair=INSPECT, severity="major",
        skip_reason=no_toolkits)
 def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every user of the host can enter each toolkit, read its libraries and map them."""
+    """Every user can enter each toolkit, and read and load its libraries."""
     trees = {tree["path"]: tree for tree in observed["toolkits"]["trees"]}
     for toolkit in plan["toolkits"]:
         if toolkit["path"] not in trees:
-            yield Finding(f"There is no {toolkit['path']} to look at", provision(plan),
-                          verdict=Verdict.INCONCLUSIVE)
+            yield Finding(f"{toolkit['path']} does not exist: no permissions were checked",
+                          provision(plan), verdict=Verdict.INCONCLUSIVE)
     planned = [toolkit["path"] for toolkit in plan["toolkits"] if toolkit["path"] in trees]
     yield from unreadable_paths((path, trees[path]) for path in planned)
     yield from not_executable(observed, planned)
@@ -112,22 +112,23 @@ def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
     skip_reason=lambda plan: None if plan["default_link"] else "gpu_cuda_default: not set",
 )
 def default_link(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
-    """The default CUDA path is a link to the declared toolkit."""
+    """The default CUDA path is a symlink to the declared toolkit."""
     link, wanted = observed["toolkits"]["default"], plan["default_link"]
     target = f"{wanted['path'].rpartition('/')[0]}/{wanted['target']}"
     if link["state"] != "link":
-        state = "is missing" if link["state"] == "missing" else f"is a {link['state']}, no link"
-        # What we did not make is not taken away by us.
+        state = ("is missing" if link["state"] == "missing"
+                 else f"is a {link['state']}, not a symlink")
+        # gpufleet removes nothing that it did not create.
         yield Finding(
-            f"{wanted['path']} {state}; it should lead to {target}",
+            f"{wanted['path']} {state}; it must point to {target}",
             provision(plan) if link["state"] == "missing" else
             f"on the host: mv {wanted['path']} {wanted['path']}.old; then {provision(plan)}")
     elif link["realpath"] is None:
         yield Finding(
-            f"{wanted['path']} leads to {link['target']}, which is not there", provision(plan)
+            f"{wanted['path']} is a dangling symlink to {link['target']}", provision(plan)
         )
     elif link["realpath"] != target and link["target"] not in {wanted["target"], target}:
         yield Finding(
-            f"{wanted['path']} leads to {link['realpath']}, declared is {target}", provision(plan)
+            f"{wanted['path']} points to {link['realpath']}, declared is {target}", provision(plan)
         )
     yield Evidence(f"{link['path']} -> {link['target']}")
