@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from gpufleet.host_state import adoption, ownership
 from gpufleet.host_state.host import Host, mapping, mappings
-from gpufleet.model.plan import Component, PlanChange
+from gpufleet.model.plan import (
+    Artifact,
+    Component,
+    Patch,
+    PlanChange,
+    PlannedCudnn,
+    PlannedLink,
+    PlannedToolkit,
+)
 
 from .row import Row, altered, change, unfinished, unobserved
 
 
-def toolkit_change(host: Host, row: Mapping[str, Any], adopt: bool) -> PlanChange | None:
+def toolkit_change(host: Host, row: PlannedToolkit, adopt: bool) -> PlanChange | None:
     identity = row["short"]
     if found := unobserved(host, "toolkit", identity, "receipts", "toolkits"):
         return found
@@ -35,7 +42,7 @@ def toolkit_change(host: Host, row: Mapping[str, Any], adopt: bool) -> PlanChang
 
 
 def other_patches(
-    receipt: Row, identity: str, planned: list[Mapping[str, Any]]
+    receipt: Row, identity: str, planned: Sequence[Patch]
 ) -> PlanChange | None:
     """A repair, when it was installed with other patches than the planned ones.
 
@@ -52,7 +59,7 @@ def other_patches(
     return change("toolkit", identity, "repair", because)
 
 
-def cudnn_change(host: Host, row: Mapping[str, Any], adopt: bool) -> PlanChange | None:
+def cudnn_change(host: Host, row: PlannedCudnn, adopt: bool) -> PlanChange | None:
     identity = row["id"]
     if found := unobserved(host, "cudnn", identity, "receipts", "cudnn"):
         return found
@@ -75,7 +82,7 @@ def cudnn_change(host: Host, row: Mapping[str, Any], adopt: bool) -> PlanChange 
     )
 
 
-def default_link_change(host: Host, row: Mapping[str, Any] | None) -> PlanChange | None:
+def default_link_change(host: Host, row: PlannedLink | None) -> PlanChange | None:
     if row is None:
         return None
     path, target = row["path"], row["target"]
@@ -108,10 +115,11 @@ def _foreign(
 
 
 def _other_source(
-    receipt: Row, kind: Component, identity: str, artifact: Mapping[str, Any]
+    receipt: Row, kind: Component, identity: str, artifact: Artifact | None
 ) -> PlanChange | None:
     """A repair, when it was installed from another file than the planned one."""
-    algorithm, _, wanted = str(artifact["checksum"] or "").partition(":")
+    checksum = artifact["checksum"] if artifact else None
+    algorithm, _, wanted = (checksum or "").partition(":")
     have = mapping(receipt.get("source")).get(algorithm)
     if not have or have == wanted:
         return None

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from gpufleet.catalog import versions
 from gpufleet.host_state import ownership
 from gpufleet.host_state.host import Host, mapping
-from gpufleet.model.plan import EnvironmentFile, PlanChange
+from gpufleet.model.plan import EnvironmentFile, PlanChange, PlannedStack
 from gpufleet.resolver import environment
 
 from .row import Row, altered, change, unfinished, unobserved
 
 
-def stack_change(host: Host, row: Mapping[str, Any]) -> PlanChange | None:
+def stack_change(host: Host, row: PlannedStack) -> PlanChange | None:
     name = row["name"]
     if found := unobserved(host, "stack", name, "receipts", "stacks"):
         return found
@@ -36,7 +33,7 @@ def stack_change(host: Host, row: Mapping[str, Any]) -> PlanChange | None:
     )
 
 
-def _drift(receipt: Row, stack: Row, row: Mapping[str, Any]) -> list[str]:
+def _drift(receipt: Row, stack: Row, row: PlannedStack) -> list[str]:
     """How an environment differs from its receipt, and its receipt from the plan.
 
     Packages that the receipt does not name are somebody's own, and none of this comparison's.

@@ -11,13 +11,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from gpufleet.catalog import facts, versions
+from gpufleet.model.plan import PlannedCudnn, PlannedToolkit
 
 from .host import Host, mappings
 
 Row = Mapping[str, Any]
 
 
-def toolkit(host: Host, row: Row) -> Iterator[str]:
+def toolkit(host: Host, row: PlannedToolkit) -> Iterator[str]:
     """Why the tree at a planned toolkit's path is not that toolkit.
 
     X.Y must agree wherever the tree reports it; the patch level only where it is a known release's:
@@ -45,7 +46,7 @@ def toolkit(host: Host, row: Row) -> Iterator[str]:
     yield from _closed(tree)
 
 
-def cudnn(host: Host, row: Row) -> Iterator[str]:
+def cudnn(host: Host, row: PlannedCudnn) -> Iterator[str]:
     """Why the cuDNN in a toolkit's tree is not the planned one, or not installed correctly.
 
     Header and unversioned link must be its own where it is the toolkit's default.
@@ -68,7 +69,7 @@ def cudnn(host: Host, row: Row) -> Iterator[str]:
     yield from _closed(tree)
 
 
-def _links(tree: Row, row: Row) -> Iterator[str]:
+def _links(tree: Row, row: PlannedCudnn) -> Iterator[str]:
     """Libraries whose SONAME is a copy, or has no link."""
     libraries = {str(each.get("path")): each for each in mappings(tree.get("libraries"))}
     links = {str(each.get("path")): str(each.get("target")) for each in mappings(tree.get("links"))}

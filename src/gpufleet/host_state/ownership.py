@@ -6,8 +6,7 @@ finish. Everything else is foreign.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from gpufleet.model.plan import PlannedCudnn, PlannedStack, PlannedToolkit
 
 from .host import Host
 
@@ -18,12 +17,12 @@ def foreign(host: Host, kind: str, identity: str, stands: bool) -> bool:
     return stands and not ours and host.section("receipts") is not None
 
 
-def foreign_toolkit(host: Host, row: Mapping[str, Any]) -> bool:
+def foreign_toolkit(host: Host, row: PlannedToolkit) -> bool:
     stands = host.tree(row["path"]) is not None or host.occupied(row["path"])
     return foreign(host, "toolkit", row["short"], stands)
 
 
-def foreign_cudnn(host: Host, row: Mapping[str, Any], adopting: bool = False) -> bool:
+def foreign_cudnn(host: Host, row: PlannedCudnn, adopting: bool = False) -> bool:
     """Whether a toolkit of ours has libraries of that cuDNN that somebody else put there.
 
     `adopting`: a toolkit of somebody else's counts as well, since it becomes ours.
@@ -33,7 +32,7 @@ def foreign_cudnn(host: Host, row: Mapping[str, Any], adopting: bool = False) ->
     return ours and foreign(host, "cudnn", row["id"], bool(libraries))
 
 
-def foreign_stack(host: Host, row: Mapping[str, Any]) -> bool:
+def foreign_stack(host: Host, row: PlannedStack) -> bool:
     stands = host.stack(row["name"]) is not None or host.occupied(row["venv"])
     return foreign(host, "stack", row["name"], stands)
 

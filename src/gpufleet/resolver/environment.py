@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from gpufleet.model.plan import EnvironmentFile
+from gpufleet.model.plan import EnvironmentFile, PlannedStack, PlannedToolkit
 from gpufleet.model.problems import Code
 
 from .context import ResolveContext
@@ -85,7 +85,7 @@ def digests(rows: Iterable[EnvironmentFile]) -> dict[str, str]:
     return {row["path"]: hashlib.sha256(row["text"].encode()).hexdigest() for row in rows}
 
 
-def _toolkit(row: Mapping[str, Any]) -> str:
+def _toolkit(row: PlannedToolkit) -> str:
     return f"toolkit {row['short']}"
 
 
@@ -194,7 +194,7 @@ def _activation(name: str, variables: Mapping[str, str]) -> str:
     return "\n".join([head, *function, *put]) + "\n"
 
 
-def _kernel(title: str, row: Mapping[str, Any]) -> str:
+def _kernel(title: str, row: PlannedStack) -> str:
     python = f"{row['venv']}/bin/python"
     document = {
         "argv": [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
