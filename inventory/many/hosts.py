@@ -5,12 +5,14 @@
 """
 
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-LAB = Path(__file__).resolve().parents[1] / "lab"
-sys.path.insert(0, str(LAB))
 sys.dont_write_bytecode = True  # an inventory's directory is no place for it
-import hosts as lab  # noqa: E402 (the lab's own inventory, beside this one)
+# The lab's own inventory, beside this one.
+spec = spec_from_file_location("lab_hosts", Path(__file__).resolve().parents[1] / "lab/hosts.py")
+lab = module_from_spec(spec)
+spec.loader.exec_module(lab)
 
 
 def inventory():

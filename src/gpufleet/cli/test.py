@@ -45,7 +45,7 @@ def parser() -> Parser:
     group = verb.add_argument_group("Tier").add_mutually_exclusive_group()
     group.add_argument("--hosts", dest="tier", action="store_const", const="hosts",
                        default="default", help="Run the tests that need lab hosts (default: the"
-                       " tests of ten minutes, a sample of those with hosts included)")
+                       " newcomer's tests, which include a sample of these)")
     group.add_argument("--all", dest="tier", action="store_const", const="all",
                        default="default", help="Run every test, those that take minutes included"
                        " (default: see --hosts)")
