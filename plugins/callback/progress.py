@@ -1,15 +1,15 @@
 # Apache-2.0, see LICENSE
-"""Say every few seconds what a long task is waiting for."""
+"""Print every few seconds which hosts a long task is waiting for."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: progress
 type: aggregate
-short_description: Shows that a long task is still at work, and on which hosts
+short_description: Shows the progress of long tasks
 description:
-  - Ansible is silent while a task runs. This prints a line after every few seconds of silence, with
-    the time since the task began and the hosts that have not answered yet.
+  - Ansible prints nothing while a task runs. This callback prints a line after every few seconds,
+    with the time since the task started and the hosts that have not answered yet.
 options:
   interval:
     description: Seconds between two lines.
@@ -31,7 +31,7 @@ SHOWN_HOSTS = 6
 
 
 class CallbackModule(CallbackBase):
-    """Starts a ticking thread with each task and stops it when every host has answered."""
+    """Starts a thread with each task that prints its progress, and stops it at the task's end."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"

@@ -1,9 +1,9 @@
 # Apache-2.0, see LICENSE
-"""What apt and dpkg say, read without changing anything; and how they are called.
+"""Run apt and dpkg, and parse their output.
 
-One transaction is one `Apt`: all its calls share the preferences that the transaction wants, in a
-directory of its own. So the host's own pins and holds stay in force until the transaction has ended
-well, and a killed one leaves nothing half-set.
+One transaction is one `Apt`: all its calls share preferences in a temporary directory. So the
+host's own pins and holds stay in force until the transaction has succeeded, and a killed one leaves
+no preferences behind.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PREFERENCES = "/etc/apt/preferences.d"
 # "Inst libcuda1 [470.256.02-2] (535.261.03-1 Debian:12.11/oldstable [amd64])"
 _INSTALLED = re.compile(r"^Inst (\S+?)(?::\w+)?(?: \[([^\]]*)\])? \((\S+) (.*?)(?: ?\[[^\]]*\])?\)")
 _REMOVED = re.compile(r"^(?:Remv|Purg) (\S+?)(?::\w+)?(?: |$)")
-# What apt and gpgv say of a repository whose signature does not hold.
+# Messages of apt and gpgv about a repository with an invalid signature.
 _UNSIGNED = re.compile(
     r"NO_PUBKEY|EXPKEYSIG|KEYEXPIRED|BADSIG|REVKEYSIG|is not signed|"
     r"signatures? (?:couldn't|could not|were) |Sub-process .*sqv returned"
@@ -46,7 +46,7 @@ _UNSIGNED = re.compile(
 
 
 def parse_simulation(text):
-    """What `apt-get -s` would do: ({name: {"old", "version", "origin"}}, [removed names])."""
+    """Parse the output of `apt-get -s`: ({name: {"old", "version", "origin"}}, [removed names])."""
     installs, removes = {}, []
     for line in text.splitlines():
         found = _INSTALLED.match(line)
@@ -61,24 +61,24 @@ def parse_simulation(text):
 
 
 def upstream(version):
-    """A package's version without epoch and distribution's part: 1:535.261.03-1 -> 535.261.03."""
+    """Return a version without epoch and distribution's part: 1:535.261.03-1 -> 535.261.03."""
     return re.match(r"(?:\d+:)?([\d.]*\d)", version or "0").group(1)
 
 
 def complaints(text):
-    """apt's own errors among its output, without their mark; the last lines where there is none."""
+    """Return the errors in apt's output without their prefix; its last lines where it has none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line[2:].strip() for line in lines if line.startswith("E:")]
     return "; ".join(errors or lines[-3:])
 
 
 def unsigned(text):
-    """Lines about a repository whose signature is not one of its key."""
+    """Return the lines of apt's output about invalid signatures."""
     return [line.strip() for line in text.splitlines() if _UNSIGNED.search(line)]
 
 
 def holders(path):
-    """Who else has a file open, such as `apt-get (pid 4711)`."""
+    """Return the other processes that have a file open, such as `apt-get (pid 4711)`."""
     found = []
     for link in glob.glob("/proc/[0-9]*/fd/*"):
         pid = link.split("/")[2]
@@ -90,7 +90,7 @@ def holders(path):
 
 
 def wait_for_locks(patience_s, paths=LOCKS):
-    """Wait until nobody installs packages; raises `StateError` naming who still does."""
+    """Wait until no other process installs packages; raises `StateError` that names it."""
     deadline = time.monotonic() + patience_s
     for path in paths:
         while os.path.exists(path):
@@ -101,19 +101,19 @@ def wait_for_locks(patience_s, paths=LOCKS):
                 except OSError:
                     if time.monotonic() > deadline:
                         raise StateError(
-                            "{} has been held for more than {} s by {}. Let it finish, or see why "
-                            "it does not end, and run again.".format(
+                            "{} has been held for more than {} s by {}. Wait until it ends, or "
+                            "stop it, and run again.".format(
                                 path, patience_s, ", ".join(holders(path)) or "an unknown process"
                             )
                         ) from None
-            # A lock of this kind cannot be waited for with a limit: look again shortly.
+            # lockf has no timeout: poll.
             time.sleep(0.2)
 
 
 class Apt:
     """apt and dpkg on this host, for one transaction with preferences of its own.
 
-    `own`: the file of ours among the host's preferences, which the transaction does without.
+    `own`: gpufleet's file among the host's preferences, which the transaction ignores.
     """
 
     def __init__(self, module, own, patience_s):
@@ -128,20 +128,20 @@ class Apt:
             "APT_LISTCHANGES_FRONTEND": "none",
         }
 
-    def run(self, *words):
-        """Run a command; (status, its whole output)."""
+    def run(self, *command):
+        """Run a command; returns (status, output)."""
         status, out, err = self.module.run_command(
-            list(words), environ_update=self.environment, errors="surrogate_then_replace"
+            list(command), environ_update=self.environment, errors="surrogate_then_replace"
         )
         return status, out + err
 
     @staticmethod
     def query():
-        """The packages that dpkg has, in whatever state: {name: {"version", "status", "held"}}."""
+        """Return dpkg's packages: {name: {"version", "status", "held"}}."""
         return {row["name"]: row for row in dpkg_packages(Host({}))}
 
     def prefer(self, text):
-        """Let the transaction see the host's preferences without ours, and this text instead."""
+        """Replace gpufleet's own preferences with this text, for the transaction only."""
         remove_tree(self.folder)
         make_folder(self.folder)
         for path in glob.glob(os.path.join(PREFERENCES, "*")):
@@ -150,8 +150,8 @@ class Apt:
         with open(os.path.join(self.folder, "gpufleet-driver"), "w") as stream:
             stream.write(text)
 
-    def get(self, *words):
-        """`apt-get` with what every call of the transaction has in common."""
+    def get(self, *arguments):
+        """Run apt-get with the options of the transaction; returns (status, output)."""
         return self.run(
             "apt-get",
             "--yes",
@@ -164,27 +164,27 @@ class Apt:
             "-oDpkg::Options::=--force-confdef",
             "-oDpkg::Options::=--force-confold",
             "-oDpkg::Use-Pty=0",
-            *words,
+            *arguments,
         )
 
-    def simulate(self, *words):
-        """(installs, removes) as if nothing of the driver were held.
+    def simulate(self, *arguments):
+        """Return (installs, removes) of a simulation in which no package of the driver is held.
 
-        apt exchanges nothing that is held but what it is asked for by name. Raises `StateError`
-        when it finds no way.
+        apt replaces a held package only where it is an argument. Raises `StateError` where it finds
+        no solution.
         """
         with open("/var/lib/dpkg/status", errors="surrogateescape") as stream:
             stanzas = stream.read().split("\n\n")
         with open(self.status, "w", errors="surrogateescape") as stream:
             stream.write("\n\n".join(unheld(stanza) for stanza in stanzas))
-        status, text = self.get("--simulate", "-oDir::State::status=" + self.status, *words)
+        status, text = self.get("--simulate", "-oDir::State::status=" + self.status, *arguments)
         if status:
-            raise StateError("apt cannot do it: {}.".format(unmet(text)))
+            raise StateError("apt finds no solution: {}.".format(unmet(text)))
         return parse_simulation(text)
 
 
 def unheld(stanza):
-    """A package's entry in dpkg's list, without the hold if it is the driver's."""
+    """Return a package's stanza of dpkg's status, without a hold if it is the driver's."""
     name = re.match(r"\s*Package: (\S+)", stanza)
     if not name or not DRIVER_PACKAGE.match(name.group(1)):
         return stanza
@@ -192,7 +192,7 @@ def unheld(stanza):
 
 
 def unmet(text):
-    """Why apt finds no way: its explanation of dependencies that cannot be met, or its errors."""
+    """Return why apt finds no solution: the unmet dependencies, and its errors."""
     lines = [line.strip() for line in text.splitlines()]
     needs = [line for line in lines if re.search(r" : (Depends|PreDepends|Conflicts|Breaks)", line)]
     return "; ".join([*needs[:4], complaints(text)]).rstrip(".")

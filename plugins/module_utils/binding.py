@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""Which library files a stack must load, dependencies before their users."""
+"""The library files that a stack must load, dependencies first. Reads only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import State
 
 
 def sub_libraries(folders, soname):
-    """What a library opens by itself without saying so in its header.
+    """Return the SONAMEs of libraries that a library opens at run time, absent from its header.
 
     From cuDNN 8 on, ``libcudnn.so.N`` is a shim that opens ``libcudnn_*.so.N`` when it is used, and
     NVRTC to compile for the GPU that it finds.
@@ -30,7 +30,7 @@ def sub_libraries(folders, soname):
 
 
 def elf(path):
-    """What a library says of itself; raises ``StateError`` when it is damaged."""
+    """Return a library's dynamic section; raises ``StateError`` where it is damaged."""
     try:
         return elf_dynamic(path)
     except ValueError as error:

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""Files that are brought whole and checked, or not at all; a download goes on where it stopped."""
+"""Download artifacts with checksums; an interrupted download is continued."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ RANGE_NOT_SATISFIABLE = 416
 
 
 class UnreachableError(StateError):
-    """A server that does not answer, or not with the file."""
+    """A server that does not respond, or not with the file."""
 
 
 @contextlib.contextmanager
 def held(path):
-    """Hold the lock of one artifact, so that one process fetches and the others wait."""
+    """Hold an artifact's lock, so that one process downloads it and others wait."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -42,21 +42,21 @@ def check(path, checksum):
     found = digest_of(path, algorithm)
     if found != declared:
         raise StateError(
-            "{0} has {1} {2}, but {3} is declared. Either the file is damaged (remove it and get "
-            "it again) or the declared checksum is wrong (correct gpu_artifacts in the "
+            "{0} has {1} {2}, but {3} is declared. Either the file is damaged (remove it and "
+            "download it again) or the declared checksum is wrong (correct gpu_artifacts in the "
             "inventory).".format(path, algorithm, found, declared)
         )
 
 
 def seal_of(path, checksum, cache):
-    """(Where is noted that a file was checked, what is to stand there)."""
+    """Return (the path of a checked file's record, the record's contents)."""
     status = os.stat(path)
     seal = {"path": path, "checksum": checksum, "size": status.st_size, "mtime": status.st_mtime_ns}
     return os.path.join(cache, "checked", os.path.basename(path) + ".json"), seal
 
 
 def verified(path, checksum, cache):
-    """Check a file; a content that was checked before is not read again. Raises ``StateError``."""
+    """Check a file, unless its record shows that it was checked. Raises ``StateError``."""
     seal_file, seal = seal_of(path, checksum, cache)
     if os.path.isfile(seal_file):
         with open(seal_file) as stream:
@@ -67,7 +67,7 @@ def verified(path, checksum, cache):
 
 
 def put(partial, target, checksum, cache):
-    """Give a finished file its name once it is checked; a wrong one is removed."""
+    """Check a downloaded file and rename it; removes a file with a wrong checksum."""
     try:
         check(partial, checksum)
     except StateError:
@@ -79,21 +79,21 @@ def put(partial, target, checksum, cache):
 
 
 def opened(url, **more):
-    """The server's answer; raises ``OSError`` or ``ValueError``."""
+    """Return the server's response; raises ``OSError`` or ``ValueError``."""
     return open_url(
         url,
         timeout=TIMEOUT_S,
-        # A login that stands in the address is sent at once, and to this server alone.
+        # Credentials in the address are sent at once, and to this server only.
         force_basic_auth=True,
         unredirected_headers=["Authorization"],
-        # An archive is wanted as it is, also where a server calls its format an encoding.
+        # An archive stays compressed, also where a server declares its format as an encoding.
         decompress=False,
         **more
     )
 
 
 def ask(url, partial):
-    """The server's answer, for what the partial file lacks; None where it lacks nothing."""
+    """Return the response for the rest of a partial file; None where the file is complete."""
     have = os.path.getsize(partial) if os.path.exists(partial) else 0
     headers = {"Range": "bytes={}-".format(have)} if have else {}
     try:
@@ -105,7 +105,7 @@ def ask(url, partial):
 
 
 def receive(name, answer, partial):
-    """Write an answer to the partial file; raises when it breaks off, keeping what came."""
+    """Append a response to the partial file; raises where it breaks off, and keeps the part."""
     # 206: the server continues; anything else starts again.
     mode = "ab" if answer.status == PARTIAL_CONTENT else "wb"
     promised, before = answer.headers.get("Content-Length"), 0
@@ -119,13 +119,14 @@ def receive(name, answer, partial):
         broken, reason = True, str(error)
     if broken:
         raise StateError(
-            "The download of {} broke off after {} MB: {}. Run again: it goes on from "
-            "there.".format(name, os.path.getsize(partial) // 1000000, reason)
+            "The download of {} broke off after {} MB: {}. Run again to continue it.".format(
+                name, os.path.getsize(partial) // 1000000, reason
+            )
         )
 
 
 def download(url, target, checksum, cache):
-    """Download to a partial file, continuing an earlier one, and rename it once it is checked."""
+    """Download to a partial file, continuing an earlier one, check it and rename it."""
     name, partial = os.path.basename(target), target + ".partial"
     try:
         answer = ask(url, partial)

@@ -1,5 +1,8 @@
 # Apache-2.0, see LICENSE
-"""What the installing modules share: one shape of answer for "look", "would" and "did"."""
+"""What the installing modules share: the states of an installation, and the run of a module.
+
+Reads the host; only `carry_out` changes it, through the function that a module passes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ CUDNN_DEFAULTS = re.compile(r"(libcudnn\w*\.(so|a)|cudnn\w*\.h)$")
 
 
 def of_cudnn(name, major=None, default=True):
-    """Whether a file in a toolkit's tree is cuDNN's: that of a major version, or any.
+    """Return whether a file in a toolkit's tree belongs to cuDNN: of a major version, or any.
 
     ``default``: whether headers, unversioned links and static libraries count.
     """
@@ -38,22 +41,22 @@ def of_cudnn(name, major=None, default=True):
     return default and bool(CUDNN_DEFAULTS.match(base))
 
 
-def look(installation, stands, checksum=None, **declared):
-    """Which state an installation is in, and why, in words.
+def state_of(installation, exists, checksum=None, **declared):
+    """Return an installation's state, and the reason.
 
-    ``stands``: whether something stands where it would go. ``checksum``: the source's declared
-    one as ``ALGORITHM:HEX``, or ``None`` when the source has no say. ``declared``: what else the
-    receipt must say. Raises ``StateError`` when it is installed in another place.
+    ``exists``: whether something exists at its path. ``checksum``: the source's declared one as
+    ``ALGORITHM:HEX``, or ``None`` when the source does not matter. ``declared``: further fields
+    that the receipt must have. Raises ``StateError`` when it is installed at another path.
     """
     receipt = installation.receipt
     if installation.half_done:
-        return HALF_DONE, "an earlier run was stopped half-way"
+        return HALF_DONE, "an earlier run was interrupted"
     if receipt is None:
-        return (FOREIGN, "not installed by gpufleet") if stands else (ABSENT, "not there")
+        return (FOREIGN, "not installed by gpufleet") if exists else (ABSENT, "not installed")
     if receipt["path"] != installation.path:
         raise StateError(
-            "{} {} is installed in {}, and declared in {}. Remove it there first "
-            "(./gpufleet remove), or declare it where it stands.".format(
+            "{} {} is installed in {}, but declared in {}. Remove it there first "
+            "(./gpufleet remove), or declare the path where it is installed.".format(
                 installation.kind, installation.ident, receipt["path"], installation.path
             )
         )
@@ -70,19 +73,19 @@ def look(installation, stands, checksum=None, **declared):
         return CHANGED, "installed from another artifact ({} {})".format(algorithm, recorded)
     changed = compare_manifest(receipt["path"], receipt["manifest"])
     if changed:
-        return CHANGED, told_changes(changed)
-    return INSTALLED, "as its receipt says"
+        return CHANGED, changes_message(changed)
+    return INSTALLED, "matches its receipt"
 
 
-def told_changes(changed):
-    """Files that changed, in words; the first few by name."""
+def changes_message(changed):
+    """Return a message about changed files; names the first few."""
     shown = ", ".join("{path}: {what}".format(**entry) for entry in changed[:5])
     more = " and {} more".format(len(changed) - 5) if len(changed) > 5 else ""
     return "files changed since they were installed: {}{}".format(shown, more)
 
 
 def difference(installation, state, why):
-    """The module's ``diff``: what stands there, against what is declared."""
+    """Return the module's ``diff``: what is installed, and what is declared."""
     what = "{} {}".format(installation.kind, installation.ident)
     before = "" if state == ABSENT else "{}: {} ({})\n".format(what, state, why)
     return {
@@ -94,27 +97,27 @@ def difference(installation, state, why):
 
 
 def check_artifact(path, checksum):
-    """Refuse a file that is not, byte for byte, the declared one. Returns the receipt's ``source``.
+    """Return the receipt's ``source`` for an artifact; raises where its checksum is wrong.
 
     ``checksum``: ``ALGORITHM:HEX``.
     """
     if not os.path.isfile(path):
-        raise StateError("{} is not on this host. The role 'artifacts' brings it.".format(path))
+        raise StateError("{} is not on this host. The role 'artifacts' fetches it.".format(path))
     algorithm, _, declared = checksum.partition(":")
     found = digest_of(path, algorithm)
     if found != declared:
         raise StateError(
-            "{} has {} {}, declared is {}. It was cut off or exchanged on its way: remove it and "
-            "run again.".format(path, algorithm, found, declared)
+            "{} has {} {}, but {} is declared. The file is truncated or was replaced: remove it "
+            "and run again.".format(path, algorithm, found, declared)
         )
     return {"file": os.path.basename(path), algorithm: found}
 
 
 def carry_out(module, found, install, foreign):
-    """The course of every installing module: look, refuse or leave alone, else install.
+    """Run an installing module: determine the state, then refuse, do nothing, or install.
 
-    ``found()`` returns the installation, its state and why. ``install(installation, state, lock)``
-    returns what to add to the answer. ``foreign`` says what to do about a tree of unknown origin.
+    ``found()`` returns the installation, its state and the reason. ``install(installation, state,
+    lock)`` returns further results. ``foreign`` is the error for a tree of unknown origin.
     """
     try:
         installation, state, why = found()
@@ -127,7 +130,7 @@ def carry_out(module, found, install, foreign):
         if module.check_mode:
             module.exit_json(**answer)
         with host_lock(module.params["state_dir"]) as lock:
-            # Somebody may have finished the job while this run waited for the lock.
+            # Another run may have installed it while this one waited for the lock.
             installation, state, why = found()
             if state not in (INSTALLED, FOREIGN):
                 answer.update(install(installation, state, lock))

@@ -1,18 +1,18 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Adopt a CUDA toolkit, and cuDNN in it, that somebody installed by hand: look, then a receipt."""
+"""Adopt a CUDA toolkit, and cuDNN in it, that was installed by hand: check it, write a receipt."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_adoption
-short_description: Give a receipt to a toolkit that somebody installed by hand
+short_description: Adopt a toolkit that was installed by hand
 description:
-  - Looks at every file of a CUDA toolkit that stands in its place without a receipt, and of the
-    cuDNN that was copied into it. Where each library is whole, each link leads somewhere, and every
-    wanted SONAME is there, writes a receipt for each, as if gpufleet had installed it.
-  - Changes nothing in the tree, and nothing at all where something is wrong.
-  - Whether the versions are the planned ones is judged before, from the host's snapshot.
+  - Checks every file of a CUDA toolkit without a receipt, and of the cuDNN that was copied into it.
+    Where each library is valid, each link resolves, and every required SONAME exists, writes a
+    receipt for each, as if gpufleet had installed it.
+  - Changes nothing in the tree, and nothing at all where a check fails.
+  - The versions are checked before, by the plan, from the host's snapshot.
 options:
   version:
     description: The planned full version of the toolkit, such as V(11.8.0).
@@ -23,18 +23,18 @@ options:
     type: str
     required: true
   path:
-    description: Where the toolkit stands.
+    description: The path of the toolkit.
     type: path
     required: true
   sonames:
-    description: Libraries that must be there.
+    description: SONAMEs that must exist.
     type: list
     elements: str
     default: []
   cudnn:
     description:
       - cuDNN to adopt in that tree, each as C({id, version, major, soname, default}); C(default)
-        tells whether header and unversioned link are its own.
+        says whether headers and unversioned links belong to it.
     type: list
     elements: dict
     default: []
@@ -58,7 +58,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 adopted:
-  description: What got a receipt, such as C(toolkit 11.8).
+  description: What was adopted, such as C(toolkit 11.8).
   type: list
   elements: str
   returned: success
@@ -84,14 +84,14 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 LIBRARY = re.compile(r"\.so(\.\d+)*$")
 
 
-def wrong_with(path):
-    """What is wrong with one file or link, in words; None where nothing is."""
+def file_error(path):
+    """Return what is wrong with a file or link, or None."""
     if os.path.islink(path):
         if os.path.exists(path):
             return None
-        return "{} leads to {}, which is not there".format(path, os.readlink(path))
+        return "{} points to {}, which does not exist".format(path, os.readlink(path))
     if not stat.S_ISREG(os.lstat(path).st_mode):
-        return "{} is no plain file".format(path)
+        return "{} is not a regular file".format(path)
     with open(path, "rb") as stream:
         elf = stream.read(4) == b"\x7fELF"
     library = LIBRARY.search(path)
@@ -100,16 +100,16 @@ def wrong_with(path):
     try:
         elf_dynamic(path)
     except (ValueError, struct.error) as error:
-        # A program need not be linked dynamically, but it must be whole.
+        # A program may be linked statically, but it must be complete.
         if library or str(error).startswith("truncated"):
             return "{}: {}".format(path, error)
     return None
 
 
-def look(params):
-    """What is to be adopted: [(installation, its files, what else its receipt says)].
+def adoptable(params):
+    """Return what to adopt: [(installation, its files, further fields of its receipt)].
 
-    Raises ``StateError`` with everything that is wrong.
+    Raises ``StateError`` with all errors.
     """
     root, state_dir = params["path"], params["state_dir"]
     toolkit = Installation("toolkit", params["short"], root, params["version"], state_dir)
@@ -119,9 +119,9 @@ def look(params):
         cudnn = Installation("cudnn", row["id"], root, row["version"], state_dir)
         files = [name for name in names if of_cudnn(name, int(row["major"]), row["default"])]
         found.append((cudnn, files, {"default": row["default"]}))
-    found = [each for each in found if not (each[0].receipt or each[0].journal)]
-    wrong = [wrong_with(os.path.join(root, name)) for _, files, _ in found for name in files]
-    wrong = [words for words in wrong if words]
+    found = [row for row in found if not (row[0].receipt or row[0].journal)]
+    errors = [file_error(os.path.join(root, name)) for _, files, _ in found for name in files]
+    wrong = [error for error in errors if error]
     sonames = [*params["sonames"], *(row["soname"] for row in params["cudnn"])]
     if found and not wrong:
         try:
@@ -131,8 +131,8 @@ def look(params):
     if wrong:
         more = " and {} more".format(len(wrong) - 5) if len(wrong) > 5 else ""
         raise StateError(
-            "{0} cannot be adopted, and was left as it is: {1}{2}. Mend that, or move the tree "
-            "away (mv {0} {0}.old): the next run then installs its own.".format(
+            "{0} cannot be adopted and was not changed: {1}{2}. Repair it, or move the tree "
+            "away (mv {0} {0}.old): the next run then installs the toolkit.".format(
                 root, "; ".join(wrong[:5]), more
             )
         )
@@ -153,8 +153,8 @@ def main():
     )
     params = module.params
     try:
-        found = look(params)
-        names = ["{0.kind} {0.ident}".format(each[0]) for each in found]
+        found = adoptable(params)
+        names = ["{0.kind} {0.ident}".format(row[0]) for row in found]
         answer = {"changed": bool(found), "adopted": names}
         answer["diff"] = {
             "before": "".join(name + ": without a receipt\n" for name in names),
@@ -162,8 +162,8 @@ def main():
         }
         if found and not module.check_mode:
             with host_lock(params["state_dir"]):
-                # Once more: another run may have been here while this one waited for the lock.
-                for installation, files, more in look(params):
+                # Again: another run may have adopted it while this one waited for the lock.
+                for installation, files, more in adoptable(params):
                     manifest = manifest_of(params["path"], files)
                     installation.finish({"adopted": True}, manifest, **more)
         module.exit_json(**answer)

@@ -1,16 +1,16 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Bring one artifact into the cache on the control machine, checked, once for the whole fleet."""
+"""Fetch one artifact into the control machine's cache, once for the fleet, and check it."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_artifact
-short_description: Bring an artifact into the cache, checked
+short_description: Fetch an artifact into the cache
 description:
-  - Runs on the control machine. Takes the file from a directory, or downloads it into the cache
-    under a partial name (continuing where an earlier download stopped), checks it and renames it.
-  - Any number of hosts may ask for the same file at once; it is fetched once.
+  - Runs on the control machine. Uses the file in a directory, or downloads it into the cache under
+    a partial name (continuing an interrupted download), checks it and renames it.
+  - Any number of hosts may request the same file at once; it is downloaded once.
 options:
   file:
     description: The artifact's file name.
@@ -21,11 +21,11 @@ options:
     type: str
     required: true
   url:
-    description: Where it can be had, when there is no O(source).
+    description: The address to download it from, where O(source) is not set.
     type: str
     default: ""
   source:
-    description: A directory that holds it.
+    description: A directory that contains it.
     type: str
     default: ""
   cache:
@@ -33,7 +33,7 @@ options:
     type: path
     required: true
   login_required:
-    description: Whether a person must log in at O(url) to get it.
+    description: Whether downloading from O(url) requires a login.
     type: bool
     default: false
 attributes:
@@ -74,19 +74,19 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import State
 
 
 def obtain(module):
-    """The path of the checked file."""
+    """Return the path of the checked file, and whether it was downloaded."""
     params = module.params
     if params["source"]:
         if not os.path.isabs(os.path.expanduser(params["source"])):
             raise StateError(
-                "gpu_artifacts_source is {source}: name the directory by its absolute "
+                "gpu_artifacts_source is {source}: set it to the directory's absolute "
                 "path.".format(**params)
             )
         path = os.path.join(os.path.expanduser(params["source"]), params["file"])
         if not os.path.isfile(path):
             raise StateError(
-                "{file} is not in {source}, which gpu_artifacts_source names. Put it there; it can "
-                "be had from {url}.".format(**params)
+                "{file} is not in {source}, the directory of gpu_artifacts_source. Download it "
+                "from {url} into that directory.".format(**params)
             )
         verified(path, params["checksum"], params["cache"])
         return path, False
@@ -96,8 +96,8 @@ def obtain(module):
         return path, False
     if params["login_required"]:
         raise StateError(
-            "{file} needs a login with NVIDIA. Get it from {url}, put it into a directory and name "
-            "that in gpu_artifacts_source.".format(**params)
+            "{file} requires a login with NVIDIA. Download it from {url} into a directory, and set "
+            "gpu_artifacts_source to that directory.".format(**params)
         )
     if not module.check_mode:
         try:
@@ -105,7 +105,7 @@ def obtain(module):
         except UnreachableError as error:
             raise StateError(
                 "{file} is not in the cache and {error}. Restore the connection, or put the file "
-                "into a directory and name that in gpu_artifacts_source.".format(
+                "into a directory and set gpu_artifacts_source to that directory.".format(
                     error=error, **params
                 )
             ) from error

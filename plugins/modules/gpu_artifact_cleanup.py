@@ -1,27 +1,27 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Take away from a host what was only needed while something was being installed."""
+"""Remove artifacts and caches from a host after an installation."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_artifact_cleanup
-short_description: Remove artifacts and caches that are needed no more
+short_description: Remove artifacts and caches
 description:
-  - Removes the named files from a directory, and the directory when it is empty then. Whatever else
-    lies in it stays. Leaves everything alone while another installation is at work on the host.
+  - Removes the named files from a directory, and the directory where it is empty then. Other files
+    stay. Changes nothing while another installation runs on the host.
 options:
   directory:
-    description: Where the artifacts were brought.
+    description: The directory of the artifacts.
     type: path
     required: true
   files:
-    description: Their names.
+    description: Names of the artifacts.
     type: list
     elements: str
     required: true
   caches:
-    description: Directories that are wholly ours.
+    description: Directories to remove with their contents.
     type: list
     elements: path
     default: []
@@ -43,7 +43,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 removed:
-  description: What was there and is not any more.
+  description: The removed paths.
   type: list
   elements: str
   returned: always
@@ -72,21 +72,21 @@ def main():
     params = module.params
     directory = params["directory"]
     paths = [os.path.join(directory, os.path.basename(name)) for name in params["files"]]
-    there = [path for path in paths + params["caches"] if os.path.lexists(path)]
-    if not there or module.check_mode:
-        module.exit_json(changed=bool(there), removed=there)
+    existing = [path for path in paths + params["caches"] if os.path.lexists(path)]
+    if not existing or module.check_mode:
+        module.exit_json(changed=bool(existing), removed=existing)
     try:
         with host_lock(params["state_dir"], patience_s=0):
-            for path in there:
+            for path in existing:
                 remove_tree(path)
             if os.path.isdir(directory) and not os.listdir(directory):
                 os.rmdir(directory)
     except StateError:
-        # Whoever is installing now clears up at the end.
+        # The running installation removes them at its end.
         module.exit_json(changed=False, removed=[])
     except OSError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=True, removed=there)
+    module.exit_json(changed=True, removed=existing)
 
 
 if __name__ == "__main__":

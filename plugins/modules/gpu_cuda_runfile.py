@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Install a CUDA toolkit from NVIDIA's runfile, whole or not at all."""
+"""Install a CUDA toolkit from NVIDIA's runfile, completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ DOCUMENTATION = r"""
 module: gpu_cuda_runfile
 short_description: Install a CUDA toolkit from NVIDIA's runfile
 description:
-  - Runs the runfile with C(--silent --toolkit --toolkitpath --override) in a temporary directory
-    of its own, under C(LANG=C), and judges the result by the installer's log and by the files,
+  - Runs the runfile with C(--silent --toolkit --toolkitpath --override) in its own temporary
+    directory, with C(LANG=C), and checks the result by the installer's log and by the files,
     because the exit status of NVIDIA's installers is not documented.
-  - Writes a receipt with a manifest of what was installed. Leaves a toolkit alone whose files
-    still are what the receipt says; installs again where they are not; tears down and installs
-    again what a killed run left half-done; refuses a tree that it did not install.
-  - Applies the toolkit's patches, runfiles themselves, in the order in which they are given.
-  - Removes what the installer registered with the dynamic linker by itself
-    (C(/etc/ld.so.conf.d/*cuda*.conf)), since registration is the work of M(linker_cache).
+  - Writes a receipt with a manifest of the installed files. Does not change a toolkit whose files
+    match the receipt; reinstalls one whose files differ, or that an interrupted run left
+    incomplete; refuses a tree that it did not install.
+  - Applies the toolkit's patches, which are runfiles as well, in the given order.
+  - Removes the installer's own registration with the dynamic linker
+    (C(/etc/ld.so.conf.d/*cuda*.conf)); M(gpufleet.gpu.gpu_linker_cache) registers toolkits.
 options:
   version:
     description: The toolkit's full version, such as V(11.8.0).
@@ -27,7 +27,7 @@ options:
     type: str
     required: true
   path:
-    description: Where the toolkit goes, such as V(/usr/local/cuda-11.8).
+    description: The path of the toolkit, such as V(/usr/local/cuda-11.8).
     type: path
     required: true
   runfile:
@@ -39,17 +39,17 @@ options:
     type: str
     required: true
   generation:
-    description: Which of NVIDIA's installers the runfile carries.
+    description: Which of NVIDIA's installers the runfile contains.
     type: str
     choices: [perl, cuda-installer]
     default: cuda-installer
   patches:
-    description: The patches' runfiles, each C({file, checksum}); they lie beside O(runfile).
+    description: The patches' runfiles, each C({file, checksum}), in the directory of O(runfile).
     type: list
     elements: dict
     default: []
   tmpdir:
-    description: Where to unpack. Needs about the toolkit's size, and must not be mounted noexec.
+    description: Where to unpack; needs about the toolkit's size, and must not be mounted noexec.
     type: path
     default: /tmp
 attributes:
@@ -73,15 +73,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: What was found (absent, foreign, half-installed, changed, installed).
+  description: The state before the run (absent, foreign, half-installed, changed, installed).
   type: str
   returned: always
 because:
-  description: Why, in words.
+  description: The reason for that state.
   type: str
   returned: always
 files:
-  description: How many files and links the receipt lists.
+  description: The number of files and links in the receipt.
   type: int
   returned: when installed
 """
@@ -98,7 +98,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     HALF_DONE,
     carry_out,
     check_artifact,
-    look,
+    state_of,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
@@ -314,15 +314,15 @@ def main():
         installation = Installation(
             "toolkit", params["short"], params["path"], params["version"], params["state_dir"]
         )
-        stands = os.path.lexists(params["path"])
+        exists = os.path.lexists(params["path"])
         declared = {"patches": applied(params)}
-        return (installation, *look(installation, stands, params["checksum"], **declared))
+        return (installation, *state_of(installation, exists, params["checksum"], **declared))
 
     carry_out(
         module,
         found,
         lambda *at: {"files": len(install(module, *at))},
-        "{0} stands here already and was not installed by gpufleet, so it is left alone. Move it "
+        "{0} already exists and was not installed by gpufleet, so it is not changed. Move it "
         "away (mv {0} {0}.old), or have it adopted (gpu_cuda_adopt: true), and run again.".format(
             params["path"]
         ),

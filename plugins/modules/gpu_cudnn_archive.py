@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Install cuDNN from NVIDIA's archive into a toolkit's tree, whole or not at all."""
+"""Install cuDNN from NVIDIA's archive into a toolkit's tree, completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ DOCUMENTATION = r"""
 module: gpu_cudnn_archive
 short_description: Install cuDNN from NVIDIA's archive into a toolkit
 description:
-  - Unpacks the archive beside its destination with path checks, then renames each library and
-    header into the toolkit's tree, readable by everybody, and makes the links anew from the SONAME
-    that each library itself carries. Links are never followed into copies.
-  - Several cuDNN majors may live in one toolkit. Headers and unversioned links belong to the one
-    declared default.
-  - Writes a receipt; repairs what no longer is as the receipt says; finishes what a killed run
-    left; replaces another version of the same major; refuses files that it did not install.
+  - Unpacks the archive beside its destination with path checks, renames each library and header
+    into the toolkit's tree, readable by everybody, and creates the links from each library's
+    SONAME. Links are never followed into copies.
+  - A toolkit may contain several major versions of cuDNN. Headers and unversioned links belong to
+    the declared default.
+  - Writes a receipt. Repairs files that differ from the receipt, finishes an interrupted run,
+    replaces another version of the same major, and refuses files that it did not install.
 options:
   version:
     description: The full version, such as V(8.6.0.163).
     type: str
     required: true
   major:
-    description: The SONAME's number, such as V(8).
+    description: The major version, as in the SONAME, such as V(8).
     type: int
     required: true
   toolkit:
@@ -49,7 +49,7 @@ options:
     type: str
     required: true
   default:
-    description: Whether headers and unversioned links are this version's.
+    description: Whether headers and unversioned links belong to this version.
     type: bool
     default: true
 attributes:
@@ -62,7 +62,7 @@ author: [The gpufleet developers]
 """
 
 EXAMPLES = r"""
-- name: Give cuDNN 8.6 to CUDA 11.8
+- name: Install cuDNN 8.6 into CUDA 11.8
   gpufleet.gpu.gpu_cudnn_archive:
     version: 8.6.0.163
     major: 8
@@ -76,15 +76,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: What was found (absent, foreign, half-installed, changed, installed).
+  description: The state before the run (absent, foreign, half-installed, changed, installed).
   type: str
   returned: always
 because:
-  description: Why, in words.
+  description: The reason for that state.
   type: str
   returned: always
 files:
-  description: How many files and links the receipt lists.
+  description: The number of files and links in the receipt.
   type: int
   returned: when installed
 """
@@ -100,7 +100,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     ABSENT,
     carry_out,
     check_artifact,
-    look,
+    state_of,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
@@ -279,16 +279,16 @@ def main():
         installation = Installation(
             "cudnn", ident, params["path"], params["version"], params["state_dir"]
         )
-        stands = glob.glob(os.path.join(params["path"], "lib64/libcudnn.so.%d*" % params["major"]))
+        files = glob.glob(os.path.join(params["path"], "lib64/libcudnn.so.%d*" % params["major"]))
         declared = {"default": params["default"]}
-        return (installation, *look(installation, bool(stands), params["checksum"], **declared))
+        return (installation, *state_of(installation, bool(files), params["checksum"], **declared))
 
     carry_out(
         module,
         found,
         lambda *at: {"files": len(install(module, *at))},
-        "{0}/lib64/libcudnn.so.{1}* stands here already and was not installed by gpufleet, so it "
-        "is left alone. Remove those files, or have them adopted (gpu_cuda_adopt: true), and run "
+        "{0}/lib64/libcudnn.so.{1}* already exists and was not installed by gpufleet, so it is "
+        "not changed. Remove those files, or have them adopted (gpu_cuda_adopt: true), and run "
         "again.".format(params["path"], params["major"]),
     )
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Merge a few settings into Docker's daemon.json and leave everything else in it as it is."""
+"""Merge settings into Docker's daemon.json, and keep all others."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ DOCUMENTATION = r"""
 module: gpu_docker_daemon
 short_description: Merge settings into Docker's daemon.json
 description:
-  - Registers runtimes and sets values in Docker's configuration file. Every other key stays as it
-    is, and where it is; the file as it was is kept beside it. A file that is not the JSON which
-    Docker reads is refused before anything changes.
-  - Docker is not told; O(ignore:restart) of the answer says what it takes.
+  - Registers runtimes and sets values in Docker's configuration file. Other keys keep their value
+    and position. A backup of the file is kept beside it. A file that is not valid JSON is refused
+    before anything changes.
+  - Does not restart or reload Docker; the result's C(restart) says which is necessary.
 options:
   path:
     description: The file.
@@ -19,16 +19,16 @@ options:
     default: /etc/docker/daemon.json
   runtimes:
     description: >-
-      Runtimes to register, as C({NAME - PROGRAM}). One of that name whose program has the same
-      file name is left as it is, with its arguments and wherever it stands.
+      Runtimes to register, as C({NAME - PROGRAM}). A runtime of that name whose program has the
+      same file name is not changed.
     type: dict
     default: {}
   values:
-    description: Keys and their values. Of a value that is a mapping, only the given keys are set.
+    description: Keys and their values. Mappings are merged.
     type: dict
     default: {}
   without_runtimes:
-    description: Runtimes to take out; refused for one that is the C(default-runtime).
+    description: Runtimes to remove; refused for the C(default-runtime).
     type: list
     elements: str
     default: []
@@ -49,13 +49,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 restart:
-  description: Whether Docker has to be restarted to read it; for all else it is enough to reload.
+  description: Whether Docker must be restarted to apply the settings; otherwise a reload is enough.
   type: bool
   returned: always
 backup_file:
-  description: Where the file as it was is kept.
+  description: The backup of the former file.
   type: str
-  returned: when there was one and it was changed
+  returned: when an existing file was changed
 """
 
 import copy
@@ -82,7 +82,7 @@ def parsed(text, path):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise StateError(
-                "{} says {} twice; Docker would believe the last. Take one out and run again. "
+                "{} has {} twice; Docker would use the last. Remove one and run again. "
                 "Nothing was changed.".format(path, ", ".join(twice))
             )
         return dict(pairs)
@@ -93,15 +93,15 @@ def parsed(text, path):
         settings = json.loads(text, object_pairs_hook=once)
     except ValueError as error:
         raise StateError(
-            "{} is not valid JSON: {}. Correct it there and run again (python3 -m json.tool {} "
-            "shows the place). Nothing was changed.".format(path, error, path)
+            "{} is not valid JSON: {}. Correct it and run again (python3 -m json.tool {} "
+            "shows the position). Nothing was changed.".format(path, error, path)
         ) from error
     for name, value in [("the file", settings)] + [
         (key, settings.get(key, {})) for key in ("runtimes", "features") if type(settings) is dict
     ]:
         if not isinstance(value, dict):
             raise StateError(
-                "{}: {} is not a mapping in braces. Correct it there and run again. Nothing was "
+                "{}: {} is not a mapping in braces. Correct it and run again. Nothing was "
                 "changed.".format(path, name)
             )
     return settings
@@ -119,8 +119,8 @@ def merged(settings, runtimes, values, without=()):
     for name in without:
         if after.get("default-runtime") == name:
             raise StateError(
-                "{0} is Docker's default-runtime: without it no container would start. Take "
-                "default-runtime out of daemon.json first, and run again.".format(name)
+                "{0} is Docker's default-runtime: without it no container would start. Remove "
+                "default-runtime from daemon.json first, and run again.".format(name)
             )
         after.get("runtimes", {}).pop(name, None)
         if after.get("runtimes") == {} and settings["runtimes"]:

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Have the driver's kernel modules for every kernel that this host could start."""
+"""Build the driver's kernel modules for every kernel that this host can boot."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ DOCUMENTATION = r"""
 module: gpu_driver_modules
 short_description: Build the driver's kernel modules for every installed kernel
 description:
-  - Sees that every kernel with an image, and the running one, has the modules of the declared
-    version and kind; has DKMS build and install those that are missing or wrong.
-  - Rebuilds an initramfs that would still load nouveau, or another version of the driver, and looks
-    at its contents afterwards.
-  - In a container the running kernel is the machine's, and none of this host's business.
+  - Checks that every kernel with an image, and the running one, has the modules of the declared
+    version and kind, and builds missing or wrong ones with DKMS.
+  - Rebuilds an initramfs that would load nouveau or another version of the driver, and checks its
+    contents afterwards.
+  - In a container the running kernel belongs to the machine and is ignored.
 options:
   version:
     description: The driver's exact version.
     type: str
     required: true
   flavour:
-    description: Whether the modules are the open or the proprietary ones; told by their licence.
+    description: The kind of kernel modules, recognised by their licence.
     type: str
     choices: [open, proprietary]
     required: true
   headers:
-    description: What the package with a kernel's headers is called; C({kernel}) is its version.
+    description: The name of the package with a kernel's headers; C({kernel}) is its version.
     type: str
     default: linux-headers-{kernel}
   initramfs:
@@ -41,7 +41,7 @@ author: [The gpufleet developers]
 """
 
 EXAMPLES = r"""
-- name: Build what is missing
+- name: Build missing modules
   gpufleet.gpu.gpu_driver_modules:
     version: 535.261.03
     flavour: proprietary
@@ -49,22 +49,22 @@ EXAMPLES = r"""
 
 RETURN = r"""
 kernels:
-  description: Versions of the kernels that were looked after.
+  description: Versions of the checked kernels.
   type: list
   elements: str
   returned: always
 built:
-  description: Those whose modules were built, or would be in check mode.
+  description: Kernels whose modules were built, or would be in check mode.
   type: list
   elements: str
   returned: always
 initramfs:
-  description: Those whose initramfs was rebuilt, or would be in check mode.
+  description: Kernels whose initramfs was rebuilt, or would be in check mode.
   type: list
   elements: str
   returned: always
 cards:
-  description: How many NVIDIA GPUs are on the PCI bus.
+  description: The number of NVIDIA GPUs on the PCI bus.
   type: int
   returned: always
 """
@@ -147,9 +147,9 @@ class Modules:
         if not row["headers"]:
             name = self.params["headers"].format(kernel=kernel)
             raise StateError(
-                "kernel {}: its headers are not there, so no module can be built, and it would "
-                "start without a driver. Install {}; where no repository has it any more, bring "
-                "the kernel up to date, or remove it (linux-image-{} on Debian).".format(
+                "kernel {}: its headers are not installed, so no module can be built, and it would "
+                "boot without a driver. Install {}; where no repository has it any more, update "
+                "the kernel, or remove it (linux-image-{} on Debian).".format(
                     kernel, name, kernel
                 )
             )

@@ -6,58 +6,58 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_driver_packages
-short_description: Install the packages of a driver, and hold them
+short_description: Install and hold the packages of a driver
 description:
-  - On Debian and its family. Installs the packages, with the headers of every installed kernel, and
-    holds and pins exactly what stands then. They are excluded from unattended upgrades as well.
+  - For Debian and its family. Installs the packages and the headers of every installed kernel,
+    holds and pins exactly the installed versions, and excludes them from unattended upgrades.
   - The transaction is simulated first, and refused if it would install, change or remove a kernel,
-    remove what is not of the driver, bring another branch, or mix two repositories.
-  - When the installation fails, what stood before is restored. A run that was killed is finished by
-    the next one.
+    remove other packages, install another branch, or mix two repositories.
+  - When the installation fails, the former packages are restored. The next run finishes an
+    interrupted one.
   - The packages of the installed and of the previous version are kept under
-    C(/var/lib/gpufleet/driver), so that going back needs no repository.
+    C(/var/lib/gpufleet/driver), so that a rollback needs no repository.
 options:
   state:
-    description: V(previous) goes back to what was installed before, V(absent) removes it all.
+    description: V(previous) rolls back to the previous driver, V(absent) removes the driver.
     type: str
     choices: [present, previous, absent]
     default: present
   packages:
-    description: Packages of the driver's own version. The first one brings the kernel modules.
+    description: Packages with the driver's version. The first one contains the kernel modules.
     type: list
     elements: str
     default: []
   helpers:
-    description: Packages beside them that have versions of their own.
+    description: Further packages with other versions.
     type: list
     elements: str
     default: []
   branch:
-    description: The branch that they must be of, such as V(535).
+    description: The branch that the packages must have, such as V(535).
     type: str
   version:
-    description: The exact version that they must be of; without it, what the repository has.
+    description: The exact version that the packages must have; the repository's by default.
     type: str
   flavour:
-    description: Whether the kernel modules are the open or the proprietary ones.
+    description: The kind of kernel modules.
     type: str
     choices: [open, proprietary]
   source:
-    description: Where they come from, for the receipt.
+    description: The source of the packages, recorded in the receipt.
     type: str
   repository:
-    description: What else the receipt is to say of the repository.
+    description: The repository, recorded in the receipt.
     type: dict
   pin:
-    description: The repository that wins over all others, as in apt's preferences.
+    description: The preferred repository, as in apt's preferences.
     type: str
   label:
-    description: How the labels of that repository begin. A package of the driver from any other is
-      refused. Empty takes any.
+    description: The prefix of that repository's labels. A package of the driver from another
+      repository is refused. Empty accepts any.
     type: str
     default: ""
   space_mib:
-    description: How much must be free before anything is installed, in MiB, by directory.
+    description: Free space required before the installation, in MiB by directory.
     type: dict
     default: {}
   patience_s:
@@ -84,22 +84,23 @@ EXAMPLES = r"""
     pin: release o=Debian
     label: Debian
 
-- name: Go back to the version before
+- name: Roll back to the previous version
   gpufleet.gpu.gpu_driver_packages:
     state: previous
 """
 
 RETURN = r"""
 version:
-  description: The version that is installed then; null where none is, or in check mode is unknown.
+  description: The version after the run; null where none is installed, or check mode cannot know
+    it.
   type: str
   returned: success
 flavour:
-  description: The kind of its kernel modules; null where there is no version.
+  description: The kind of its kernel modules; null where no driver is installed.
   type: str
   returned: success
 because:
-  description: What was not as it should be.
+  description: The differences that were found.
   type: list
   elements: str
   returned: success

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Exchange the NVIDIA kernel modules for those on disk while the host runs."""
+"""Reload the NVIDIA kernel modules from disk while the host runs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ DOCUMENTATION = r"""
 module: gpu_driver_reload
 short_description: Reload the NVIDIA kernel modules
 description:
-  - Unloads the NVIDIA kernel modules, those that depend on others first, loads those on disk, and
-    looks whether they are of the wanted version. Does nothing where that version is loaded.
-  - The driver's own daemons (O(services)) are stopped for it and started again. Whatever else holds
-    a GPU is left alone, and named with its pid and user; nothing was changed then.
-  - Where the modules themselves cannot be exchanged, what was said is kept in the marker of a
-    pending restart.
+  - Unloads the NVIDIA kernel modules in the order of their dependencies, loads those on disk, and
+    checks their version. Does nothing where that version is loaded.
+  - Stops the driver's own daemons (O(services)) and starts them again. Fails before any change
+    where another process holds a GPU, and reports its name, pid and user.
+  - Where reloading fails, records the error in the marker of a pending restart.
 options:
   version:
     description: The version of the modules on disk.
     type: str
     required: true
   services:
-    description: Units of the driver's own that may be stopped, in the order in which they start.
+    description: The driver's units that may be stopped, in the order of their start.
     type: list
     elements: str
     default: [nvidia-fabricmanager, nvidia-persistenced, nvidia-dcgm, dcgm]
@@ -34,14 +33,14 @@ author: [The gpufleet developers]
 """
 
 EXAMPLES = r"""
-- name: Load the modules that were installed
+- name: Load the installed modules
   gpufleet.gpu.gpu_driver_reload:
     version: 550.163.01
 """
 
 RETURN = r"""
 loaded:
-  description: The version that was loaded before; null where none was.
+  description: The version that was loaded before; null where none was loaded.
   type: str
   returned: always
 """

@@ -8,14 +8,14 @@ DOCUMENTATION = r"""
 module: gpu_driver_runfile
 short_description: Install a driver from NVIDIA's runfile
 description:
-  - Runs NVIDIA's installer silently, with DKMS, without what only a desktop needs. The runfile must
-    be on the host and have the declared checksum.
-  - Refuses beside packages of a driver, since each would overwrite the other's files.
-  - A run that was killed is finished by the next one. The installer removes the driver of another
-    runfile by itself.
+  - Runs NVIDIA's installer silently, with DKMS and without desktop components. The runfile must be
+    on the host and have the declared checksum.
+  - Refuses where packages of a driver are installed, since each would overwrite the other's files.
+  - The next run finishes an interrupted one. The installer itself removes the driver of another
+    runfile.
 options:
   state:
-    description: V(absent) runs the uninstaller that the runfile left.
+    description: V(absent) runs the driver's uninstaller.
     type: str
     choices: [present, absent]
     default: present
@@ -23,17 +23,17 @@ options:
     description: The driver's exact version.
     type: str
   flavour:
-    description: Which kernel modules are built.
+    description: The kind of kernel modules to build.
     type: str
     choices: [open, proprietary]
   runfile:
     description: The runfile on the host.
     type: path
   checksum:
-    description: What it must have, as C(sha256:...).
+    description: The runfile's checksum, as C(sha256:...).
     type: str
   tmpdir:
-    description: Where it is unpacked; not mounted noexec.
+    description: Where the runfile is unpacked; must not be mounted noexec.
     type: path
     default: /tmp
 attributes:
@@ -56,7 +56,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 version:
-  description: The version that is installed then; null where none is.
+  description: The version after the run; null where none is installed.
   type: str
   returned: success
 flavour:

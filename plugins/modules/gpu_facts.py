@@ -1,42 +1,42 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Look at a GPU host, as the verification does."""
+"""Probe a GPU host, as the verification does. Changes nothing."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_facts
-short_description: Look at a GPU host
+short_description: Probe a GPU host
 description:
-  - Runs the verification's own probe without the framework runs, and returns its snapshot, whose
-    fields are described in C(docs/reference/documents.md). Changes nothing.
+  - Runs the verification's probe without framework runs, and returns its snapshot, whose fields are
+    described in C(docs/reference/documents.md). Changes nothing.
 options:
   prefix:
-    description: Where toolkits stand.
+    description: Where toolkits are installed.
     type: path
     default: /usr/local
   stack_root:
-    description: Where stacks stand.
+    description: Where stacks are installed.
     type: path
     default: /opt/gpufleet/stacks
   tmpdir:
-    description: The directory that runfiles are to be unpacked in.
+    description: Where runfiles are unpacked.
     type: path
     default: /tmp
   pythons:
-    description: Interpreters to look at, besides those in the usual places.
+    description: Interpreters to probe besides those in the usual directories.
     type: list
     elements: path
     default: []
   mig:
-    description: Whether to ask the driver how GPUs are split into MIG instances.
+    description: Whether to query the GPUs' MIG instances.
     type: bool
     default: false
   containers:
-    description: The container engine to ask, as C({engine, image}); none where it is not given.
+    description: The container engine to probe, as C({engine, image}); none by default.
     type: dict
   service_user:
-    description: The account that must be able to open the GPUs; else an ordinary one.
+    description: The account that must be able to open the GPUs; an ordinary one by default.
     type: str
 attributes:
   check_mode: {support: full}
@@ -48,14 +48,14 @@ author: [The gpufleet developers]
 """
 
 EXAMPLES = r"""
-- name: Look at the host
+- name: Probe the host
   gpufleet.gpu.gpu_facts:
-  register: looked
+  register: facts
 """
 
 RETURN = r"""
 snapshot:
-  description: What was seen.
+  description: The snapshot, a versioned document.
   type: dict
   returned: always
 """

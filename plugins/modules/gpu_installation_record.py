@@ -1,49 +1,49 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Journal and receipt of an installation that a role makes of several tasks."""
+"""Write the journal entry and the receipt of an installation that a role does in several tasks."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_installation_record
-short_description: Journal and receipt of what a role installs by several tasks
+short_description: Write journal entries and receipts
 description:
-  - V(state=begun) enters the installation in the host's journal, V(state=finished) writes its
-    receipt and closes the entry, so that a run that was killed in between is known, and finished
-    by the next. V(state=removing) and V(state=removed) do the same for a removal.
-  - In check mode nothing is entered.
+  - For installations that a role does in several tasks. V(begun) writes an entry to the host's
+    journal, V(finished) writes the receipt and closes the entry, so that the next run detects and
+    finishes an interrupted one. V(removing) and V(removed) do the same for a removal.
+  - Writes nothing in check mode.
 options:
   kind:
-    description: What it is, such as V(containers).
+    description: The kind of the installation, such as V(containers).
     type: str
     required: true
   id:
-    description: Which of its kind.
+    description: The id of the installation within its kind.
     type: str
     required: true
   state:
-    description: How far it is.
+    description: The progress of the installation or the removal.
     type: str
     choices: [begun, finished, removing, removed]
     required: true
   version:
-    description: What was installed.
+    description: The installed version.
     type: str
     default: ""
   files:
-    description: The files that are ours alone, by their absolute paths; for V(state=finished).
+    description: Absolute paths of the installation's own files, for the state V(finished).
     type: list
     elements: path
     default: []
   facts:
-    description: What else the receipt is to say, and the journal's entry too; C(source) as well,
-      which otherwise is the plan.
+    description: Further fields of the receipt and of the journal's entry, also C(source), which is
+      the plan by default.
     type: dict
     default: {}
   keep:
     description: >-
-      Facts that say what was found before gpufleet changed anything. What an earlier receipt or a
-      killed run's entry says of them stays.
+      Facts about the host before gpufleet changed it. Their values in an earlier receipt or in the
+      entry of an interrupted run are kept.
     type: list
     elements: str
     default: []
@@ -57,7 +57,7 @@ author: [The gpufleet developers]
 """
 
 EXAMPLES = r"""
-- name: Enter the installation in the journal
+- name: Write the journal entry
   gpufleet.gpu.gpu_installation_record:
     kind: containers
     id: engine
@@ -66,7 +66,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 receipt:
-  description: The receipt as it stands, without its manifest; empty where there is none.
+  description: The receipt without its manifest; empty where none exists.
   type: dict
   returned: always
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Register library directories with the dynamic linker, and keep its cache true to them."""
+"""Register library directories with the dynamic linker, and keep its cache current."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ DOCUMENTATION = r"""
 module: gpu_linker_cache
 short_description: Register directories with the dynamic linker
 description:
-  - Keeps one file of C(/etc/ld.so.conf.d) to exactly the given directories, and runs C(ldconfig)
-    when the linker's cache does not know a library that stands in one of them, or knows one that
-    no longer stands there.
+  - Writes exactly the given directories to a file in C(/etc/ld.so.conf.d), and runs C(ldconfig)
+    where the linker's cache lacks a library of these directories, or has one that no longer
+    exists.
 options:
   file:
-    description: The file of ours.
+    description: The file to write.
     type: path
     required: true
   directories:
-    description: Directories in the order in which the linker is to prefer them; none removes the
-      file.
+    description: Directories in the order of preference; an empty list removes the file.
     type: list
     elements: path
   without:
-    description: Instead of O(directories), those to take out of the file.
+    description: Directories to remove from the file, instead of O(directories).
     type: list
     elements: path
 attributes:
@@ -42,7 +41,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 because:
-  description: What was not as it should be.
+  description: The differences that were found.
   type: list
   elements: str
   returned: always

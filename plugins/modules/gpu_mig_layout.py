@@ -1,21 +1,21 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Split GPUs into the declared MIG instances."""
+"""Configure the declared MIG instances with nvidia-smi."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_mig_layout
-short_description: Split GPUs into the declared MIG instances
+short_description: Configure MIG instances
 description:
-  - Switches MIG on or off, and makes exactly the declared instances, each with one compute
-    instance. A GPU that has them is left alone, and so is one of which the layout says nothing.
-  - Instances that something uses cannot be removed. Nothing is killed for it; the message names the
-    GPU, and the next run goes on from there.
+  - Enables or disables MIG, and creates exactly the declared instances, each with one compute
+    instance. Does not change a GPU that has them, or that the layout does not name.
+  - Instances in use cannot be removed. No process is killed; the error names the GPU, and the next
+    run continues.
 options:
   layout:
-    description: Profiles such as V(3g.40gb) by the GPU's number, or of C(all); none switches MIG
-      off.
+    description: Profiles such as V(3g.40gb) by GPU index, or for C(all); an empty list disables
+      MIG.
     type: dict
     required: true
 attributes:
@@ -27,14 +27,14 @@ author: [The gpufleet developers]
 """
 
 EXAMPLES = r"""
-- name: Split each GPU into two
+- name: Create two instances on each GPU
   gpufleet.gpu.gpu_mig_layout:
     layout: {all: [3g.40gb, 3g.40gb]}
 """
 
 RETURN = r"""
 gpus:
-  description: Numbers of the GPUs that were split anew, or would be in check mode.
+  description: Indexes of the GPUs that were changed, or would be in check mode.
   type: list
   elements: int
   returned: always

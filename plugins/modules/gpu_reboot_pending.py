@@ -1,26 +1,26 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Note on the host that its driver needs a restart, or that it no longer does."""
+"""Write or remove the marker of a pending restart."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_reboot_pending
-short_description: Keep the marker of a pending restart
+short_description: Write the marker of a pending restart
 description:
-  - Keeps C(reboot-pending.json) in the state directory, by which the next run and the verification
-    know that the installed driver does not run yet, also if this run is killed.
+  - Writes C(reboot-pending.json) to the state directory. It tells the next run and the verification
+    that the installed driver is not loaded yet, also where this run is killed.
 options:
   state:
     description:
-      - V(pending) notes that the driver is about to be changed, and forgets what was tried before.
-      - V(tried) notes that the host is about to be rebooted for it.
-      - V(absent) takes the marker away.
+      - V(pending) records that the driver is about to change, and discards earlier attempts.
+      - V(tried) records that the host is about to be rebooted.
+      - V(absent) removes the marker.
     type: str
     choices: [pending, tried, absent]
     default: pending
   because:
-    description: What makes a restart necessary.
+    description: Why a restart is necessary.
     type: str
 attributes:
   check_mode: {support: full}
@@ -32,14 +32,14 @@ author: [The gpufleet developers]
 """
 
 EXAMPLES = r"""
-- name: Note that the driver needs a restart, before it is changed
+- name: Mark a restart as pending before the driver changes
   gpufleet.gpu.gpu_reboot_pending:
     because: driver 550.163.01 is being installed over 535.261.03
 """
 
 RETURN = r"""
 marker:
-  description: The marker as it stands afterwards; null where none does.
+  description: The marker after the run; null where none exists.
   type: dict
   returned: success
 """
@@ -74,9 +74,9 @@ def main():
             pending.write(after, folder)
     except (StateError, OSError) as error:
         module.fail_json(msg=str(error))
-    place = pending.place(folder)
+    path = pending.marker_path(folder)
     diff = {"before": pending.text(before), "after": pending.text(after)}
-    diff.update(before_header=place, after_header=place)
+    diff.update(before_header=path, after_header=path)
     module.exit_json(changed=changed, marker=after, diff=diff)
 
 

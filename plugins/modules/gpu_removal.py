@@ -1,21 +1,20 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Take away what gpufleet installed: exactly what its receipt lists."""
+"""Remove an installation: exactly what its receipt lists."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_removal
-short_description: Remove an installation, by its receipt
+short_description: Remove an installation by its receipt
 description:
-  - Removes the files and links that a receipt lists, and the directories that are empty then. What
-    people added to the tree is left and named. A toolkit takes its cuDNN with it.
-  - Refuses while a stack on the host is bound to what would be removed, even if it is somebody
-    else's.
-  - A removal that was killed is finished by the next run.
+  - Removes the files and links of a receipt, and the directories that are empty then. Keeps and
+    reports foreign files in the tree. Removes a toolkit together with its cuDNN.
+  - Refuses while a stack on the host is bound to the installation, also a foreign one.
+  - The next run finishes an interrupted removal.
 options:
   kind:
-    description: What is to be removed.
+    description: The kind of the installation.
     type: str
     choices: [toolkit, cudnn, stack]
     required: true
@@ -24,12 +23,13 @@ options:
     type: str
     required: true
   without:
-    description: Names of stacks that are removed in the same run and need nothing any more.
+    description: Names of stacks that are removed in the same run.
     type: list
     elements: str
     default: []
   stack_root:
-    description: Where to look for environments of somebody else's that are bound to it.
+    description: The directory of stacks, searched for foreign environments bound to the
+      installation.
     type: path
     default: /opt/gpufleet/stacks
 attributes:
@@ -50,11 +50,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 path:
-  description: Where it stood; empty where there is no receipt.
+  description: The path of the installation; empty where there is no receipt.
   type: str
   returned: always
 left:
-  description: What stands there still, or would in check mode, because somebody else put it there.
+  description: Foreign files that remain, or would in check mode.
   type: list
   elements: str
   returned: always

@@ -1,19 +1,18 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Install a TensorFlow release into a virtual environment that is bound to its toolkit."""
+"""Install a TensorFlow release into a virtual environment bound to its toolkit."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_stack
-short_description: Install a TensorFlow stack into a virtual environment of its own
+short_description: Install a TensorFlow stack into its own virtual environment
 description:
-  - Makes the virtual environment, installs exactly what its lock lists (by version and hash), and
-    binds it to its toolkit, so that C(venv/bin/python) loads that toolkit's libraries and nobody
-    else's, whatever its environment says.
-  - Writes a receipt; repairs a stack whose packages or binding no longer are what the receipt says;
-    tears down and installs again what a killed run left; refuses an environment that it did not
-    make.
+  - Creates the virtual environment, installs exactly what its lock lists (by version and hash),
+    and binds it to its toolkit, so that C(venv/bin/python) loads only that toolkit's libraries,
+    whatever the environment variables are.
+  - Writes a receipt. Repairs a stack whose packages or binding differ from the receipt, reinstalls
+    one that an interrupted run left incomplete, and refuses an environment that it did not create.
 options:
   name:
     description: The stack's name; the receipt's id.
@@ -28,7 +27,7 @@ options:
     type: str
     required: true
   venv:
-    description: Where the virtual environment goes.
+    description: The path of the virtual environment.
     type: path
     required: true
   python:
@@ -36,15 +35,15 @@ options:
     type: str
     required: true
   interpreter:
-    description: The interpreter; the one of that version on the path where this is not given.
+    description: The interpreter; by default the one of that version on the path.
     type: path
   python_dir:
     description: >-
-      A directory for interpreters. Where it is given, uv brings a build of that version there, from
-      wherever it is set to.
+      A directory for interpreters. Where it is set, uv installs a build of that version there, from
+      the source that uv is configured for.
     type: path
   installer:
-    description: V(uv), or V(pip) for interpreters that uv does not know.
+    description: V(uv), or V(pip) for interpreters that uv does not support.
     type: str
     choices: [uv, pip]
     default: uv
@@ -65,7 +64,7 @@ options:
     default: ""
   wheelhouse:
     description: A directory of wheels on the host, or the address of a page that lists them, to
-      install from with no index.
+      install from without an index.
     type: str
     default: ""
   libraries:
@@ -75,20 +74,20 @@ options:
     default: []
   library_dir:
     description: >-
-      The directory that they are bound from; the environment's own NVIDIA wheels where this is not
-      given, whose libraries TensorFlow would not all find before the system's.
+      The directory of the libraries to bind; by default the environment's own NVIDIA wheels, of
+      which TensorFlow would not find all libraries before the system's.
     type: path
   binding:
     description: Source of the binding's Python module; required with O(libraries).
     type: str
     default: ""
   activation:
-    description: A file of shell variables that C(bin/activate) reads if it is there, and that
-      C(deactivate) puts back.
+    description: A file of shell variables that C(bin/activate) reads where it exists, and that
+      C(deactivate) restores.
     type: path
     required: true
   cache:
-    description: Where downloads are kept while the installation lasts.
+    description: Where downloads are kept during the installation.
     type: path
     default: /var/cache/gpufleet/python
 attributes:
@@ -116,11 +115,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: What was found (absent, foreign, half-installed, changed, installed).
+  description: The state before the run (absent, foreign, half-installed, changed, installed).
   type: str
   returned: always
 because:
-  description: Why, in words.
+  description: The reason for that state.
   type: str
   returned: always
 packages:
@@ -138,8 +137,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     CHANGED,
     INSTALLED,
     carry_out,
-    look,
-    told_changes,
+    changes_message,
+    state_of,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
     compare_manifest,
@@ -243,7 +242,7 @@ def found(params):
     installation = Installation(
         "stack", params["name"], params["venv"], params["version"], params["state_dir"]
     )
-    state, why = look(
+    state, why = state_of(
         installation,
         os.path.lexists(params["venv"]),
         "sha256:" + params["lock_sha256"],
@@ -257,7 +256,7 @@ def found(params):
     # The receipt's own files were compared above.
     changed = altered_packages(params["venv"], installation.receipt)
     if changed:
-        return installation, CHANGED, told_changes(changed)
+        return installation, CHANGED, changes_message(changed)
     if not same_python(installation.receipt["python"], params["python"]):
         return (
             installation,
@@ -307,7 +306,7 @@ def main():
         module,
         lambda: found(params),
         lambda *at: {"packages": install(module, *at)},
-        "{0} stands here already and was not made by gpufleet, so it is left alone. Move it away "
+        "{0} already exists and was not created by gpufleet, so it is not changed. Move it away "
         "(mv {0} {0}.old) and run again.".format(params["venv"]),
     )
 

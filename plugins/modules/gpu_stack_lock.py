@@ -8,17 +8,16 @@ DOCUMENTATION = r"""
 module: gpu_stack_lock
 short_description: Resolve a stack's requirements into a lock
 description:
-  - Runs on the control machine. Writes, beside the inventory, a requirements file with the exact
-    version and hashes of every package of a stack, unless it is there already, so that the
-    thousandth host gets the very same set as the first. Keep it in version control; remove it to
-    resolve anew.
+  - Runs on the control machine. Writes a requirements file with the exact version and hashes of
+    every package of a stack beside the inventory, unless the file exists, so that every host gets
+    the same packages. Keep it under version control; remove it to resolve again.
 options:
   path:
     description: The lock.
     type: path
     required: true
   requirements:
-    description: What to resolve.
+    description: The requirements to resolve.
     type: list
     elements: str
     required: true
@@ -54,7 +53,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 sha256:
-  description: The lock's checksum; empty where check mode did not write it.
+  description: The lock's checksum; empty where check mode did not write the lock.
   type: str
   returned: always
 """
@@ -105,7 +104,7 @@ def check_purpose(module, path):
         first = stream.readline()
     if MARK in first and first != heading(module.params):
         module.fail_json(
-            msg="{} was made for '{}', and '{}' is asked now. Remove it to have it resolved anew, "
+            msg="{} was resolved for '{}', but '{}' is declared. Remove it to resolve it again, "
             "or give the stack another name.".format(
                 path, first.strip("# \n"), heading(module.params).strip("# \n")
             )

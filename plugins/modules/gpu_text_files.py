@@ -1,41 +1,42 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Make a host hold exactly the small text files of its plan."""
+"""Write exactly the declared text files to a host, and remove earlier ones."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_text_files
-short_description: Hold exactly the declared small text files
+short_description: Write exactly the declared text files
 description:
-  - Writes the given files, and removes those that an earlier run wrote and that are no longer among
-    them, with the directories that it had made and that are empty then. Writes a receipt.
-  - A file that somebody else wrote is never overwritten, unless it says the very same.
-  - A run that was killed is finished by the next one.
+  - Writes the given files, and removes those of an earlier run that are no longer declared,
+    together with the directories that it created and that are empty then. Writes a receipt.
+  - Never overwrites a foreign file, unless its text is the same.
+  - The next run finishes an interrupted one.
 options:
   files:
-    description: Everything that the host is to hold.
+    description: All files that the host must have.
     type: list
     elements: dict
     suboptions:
       path:
-        description: Where it goes.
+        description: The file's path.
         type: path
         required: true
       text:
-        description: What it says.
+        description: The file's contents.
         type: str
         required: true
       mode:
-        description: Its mode.
+        description: The file's mode.
         type: str
         default: "0644"
       for:
-        description: What it is there for, such as V(toolkit 11.8); none for what all others need.
+        description: The component that the file belongs to, such as V(toolkit 11.8); none for
+          shared files.
         type: str
   without:
-    description: Instead of O(files), what is gone, such as V(toolkit 11.8); its files go too, and
-      with the last of them those that are for none.
+    description: Removed components, such as V(toolkit 11.8), instead of O(files). Removes their
+      files, and with the last component the shared files.
     type: list
     elements: str
 attributes:
@@ -48,11 +49,11 @@ author: [The gpufleet developers]
 """
 
 EXAMPLES = r"""
-- name: Hold the files of the plan
+- name: Write the files of the plan
   gpufleet.gpu.gpu_text_files:
     files: "{{ gpu_plan.environment }}"
 
-- name: Remove those of a toolkit
+- name: Remove the files of a toolkit
   gpufleet.gpu.gpu_text_files:
     without: [toolkit 11.8]
 """
@@ -124,7 +125,7 @@ class Work:
         there = read(path)
         if path not in self.ours and os.path.lexists(path) and there != row["text"]:
             raise StateError(
-                "{0} stands here already and was not written by gpufleet, so it is left alone. "
+                "{0} already exists and was not written by gpufleet, so it is not changed. "
                 "Move it away (mv {0} {0}.old) and run again.".format(path)
             )
         return there != row["text"] or place(path) in self.changed or not has_mode(path, row)

@@ -108,8 +108,8 @@ FAULTS = {
     "truncated library": "truncated: 70 bytes",
     "text for a library": "not a library: a text file",
     "truncated program": "truncated: 70 bytes",
-    "dangling link": "leads to nowhere, which is not there",
-    "pipe": "is no plain file",
+    "dangling link": "points to nowhere, which does not exist",
+    "pipe": "is not a regular file",
     "missing library": "libcudart.so.11.0",
     "missing cudnn": "libcudnn.so.8",
 }

@@ -192,7 +192,7 @@ def test_a_toolkit_that_is_declared_elsewhere_is_refused(bench: Bench) -> None:
     bench.path.rename(bench.root / "moved")
     answer = bench.install(archive, path=bench.root / "moved")
     assert answer["failed"]
-    assert f"is installed in {bench.path}, and declared in {bench.root}/moved" in answer["msg"]
+    assert f"is installed in {bench.path}, but declared in {bench.root}/moved" in answer["msg"]
 
 
 def test_libraries_of_unknown_origin_are_refused(bench: Bench) -> None:

@@ -117,7 +117,7 @@ def test_a_feature_of_theirs_stays_beside_ours(run: Run, file: Path) -> None:
     [
         ('{"a": 1,}', "line 1 column 9"),
         ("# a comment\n{}", "line 1 column 1"),
-        ('{"a": 1, "a": 2}', "says a twice"),
+        ('{"a": 1, "a": 2}', "has a twice"),
         ("[]", "the file is not a mapping"),
         ('{"runtimes": []}', "runtimes is not a mapping"),
     ],

@@ -302,7 +302,7 @@ def test_an_environment_of_unknown_origin_is_refused(bench: Bench) -> None:
     (bench.venv / "theirs").write_text("precious")
     answer = bench.install()
     assert answer["failed"]
-    assert "was not made by gpufleet" in answer["msg"]
+    assert "was not created by gpufleet" in answer["msg"]
     assert (bench.venv / "theirs").exists()
 
 

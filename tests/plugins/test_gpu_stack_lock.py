@@ -47,7 +47,7 @@ def test_one_made_for_something_else_is_refused(
     run(load("gpu_stack_lock"), **asked)
     answer = run(load("gpu_stack_lock"), **{**asked, **other})
     assert answer["failed"]
-    assert "Remove it to have it resolved anew" in answer["msg"]
+    assert "Remove it to resolve it again" in answer["msg"]
 
 
 def test_one_that_a_person_wrote_is_taken(run: Run, asked: dict[str, Any]) -> None:
