@@ -169,7 +169,8 @@ def test_missing_headers_are_brought_back(host: Host) -> None:
 
 def test_headers_that_nobody_offers_are_named(host: Host) -> None:
     host.on("cp -a /boot/vmlinuz-* /boot/vmlinuz-5.0.0-gone; mkdir -p /lib/modules/5.0.0-gone")
-    host.refused(OLD, "kernel 5.0.0-gone: its headers are not installed", "linux-headers-5.0.0-gone")
+    said = "kernel 5.0.0-gone: its headers are not installed"
+    host.refused(OLD, said, "linux-headers-5.0.0-gone")
     host.on("rm -r /boot/vmlinuz-5.0.0-gone /lib/modules/5.0.0-gone")
     host.works(OLD)
 
