@@ -257,7 +257,7 @@ def header_missing(plan: Document, snapshot: Document) -> None:
        cudnn__links=("libcudnn_ops_infer.so.8 is a dangling symlink to another", PROVISION))
 def sub_library_truncated_and_relinked(plan: Document, snapshot: Document) -> None:
     library = next(x for x in tree(snapshot)["libraries"] if "ops_infer" in x["path"])
-    library["error"] = "truncated: 100 bytes, its headers speak of 150200"
+    library["error"] = "truncated: 100 bytes, its headers describe 150200"
     link = next(x for x in tree(snapshot)["links"] if x["path"].endswith("ops_infer.so.8"))
     link["target"], link["exists"] = "another", False
 

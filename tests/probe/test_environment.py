@@ -13,7 +13,7 @@ def test_a_login_that_ends_early_is_not_an_empty_one(root: Path) -> None:
     put(root, "etc/profile.d/zz.sh", "exit 0\n")
     section = probe({"root": str(root), "deadline_s": 10})["sections"]["environment"]
     assert section["state"] == "error"
-    assert "ended (status 0) before" in section["error"]
+    assert "exited (status 0) before" in section["error"]
 
 
 def test_a_login_that_hangs_is_hung(root: Path) -> None:

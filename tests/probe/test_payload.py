@@ -48,7 +48,7 @@ def test_what_only_root_sees_is_told_by_whoever_is_not_root() -> None:
         assert list(mine["sections"][name]["data"]) == list(theirs["sections"][name]["data"])
     assert [row for row in mine["unseen"] if row not in theirs["unseen"]] == []
     assert {"section": "kernel", "what": "/proc/1/environ",
-            "because": "this account may not see it"} in theirs["unseen"]
+            "because": "this account cannot read it"} in theirs["unseen"]
 
 
 def test_a_place_that_may_not_be_listed_is_no_empty_one(open_root: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_receipt_that_proves_nothing_is_unreadable(
     found = look(root)["receipts"]
     assert found["receipts"] == found["journal"] == []
     errors = [entry["error"] for entry in found["unreadable"]]
-    assert (errors[0], errors[2]) == ("it is no file", "it has no state")
+    assert (errors[0], errors[2]) == ("it is not a regular file", "it has no state")
     assert reason in errors[1]
 
 

@@ -237,7 +237,7 @@ def test_a_driver_that_refuses_leaves_the_compiler(libraries: tuple[Path, Path])
         "cuinit": 803, "version": "12.2",
         "error": "cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}
     assert found["devices"] == []
-    assert [row["error"] for row in found["cublas"]] == ["the driver shows 0 GPUs"]
+    assert [row["error"] for row in found["cublas"]] == ["the driver reports 0 GPUs"]
     assert found["nvrtc"]["ptx"]
 
 
@@ -246,7 +246,7 @@ def test_a_declared_gpu_that_is_not_there_is_a_failing_entry(
 ) -> None:
     found = run(libraries, "--expect-gpus", "2", gpus=1)
     for part in ("cublas", "cudnn"):
-        assert [row["error"] for row in found[part]] == [None, "the driver shows 1 GPU"]
+        assert [row["error"] for row in found[part]] == [None, "the driver reports 1 GPU"]
 
 
 def test_where_no_gpu_is_declared_none_is_touched(libraries: tuple[Path, Path]) -> None:
@@ -440,7 +440,7 @@ class TestSection:
     ) -> None:
         run, = self.section(libraries[0].parent, SCRIPT, expect_gpus=2)["runs"]
         assert "libcuda.so.1" in run["driver"]["error"]
-        assert [row["error"] for row in run["cublas"]] == ["the driver shows 0 GPUs"] * 2
+        assert [row["error"] for row in run["cublas"]] == ["the driver reports 0 GPUs"] * 2
 
     def test_in_mode_facts_nothing_is_tried(self, libraries: tuple[Path, Path]) -> None:
         found = self.section(libraries[0].parent, SCRIPT, mode="facts")

@@ -60,7 +60,7 @@ def test_declared_gpus_are_asked_for_even_where_none_is_seen(
 
 def test_a_gpu_that_is_not_seen_is_a_failing_entry() -> None:
     found = entry("/GPU:1", 8)
-    assert missing_gpu(found, 1) == "TensorFlow sees 1 GPU"
+    assert missing_gpu(found, 1) == "TensorFlow reports 1 GPU"
     assert missing_gpu(entry("/GPU:0", 8), 1) is None
     assert missing_gpu(entry("/CPU:0", 8), 0) is None
 

@@ -142,7 +142,8 @@ def run_trial(host, wanted, found):
     try:
         home, _script = write_script(host)
     except (OSError, TypeError) as error:
-        return dict(run, state="failed", error="no script to run in a container: %s" % error)
+        return dict(run, state="failed",
+                    error="cannot write the script for a container: %s" % error)
     trial = TrialContainer(host, wanted, found, home)
     try:
         trial.start()

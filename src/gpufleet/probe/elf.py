@@ -25,7 +25,7 @@ def elf_dynamic(path):
         for kind, offset, _address, length in segments:
             end = max(end, offset + length if kind != 6 else 0)
         if end > size:
-            raise ValueError("truncated: %d bytes, its headers speak of %d" % (size, end))
+            raise ValueError("truncated: %d bytes, its headers describe %d" % (size, end))
         dynamic = [s for s in segments if s[0] == 2]
         if not dynamic:
             raise ValueError("not a shared library: no dynamic section")

@@ -18,7 +18,7 @@ def holders_of(host):
     if not host.glob("/dev/nvidia*"):
         return []
     if host.real and os.geteuid() != 0:
-        host.miss("holders", "only root sees which files others have open")
+        host.miss("holders", "only root can list the open files of other accounts")
         return None
     held = {}
     for name in host.glob("/proc/[0-9]*/fd/*"):

@@ -21,7 +21,7 @@ SECTION_DEADLINE_S = 20
 
 
 class Host:
-    """Where to look: the configuration, and paths below `root` (tests plant a tree there)."""
+    """The host to probe: its configuration, and its files below `root` (a tree in tests)."""
 
     def __init__(self, config, deadline_s=SECTION_DEADLINE_S):
         self.config = dict(DEFAULTS, **{k: v for k, v in config.items() if v is not None})
@@ -35,7 +35,7 @@ class Host:
     def __getitem__(self, key):
         return self.config[key]
 
-    def miss(self, what, because="this account may not see it"):
+    def miss(self, what, because="this account cannot read it"):
         if {"what": what, "because": because} not in self.unseen:
             self.unseen.append({"what": what, "because": because})
 
@@ -84,7 +84,7 @@ class Host:
         directory = os.path.dirname(re.split(r"[*?[]", pattern)[0])
         path = self.path(directory)
         if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
-            self.miss(directory, "this account may not list it")
+            self.miss(directory, "this account cannot list it")
         return sorted(self.name(p) for p in glob.glob(self.path(pattern)))
 
     def text(self, name):

@@ -41,7 +41,7 @@ def driver_modules(host, kernel):
 
 
 def loaded_by_name(host):
-    """The file's name of what `modprobe nvidia` loads: nvidia-current, where Debian says so."""
+    """The module that `modprobe nvidia` loads: nvidia-current, where Debian configures it."""
     for _, text in modprobe_files(host):
         named = first_match(r"^\s*(?:install\s+nvidia\s.*?|alias\s+nvidia\s+)(nvidia-[\w-]+)", text)
         if named:

@@ -25,8 +25,8 @@ def login_variables(host, found, identity):
     else:
         if status is None:
             raise NoAnswerError("a login shell gave no answer: " + err)
-        raise RuntimeError("a login shell ended (status %d) before it came to a command: %s"
-                           % (status, last_lines(err or out, 300) or "it said nothing"))
+        raise RuntimeError("a login shell exited (status %d) before it ran a command: %s"
+                           % (status, last_lines(err or out, 300) or "it printed nothing"))
     for item in out.partition(mark)[2].split("\0"):
         key, equals, value = item.partition("=")
         if equals and key in found:

@@ -49,7 +49,7 @@ def signal_description(number):
 
 
 class NoAnswerError(Exception):
-    """Something that was asked gave no answer in its time: the section hung with it."""
+    """A program gave no answer within its time: the section is hung."""
 
 
 class Child:
@@ -118,12 +118,12 @@ class Child:
         try:
             state, data, error = json.loads(self.output.read().decode("utf-8"))
         except ValueError:
-            return "error", None, "ended without an answer (status %d)" % os.WEXITSTATUS(status)
+            return "error", None, "exited without a result (status %d)" % os.WEXITSTATUS(status)
         return state, data, error
 
 
 class StartAfter:
-    """A child that is started once another has come to its end, or was given up."""
+    """A child that is started when another has ended or was abandoned."""
 
     def __init__(self, other, start):
         self.other, self.start, self.child = other, start, None

@@ -3,7 +3,7 @@ import shutil
 
 
 def find_tool(name):
-    """A system administrator's command, also where the path leads to a user's only."""
+    """The path of an administrator's command, also where PATH has users' directories only."""
     return shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/bin") or name
 
 SYSTEM_LOCATIONS = ("/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/", "/usr/local/bin/")

@@ -14,7 +14,7 @@ REQUIRED_KEYS = {
 def _why_unusable(kind, document):
     """Why a receipt or journal entry cannot be used, if it cannot."""
     if not isinstance(document, dict):
-        return "it is no JSON object"
+        return "it is not a JSON object"
     if document.get("schema") != SCHEMA:
         return "its schema is %s, known is %d" % (document.get("schema"), SCHEMA)
     for key, shape in sorted(REQUIRED_KEYS[kind].items()):
@@ -44,7 +44,7 @@ def read_receipts(state_dir):
             try:
                 # A pipe of that name would be waited for.
                 if not os.path.isfile(path):
-                    raise ValueError("it is no file")
+                    raise ValueError("it is not a regular file")
                 with open(path, encoding="utf-8") as stream:
                     document = json.load(stream)
                 reason = _why_unusable(kind, document)

@@ -76,12 +76,12 @@ def probe(config):
 
 
 def start_section(name, settings, deadline_s):
-    """The child that looks at a section."""
+    """Start a section in a process of its own."""
     return Child(run_section, (SECTIONS[name], Host(settings, deadline_s)), deadline_s)
 
 
 def must_take_turns(settings):
-    """Whether there may be a GPU to be fought for."""
+    """Whether sections that compute must take turns, because there may be a GPU."""
     return (settings["mode"] == "full" and settings["expect_gpus"] != 0
             and Host(settings).exists("/dev/nvidiactl"))
 

@@ -3,7 +3,7 @@ import re
 
 
 def last_lines(text, limit):
-    """The end of what a command said, from the beginning of a line; the most in characters."""
+    """The last lines of a command's output: whole lines, at most `limit` characters."""
     text = text.strip()
     if len(text) <= limit:
         return text

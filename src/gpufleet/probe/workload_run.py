@@ -35,14 +35,14 @@ def write_script(host):
 
 
 def run_framework(host, stack, deadline_s):
-    """What matmul.py says in the stack's own interpreter, started with an empty environment."""
+    """Run the workload in a stack's interpreter, with an empty environment; its document."""
     python = host.path(stack["venv"] + "/bin/python")
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
     try:
         home, script = write_script(host)
     except OSError as error:
         return dict(FRAMEWORK_SILENT, state="failed",
-                    error="no directory to write its script in: %s" % error)
+                    error="no directory to write the script in: %s" % error)
     try:
         status, out, err = run_command([python, script, "--expect-gpus", expect], deadline_s,
                                        env={"PATH": "/usr/bin:/bin", "HOME": home}, cwd=home,
@@ -53,13 +53,13 @@ def run_framework(host, stack, deadline_s):
 
 
 def parse_framework_output(status, out, err):
-    """What matmul.py said, from how it ended and what it wrote."""
+    """The document of a framework's run, from its exit status and output."""
     messages = list(dict.fromkeys(line.strip()[:500] for line in TELLING.findall(err)))[:20]
     return parse_output(dict(FRAMEWORK_SILENT, said=messages), FRAMEWORK_MARK, status, out, err)
 
 
 def parse_output(found, mark, status, out, err):
-    """`found` with what its script last reported, and why it ended if it did so early."""
+    """`found` with the last document that the script printed, and why it ended early if it did."""
     # It reports before each stage, so that what it learned outlives a crash in the next one.
     found = dict(found, state="failed", error=None)
     for line in reversed(out.splitlines()):

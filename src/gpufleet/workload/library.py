@@ -6,7 +6,7 @@ import re
 
 
 class Refused(Exception):  # noqa: N818 (it is an answer)
-    """What a library answered instead of doing what it was asked."""
+    """A library call failed: the function, its status and the status's name."""
 
 
 def library_directories(toolkit):

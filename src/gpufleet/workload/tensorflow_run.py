@@ -42,7 +42,7 @@ def wanted_devices(gpus, expect):
 def missing_gpu(found, gpus):
     index = int(found["requested"].rsplit(":", 1)[1])
     if "GPU" in found["requested"] and index >= gpus:
-        found["error"] = "TensorFlow sees %d GPU%s" % (gpus, "" if gpus == 1 else "s")
+        found["error"] = "TensorFlow reports %d GPU%s" % (gpus, "" if gpus == 1 else "s")
     return found["error"]
 
 

@@ -31,7 +31,7 @@ class Run:
         emit(self.document, COMPUTE_MARK)
 
     def stage(self, name, otherwise, share=0.5, **more):
-        """Do a stage and note what it says of itself; `otherwise` stands if it says nothing."""
+        """Run a stage; its result, or `otherwise` where it reports none."""
         self.report(error="stopped in the stage " + name)
         return self.done(name, otherwise, share, more)
 
@@ -92,7 +92,7 @@ def through_toolkit(options):
 
     def on_all(stage, fields, **more):
         """Of each GPU that is there, and of each that ought to be."""
-        lacking = "the driver shows %d GPU%s" % (gpu_count, "" if gpu_count == 1 else "s")
+        lacking = "the driver reports %d GPU%s" % (gpu_count, "" if gpu_count == 1 else "s")
         return run.each(stage, entries(range(gpu_count), **fields), **more) + [
             dict(entry, error=lacking) for entry in entries(range(gpu_count, gpus), **fields)]
 

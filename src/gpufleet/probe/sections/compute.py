@@ -33,14 +33,14 @@ def section_compute(host):
 
 
 def run_toolkit(host, tree, deadline_s, deep):
-    """What matmul.py says of one toolkit, started with an empty environment."""
+    """Run the workload for one toolkit, with an empty environment; its document."""
     silent = dict(COMPUTE_SILENT, toolkit=tree)
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
     try:
         home, script = write_script(host)
     except OSError as error:
         return dict(silent, state="failed",
-                    error="no directory to write its script in: %s" % error)
+                    error="no directory to write the script in: %s" % error)
     args = ["--expect-gpus", expect, "--budget", str(host["budget_mib"]),
              "--deadline", str(deadline_s * 0.9), "--sustained", str(host["sustained_s"])]
     args += ["--deep"] if deep else []

@@ -33,7 +33,7 @@ def section_containers(host):
 
 
 def find_engine_program(host, name):
-    """Where a program stands, None where it is not."""
+    """The path of a program of the engine; None where it is not installed."""
     return next((d + name for d in ENGINE_LOCATIONS if host.exists(d + name)), None)
 
 
@@ -60,7 +60,8 @@ def probe_engine(host, name):
                          cgroup_driver=document["host"].get("cgroupManager"),
                          storage=document["store"].get("graphDriverName"))
             errors = []
-        found["error"] = "; ".join(errors) or (None if found["version"] else "it told no version")
+        found["error"] = "; ".join(errors) or (
+            None if found["version"] else "it reported no version")
     except (ValueError, KeyError, TypeError):
         found["error"] = last_lines(err or out, 300) or "ended with status %s" % status
     return found

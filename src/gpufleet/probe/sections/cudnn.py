@@ -45,7 +45,7 @@ def cudnn_in_tree(host, tree):
             soname = error = None
             try:
                 if not stat.S_ISREG(info.st_mode):
-                    raise ValueError("it is no file")
+                    raise ValueError("it is not a regular file")
                 soname = elf_dynamic(path)["soname"]
             except (ValueError, OSError) as problem:
                 error = str(problem)

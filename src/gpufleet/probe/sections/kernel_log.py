@@ -44,7 +44,7 @@ OF_THE_DRIVER = ("xid", "sxid", "key-rejected", "api-mismatch", "init-failed")
 
 
 def section_kernel_log(host):
-    """What the kernel said since boot that concerns cards and machine. Not asked in mode facts."""
+    """Messages of the kernel since boot about GPUs and machine. Not read in mode facts."""
     found = {"source": None, "error": None, "since_boot": False, "complete": False, "events": []}
     # A container without a card has no log of its own, and another's is not its business.
     if host["mode"] != "full" or (container_of(host)

@@ -38,9 +38,9 @@ def interpreters(host):
 
 
 def query_version(host, name):
-    """An interpreter's own word about its version; None where it does not run.
+    """The version that an interpreter reports; None where it does not run.
 
-    One that gives no answer is not one that is not there: a busy host has it all the same.
+    One that gives no answer is installed all the same: the host may be busy.
     """
     question = "import platform; print(platform.python_version())"
     status, out, err = run_command([host.path(name), "-I", "-S", "-c", question], host.inner_s / 2)

@@ -10,7 +10,7 @@ from .driver import driver_library
 
 
 def section_smi(host):
-    """What `nvidia-smi` says of each card, and whether NVML starts. Not asked in mode facts."""
+    """What nvidia-smi reports of each GPU, and whether NVML starts. Not run in mode facts."""
     found = {"asked": host["mode"] == "full", "program": None, "status": None, "error": None,
              "driver_version": None, "cuda_version": None,
              "nvml": {"status": None, "version": None, "count": None}, "devices": []}

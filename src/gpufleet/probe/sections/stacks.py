@@ -64,7 +64,7 @@ print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.pre
 
 
 def start_interpreter(host, venv):
-    """What a stack's interpreter says when it is started as people start it."""
+    """Start a stack's interpreter as users do: its version, prefix and foreign module paths."""
     status, out, err = run_command(
         [host.path(venv + "/bin/python"), "-c", START],
         # What computes has the time in mode full.

@@ -70,7 +70,7 @@ def query_nvcc(host, tree):
     version = first_match(r"release [\d.]+, V([\d.]+)", out)
     if version:
         return version, None
-    return None, last_lines(err or out, 300) or "it said nothing (status %s)" % status
+    return None, last_lines(err or out, 300) or "it printed nothing (status %s)" % status
 
 
 def default_link(host):
