@@ -1,1 +1,1 @@
-"""Measurements, side by side in one run, told as ratios."""
+"""Benchmarks that compare alternatives in one run; results are ratios."""

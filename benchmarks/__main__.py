@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""Measurements, side by side in one run, on lab hosts of an instance of their own.
+"""Run benchmarks, side by side in one run, on hosts of a separate lab instance.
 
     ./gpufleet bench                                    all of them, one round each
     ./gpufleet bench --only side_by_side --rounds 3     the medians of three rounds

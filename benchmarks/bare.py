@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""The least that looks at many hosts: ClusterShell feeds the probe to ssh, and keeps the answers.
+"""The minimum to probe many hosts: ClusterShell feeds the probe to ssh and collects the output.
 
 No part of gpufleet but the probe's own text; ``fleet.py`` says how the hosts are reached.
 """

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""What every benchmark uses: the lab's own instance, commands, wall-clock times."""
+"""Shared code of the benchmarks: the lab instance, commands, wall-clock times."""
 
 from __future__ import annotations
 

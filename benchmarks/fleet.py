@@ -1,14 +1,14 @@
 # Apache-2.0, see LICENSE
-"""What a fleet costs the control machine, on a stand-in: one lab host that answers on many ports.
+"""The load of a fleet on the control machine; one lab host with many ports stands in for it.
 
 In one run, each round after the other: the whole ``verify`` of 100 hosts, a bare ClusterShell run
 of the same probe over the same ssh (nothing is planned, judged or written), and testinfra asking
 one question per assertion, as many as there are checks. Then ``verify`` of 10, 100 and 1000 hosts.
 
-The least of all rounds is told: another program on the machine only ever adds. *Control CPU* is
-that of the command and of all its ssh processes, in seconds. The hosts' own work is done by the
-same processors as the control machine's, and counts in the wall-clock time: so the growth is told
-twice, with each host looked at for real, and with hosts that log in, take the probe, and answer
+The minimum of all rounds is reported, since other programs on the machine only add time. *Control
+CPU* is that of the command and of all its ssh processes, in seconds. The hosts' own work is done by
+the same processors as the control machine's, and counts in the wall-clock time: so the growth is
+reported twice, with each host really probed, and with hosts that log in, take the probe, and answer
 with a snapshot recorded before: a real fleet has processors of its own for the rest.
 """
 

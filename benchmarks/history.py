@@ -1,9 +1,9 @@
 # Apache-2.0, see LICENSE
-"""A history of 1000 hosts, 60 checks and 90 nights: how long it takes, and how large it is.
+"""The time and size of a history of 1000 hosts, 60 checks and 90 nights.
 
 Each night is recorded as the nightly does it, with eight GPUs per host: verdicts, some of them with
 causes that are others each night, and measured values. Then each question is asked three times,
-with the file opened anew; medians of wall-clock and of processor seconds are told. Whole: the
+with the file opened again; medians of wall-clock and processor seconds are reported. Whole: the
 command with Python's start.
 """
 

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""The usual way with testinfra: each assertion asks the host by itself. ``fleet.py`` runs it."""
+"""The usual way with testinfra: each assertion connects to the host. ``fleet.py`` runs it."""
 
 from __future__ import annotations
 

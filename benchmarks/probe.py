@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""One look at one host, by the probe and by Ansible's own facts, over the same ssh, in one run.
+"""Probe one host by the probe and by Ansible's own facts, over the same ssh, in one run.
 
 Wall-clock seconds of the command on the control machine, connecting included: the probe with its
 facts alone, and whole (there are no stacks on a fresh host); ``gather_facts`` as a playbook would

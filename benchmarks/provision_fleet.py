@@ -1,11 +1,11 @@
 # Apache-2.0, see LICENSE
-"""What `provision` costs beyond `verify` on a fleet that is right, with a forced run beside it.
+"""The cost of `provision` beyond `verify` on a fleet without changes, beside a forced run.
 
 On the stand-in for a fleet of 100 hosts (see ``fleet``), in one run, each round after the other:
-``verify``, ``provision``, which finds that no host differs and runs nothing, and
-``provision --force``, which runs the playbook on each host and looks at it then. The least of all
-rounds is told. Ansible's modules run in the one lab host, on the same processors: in a real fleet
-each host has its own, and a forced run is less slow than here.
+``verify``, ``provision``, which finds that no host differs and runs nothing, and ``provision
+--force``, which runs the playbook on each host and probes it then. The minimum of all rounds is
+reported. Ansible's modules run in the one lab host, on the same processors: in a real fleet each
+host has its own, and a forced run is less slow than here.
 """
 
 from __future__ import annotations

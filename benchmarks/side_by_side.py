@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""What a host that is right costs: with the five stacks of inventory/side-by-side, against one.
+"""The cost of a host without changes: five stacks of inventory/side-by-side against one.
 
 Both hosts are provisioned first. Then each round runs the same commands on both, which change
 nothing, and measures wall-clock seconds. Ratios are five stacks over one.

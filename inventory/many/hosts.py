@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The stand-in for a fleet as an Ansible inventory: the ports of lab1, each as a host of its own.
+"""The stand-in for a fleet as an Ansible inventory: each port of lab1 is a host.
 
 `./gpufleet lab many --hosts 100` starts it.
 """

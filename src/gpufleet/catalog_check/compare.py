@@ -1,4 +1,4 @@
-"""A measurement held against the plan: what differs, in plain words. Pure."""
+"""Compare a measurement with the plan and describe each difference. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def expected(version: str) -> Row:
-    """What the plan and its facts say of a release, in the fields of a measurement."""
+    """Return the values of the plan and its facts for a release, as a measurement."""
     answer, build = resolver.release(version), facts.build(version)
     assert build is not None, version
     return {
@@ -34,12 +34,12 @@ def expected(version: str) -> Row:
 
 
 def differences(plan: Row, found: Row) -> list[str]:
-    """Each difference between what the plan says and what the wheel says; empty when none."""
+    """Return each difference between the plan and the wheel."""
     return [*_versions(plan, found), *_sonames(plan, found), *_lists(plan, found)]
 
 
 def unsaid(found: Row) -> list[str]:
-    """What the wheel does not say, or was not read for: the plan's word for it is not checked."""
+    """Return what the wheel does not contain or was not read for: the plan is unchecked there."""
     bare = [name for name in found["opened"] if name.endswith(".so")]
     return [
         *(what for key, what in (("cuda", "CUDA"), ("cudnn", "cuDNN")) if found[key] is None),
@@ -61,13 +61,13 @@ def _versions(plan: Row, found: Row) -> Iterator[str]:
 
 
 def _sonames(plan: Row, found: Row) -> Iterator[str]:
-    told = {*found["linked"], *found["opened"]}
-    # Names without a version stand for whichever the plan says.
-    bare = {name for name in told if name.endswith(".so")}
+    named = {*found["linked"], *found["opened"]}
+    # A name without a version matches any version in the plan.
+    bare = {name for name in named if name.endswith(".so")}
     for name in plan["sonames"]:
-        if name not in told and _stem(name) not in bare:
+        if name not in named and _stem(name) not in bare:
             yield f"sonames: the plan looks for {name}, the wheel does not"
-    for name in sorted(told - {*plan["sonames"], *plan["optional"]}):
+    for name in sorted(named - {*plan["sonames"], *plan["optional"]}):
         if name not in map(_stem, plan["sonames"]):
             yield f"sonames: the wheel looks for {name}, the plan does not"
 

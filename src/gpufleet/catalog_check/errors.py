@@ -1,5 +1,5 @@
-"""What measuring raises, and nothing else: a message for a person."""
+"""The error of a measurement: a message for a person."""
 
 
 class MeasureError(Exception):
-    """Something that keeps a wheel from being measured: the index, the connection, the file."""
+    """A wheel cannot be measured: a failure of the index, the connection or the file."""

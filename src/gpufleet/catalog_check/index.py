@@ -1,4 +1,4 @@
-"""The Python package index: which one, and which wheels of a project it has (PEP 503)."""
+"""The Python package index: its address, and the wheels of a project (PEP 503)."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ class File:
 
 
 def address(environment: Mapping[str, str] = os.environ) -> str:
-    """The index that uv or pip is set to here: environment first, then pip's files, else PyPI."""
+    """Return the index configured for uv or pip: environment, then pip's files, else PyPI."""
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
         if environment.get(name):
             return re.sub(r"^[\w.-]+=", "", environment[name]).rstrip("/")  # uv's may have a name
-    told = subprocess.run(
+    listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"],
         capture_output=True, text=True, check=True, env=dict(environment),
     )
-    found = dict(re.findall(r"^(\w+)\.index-url='(.*)'$", told.stdout, re.MULTILINE))
+    found = dict(re.findall(r"^(\w+)\.index-url='(.*)'$", listing.stdout, re.MULTILINE))
     return str(found.get("download", found.get("global", DEFAULT))).rstrip("/")
 
 
 @contextmanager
 def request(url: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """The answer to a request, an open stream; raises MeasureError, also while it is read.
+    """Open a URL as a stream; raise MeasureError, also while the stream is read.
 
-    User and password of the url are sent, and are in no message.
+    The URL's user and password are sent, and never appear in a message.
     """
     parts = urlsplit(url)
     plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     if parts.scheme not in ("http", "https"):
-        raise MeasureError(f"{plain}: only an index over http or https can be asked")
+        raise MeasureError(f"{plain}: only http and https indexes are supported")
     passwords = urllib.request.HTTPPasswordMgrWithPriorAuth()
     if parts.username:
         user, password = unquote(parts.username), unquote(parts.password or "")
@@ -81,7 +81,7 @@ def request(url: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]
 
 
 class _Links(HTMLParser):
-    """The links of a page, each made whole."""
+    """The links of a page as absolute URLs."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def files(project: str, index: str) -> list[File]:
 
 
 def _wheel(link: str) -> File | None:
-    """The wheel that a link leads to, if it is one for CPython on Linux, x86_64."""
+    """The wheel that a link points to, if it is for CPython on Linux x86_64."""
     url, fragment = urldefrag(link)
     name = unquote(url.rsplit("/", 1)[-1])
     try:

@@ -1,4 +1,4 @@
-"""What was measured, in `catalog/data/measured.yml`: written by this alone, never by hand."""
+"""Read and write `catalog/data/measured.yml`; only this module writes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADER = """\
 
 
 def load() -> dict[str, Row]:
-    """Every measurement by release; none where nothing was ever measured."""
+    """Return every measurement by release; empty without the file."""
     if not PATH.exists():
         return {}
     loaded: dict[str, Row] = yaml.load(PATH.read_text(encoding="utf-8"), Loader=facts.LOADER)
@@ -29,7 +29,7 @@ def load() -> dict[str, Row]:
 
 
 def save(version: str, row: Row) -> None:
-    """Put one measurement among the others, whole or not at all."""
+    """Add or replace one measurement, atomically."""
     rows = {**load(), version: row}
     ordered = {each: rows[each] for each in facts.build_versions() if each in rows}
     text = yaml.safe_dump(ordered, sort_keys=False, default_flow_style=None, width=98)

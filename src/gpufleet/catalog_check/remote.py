@@ -1,7 +1,7 @@
-"""A file on a web server, read in parts like one on disk.
+"""Read a file on a web server in parts, like a file on disk.
 
-A wheel of 600 MB has its contents at the end and a few members that tell something: `zipfile` seeks
-to those, and only they are fetched. A server that knows no ranges sends the whole file once.
+A wheel of 600 MB has its directory at the end and few members of interest: `zipfile` seeks to
+these, and only they are fetched. A server without range requests sends the whole file once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, BinaryIO
 
 from .index import request
 
-LEAST, MOST = 1 << 16, 1 << 26  # bytes of one request: few for a look, many for a long read
+LEAST, MOST = 1 << 16, 1 << 26  # bytes of one request: few to seek, many to read on
 
 
 class Ranges(io.RawIOBase):
-    """A remote file; each request that goes on where the last one ended is four times as long."""
+    """A remote file; each request that continues the last one is four times as long."""
 
     def __init__(self, url: str, size: int) -> None:
         self.url, self.size = url, size
@@ -56,13 +56,13 @@ class Ranges(io.RawIOBase):
         with request(self.url, {"Range": f"bytes={self._at}-{last}"}) as answer:
             block = answer.read()
             if len(block) != last - self._at + 1:
-                # Told like any other failure of a request: without the url's password.
+                # Reported as any failure of a request, without the URL's password.
                 raise OSError("the answer ended too early")
         self._start, self._block = self._at, block
 
 
 def remote(url: str) -> BinaryIO:
-    """A file to read and seek in; close it. Raises MeasureError when it is not reached."""
+    """Open a remote file to read and seek; the caller closes it. Raises MeasureError."""
     with request(url, {"Range": "bytes=0-0"}) as answer:
         if answer.status == 206:
             size = int(answer.headers["Content-Range"].rsplit("/", 1)[-1])

@@ -1,11 +1,11 @@
-"""What a TensorFlow wheel says about the CUDA it was built with.
+"""Read from a TensorFlow wheel which CUDA it was built with.
 
-Libraries that it is linked to stand in the dynamic sections of its own libraries. Those that it
-opens while it runs do not stand there by name: TensorFlow makes `libcublas.so.11` of a function
+Linked libraries are in the dynamic sections of the wheel's own libraries. Libraries that are opened
+at run time are not there by name: TensorFlow builds `libcublas.so.11` from a function
 (`DsoLoader::GetCublasDsoHandle`, in the symbols) and a constant (`TF_CUBLAS_VERSION`, in the
-wheel's `cuda_config.h`). Where the wheel has no such header, the name stays without its version.
+wheel's `cuda_config.h`). Without that header, the name has no version.
 
-The GPU architectures stand in `build_info.py`, or else with each piece of device code.
+The GPU architectures are in `build_info.py`, or else with each piece of device code.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _PTX, _MACHINE_CODE = 1, 2
 
 @dataclass
 class Library:
-    """What shared libraries say: the names that they are linked to, what they have functions to
-    open, and the pieces of device code in them as kind and architecture."""
+    """The contents of shared libraries: names of linked libraries, libraries that functions open,
+    and the pieces of device code as kind and architecture."""
 
     linked: set[str] = field(default_factory=set)
     handles: set[str] = field(default_factory=set)
@@ -65,7 +65,7 @@ class Library:
 
 @dataclass
 class Contents:
-    """What the members of one wheel say; None where they say nothing."""
+    """The information in the members of one wheel; None where there is none."""
 
     cuda: str | None = None
     cudnn: str | None = None
@@ -78,7 +78,7 @@ class Contents:
 
 
 def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
-    """Read a wheel; libraries of more than `largest` packed bytes are only named, as unread."""
+    """Read a wheel; libraries of more than `largest` packed bytes are listed as unread."""
     found = Contents()
     every = Library()
     targets: list[tuple[str, str]] = []
@@ -105,11 +105,11 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
                 every.code |= one.code
     found.linked = sorted(every.linked)
     from_name = dict(name.removeprefix("lib").split(".so.") for name in every.linked)
-    # A library that it is linked to is there before it could be opened.
+    # A linked library is loaded before it could be opened.
     found.opened = sorted(_soname(name, macros) for name in every.handles - from_name.keys())
     found.cuda = macros.get("CUDA") or built.get("cuda") or from_name.get("cudart")
     found.cudnn = macros.get("CUDNN") or built.get("cudnn") or from_name.get("cudnn")
-    if targets:  # `sm_35` is machine code; `compute_80` brings both
+    if targets:  # `sm_35` is machine code; `compute_80` is both
         found.sass = _capabilities(int(number) for _, number in targets)
         found.ptx = _capabilities(int(number) for kind, number in targets if kind == "compute")
     elif every.code and not found.unread:
@@ -119,21 +119,21 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
 
 
 def extra(metadata: str, name: str) -> list[str]:
-    """What one extra of a package asks for on Linux, each as `project==1.2`, sorted."""
-    here = {"platform_system": "Linux", "sys_platform": "linux", "platform_machine": "x86_64"}
-    asked = [Requirement(line) for line in
+    """Return the requirements of an extra on Linux, each as `project==1.2`, sorted."""
+    linux = {"platform_system": "Linux", "sys_platform": "linux", "platform_machine": "x86_64"}
+    requirements = [Requirement(line) for line in
              HeaderParser().parsestr(metadata).get_all("Requires-Dist") or []]
     return sorted(
         f"{each.name}{each.specifier}"
-        for each in asked
+        for each in requirements
         if each.marker
-        and each.marker.evaluate({**here, "extra": name})
-        and not each.marker.evaluate({**here, "extra": ""})
+        and each.marker.evaluate({**linux, "extra": name})
+        and not each.marker.evaluate({**linux, "extra": ""})
     )
 
 
 def _library(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Library:
-    with tempfile.TemporaryFile() as copy:  # nameless: nothing is left, however this ends
+    with tempfile.TemporaryFile() as copy:  # unnamed: removed however this ends
         with archive.open(member) as source:
             shutil.copyfileobj(source, copy, 1 << 20)
         copy.flush()
@@ -168,7 +168,7 @@ def _capabilities(numbers: Iterable[int]) -> list[str]:
 
 
 def _soname(name: str, macros: dict[str, str]) -> str:
-    """The name under which TensorFlow opens a library, without its version where none is told.
+    """The name under which TensorFlow opens a library, without a version if none is known.
 
     Before each library had a constant of its own (2.3), cudart had the toolkit's, and the others
     shared one, or (1.13) had the toolkit's as well; `cublasLt` comes with `cublas`.
