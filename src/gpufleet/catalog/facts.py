@@ -1,4 +1,4 @@
-"""What goes with what: the fact base in `catalog/data/`, loaded as far as it is asked for.
+"""The catalog: what needs what, loaded from `catalog/data/` as far as it is used.
 
 Every figure there has its source beside it; `None` means that no source read gave it. The data is
 our own and checked by tests, so a file that does not fit is an error of ours and raises as it is

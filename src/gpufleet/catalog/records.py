@@ -1,4 +1,4 @@
-"""The records of the fact base: a row of YAML with names for what the resolver asks of it."""
+"""The records of the catalog: rows of YAML, with names for what the resolver reads of them."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Build:
         return [part for tag in self.row["wheel_platform_tag"] for part in tag.split(".")]
 
     def ceilings(self, python: str) -> list[str] | None:
-        """Requirements to add today on that Python; None where nobody has looked.
+        """Requirements to add today on that Python; None where it was not tested.
 
         Where no Python has any, the notes say for which that was found out, or for the release.
         """

@@ -1,4 +1,4 @@
-"""What a person wants: the gpu_* variables in order (docs/reference/variables.md)."""
+"""The spec: what a host's gpu_* variables declare (docs/reference/variables.md)."""
 
 from __future__ import annotations
 
