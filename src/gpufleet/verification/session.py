@@ -5,7 +5,6 @@ The resolver uses the variables and the snapshot of a host, so the probe comes b
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -24,6 +23,7 @@ from gpufleet.transport.fanout import Outcome, Report, Target, probe_targets
 
 from . import pairs
 from .pair_selection import NO_PAIRS, PairOptions, planned_pairs, select_pairs
+from .saved import read_plan, read_snapshot
 
 # Added to a host's deadline for the sustained load and the time to cool down, in seconds.
 DEEP_S = 360
@@ -192,20 +192,13 @@ def judge_saved(
 ) -> Session:
     """Judge saved snapshots against saved plans or the inventory's variables."""
     session, begin = Session(), time.monotonic()
-    plans = {plan["host"]: plan for plan in (_document(name) for name in plan_files)}
-    results: dict[str, dict[str, Any]] = {}
+    plans = {plan["host"]: plan for plan in map(read_plan, plan_files)}
     hosts: dict[str, InventoryHost] | None = None
     for name in snapshot_files:
-        snapshot = _document(name)
-        host = snapshot["host"]
-        if "result" in snapshot:
-            # A bundle has plan, snapshot and result; the result counts if there is no snapshot.
-            if "snapshot" not in snapshot or not all(
-                    isinstance(snapshot.get(key), dict) for key in ("plan", "result")):
-                raise ConfigurationError("The file has a result, but is not a bundle: it lacks the"
-                                         " plan, the snapshot or the verdicts.", name)
-            plans[host] = snapshot["plan"]
-            results[host], snapshot = snapshot["result"], snapshot["snapshot"]
+        saved = read_snapshot(name)
+        host, snapshot = saved.host, saved.snapshot
+        if saved.plan:
+            plans[host] = saved.plan
         if host not in plans:
             if hosts is None:
                 hosts = {found.name: found for found in inventory_hosts(selector or HostSelector())}
@@ -214,18 +207,8 @@ def judge_saved(
                     f"There is no plan for {host}: no --plan has it, nor has the inventory.",
                     name, "Add its plan by --plan FILE, or its inventory by -i.")
             plans[host] = plan_of(hosts[host], snapshot, resolve)
-        result = judge.judge(plans[host], snapshot) if snapshot else results[host]
+        # A bundle without a snapshot has the reason in its result.
+        result = judge.judge(plans[host], snapshot) if snapshot else saved.result
         session.hosts.append(HostRun(host, snapshot, plans[host], result))
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
-
-
-def _document(name: str) -> dict[str, Any]:
-    try:
-        document = json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"The file cannot be read: {error}", name) from error
-    if not isinstance(document, dict) or "host" not in document or "schema" not in document \
-            or not isinstance(document["host"], str):
-        raise ConfigurationError("The file is neither a snapshot nor a plan.", name)
-    return document

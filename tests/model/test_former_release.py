@@ -1,0 +1,81 @@
+"""What release 2fb692b wrote is still read: its snapshot, plan, receipts, journal and history.
+
+The samples were recorded on a lab host that it had provisioned (tests/fixtures/2fb692b).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.checks import judge
+from gpufleet.diff.changes import changes
+from gpufleet.model import validator
+from gpufleet.model.plan import Plan
+from gpufleet.model.receipt import Receipt
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.verdict import Verdicts
+from gpufleet.nightly.history import History
+from gpufleet.probe.receipts import read_receipts
+
+FORMER = Path(__file__).parents[1] / "fixtures" / "2fb692b"
+RECEIPTS = sorted(path.name for path in (FORMER / "receipts").iterdir())
+
+
+def read(name: str) -> Any:
+    return json.loads((FORMER / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [("snapshot.json", Snapshot), ("plan.json", Plan), ("verdicts.json", Verdicts)])
+def test_its_documents_are_valid(name: str, document: type) -> None:
+    assert validator.faults(document, read(name), name) == []
+
+
+def test_no_section_of_its_snapshot_is_damaged() -> None:
+    assert validator.mark_damaged(read("snapshot.json")) == read("snapshot.json")
+
+
+def test_its_snapshot_is_judged_as_it_judged_it() -> None:
+    then = read("verdicts.json")["hosts"]["lab1"]
+    now = judge.judge(read("plan.json"), read("snapshot.json"))
+    assert {check["id"]: check["verdict"] for check in now["checks"]} == {
+        check["id"]: check["verdict"] for check in then["checks"]}
+    assert len(now["checks"]) == len(then["checks"]) > 40
+    assert now["verdict"] == then["verdict"]
+
+
+def test_a_host_that_it_provisioned_lacks_nothing() -> None:
+    assert changes(read("plan.json"), read("snapshot.json")) == []
+
+
+@pytest.mark.parametrize("name", RECEIPTS)
+def test_its_receipts_are_valid(name: str) -> None:
+    assert validator.faults(Receipt, read(f"receipts/{name}"), name) == []
+
+
+def test_the_probe_reads_its_receipts(tmp_path: Path) -> None:
+    shutil.copytree(FORMER / "receipts", tmp_path / "receipts")
+    found = read_receipts(str(tmp_path))
+    assert found["unreadable"] == []
+    assert found["journal"] == []
+    assert sorted(receipt["kind"] for receipt in found["receipts"]) == [
+        "cudnn", "environment", "stack", "toolkit"]
+    assert len(RECEIPTS) == 4
+
+
+def test_its_history_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    shutil.copy(FORMER / "history.sqlite", path)
+    with History(path) as history:
+        runs = history.nights()
+        assert len(runs) == 2
+        assert history.names("hosts") == ["lab1", "lab2"]
+        assert history.letters(runs) == {"lab1": "PP", "lab2": "PF"}
+        assert {host: change["kind"] for change in history.changes()["changes"]
+                for host in [change["host"]]} == {"lab2": "failure"}
