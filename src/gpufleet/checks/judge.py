@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from gpufleet.model import verdict as statuses
 from gpufleet.model.validator import mark_damaged
-from gpufleet.model.verdict import Verdict, worst
+from gpufleet.model.verdict import CheckResult, HostResult, Verdict, Verdicts, worst
 
 from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
 from .host import unreadable_section
@@ -22,14 +21,14 @@ AREAS = tuple(dict.fromkeys(check_id.partition(".")[0] for check_id in CHECK_IDS
 REACHABLE_STATEMENT = "The host is reachable and runs the probe."
 
 
-def judge(plan: Document, snapshot: Document) -> dict[str, Any]:
+def judge(plan: Document, snapshot: Document) -> HostResult:
     """The result of one host: its verdict and that of each check."""
     checks = [*CHECKS.values(), *(PAIR_CHECKS.values() if plan.get("pairs") else ())]
     sound = mark_damaged(snapshot)
     return _host([_apply(check, plan, sound) for check in checks])
 
 
-def unreachable(cause: str, remedy: str, evidence: str = "") -> dict[str, Any]:
+def unreachable(cause: str, remedy: str, evidence: str = "") -> HostResult:
     """The result of a host that gave no snapshot: said once, not once per check."""
     return _host([
         _entry(REACHABLE, REACHABLE_STATEMENT, Verdict.UNREACHABLE,
@@ -37,13 +36,13 @@ def unreachable(cause: str, remedy: str, evidence: str = "") -> dict[str, Any]:
     ])
 
 
-def points_to(check: Document, others: Collection[str]) -> bool:
+def points_to(check: CheckResult, others: Collection[str]) -> bool:
     """Whether a check says no more than that it could not be judged, and which other says why."""
     pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
     return check["verdict"] == Verdict.INCONCLUSIVE and bool(pointed and pointed[1] in others)
 
 
-def document(hosts: Mapping[str, Any], started: str, finished: str) -> dict[str, Any]:
+def document(hosts: Mapping[str, HostResult], started: str, finished: str) -> Verdicts:
     """The verdicts of all hosts; `summary` counts checks."""
     found = [check["verdict"] for host in hosts.values() for check in host["checks"]]
     summary = {name.value: found.count(name.value) for name in SUMMARY_ORDER}
@@ -66,21 +65,21 @@ SUMMARY_ORDER = (
 )
 
 
-def exit_status(verdicts: Document) -> int:
+def exit_status(verdicts: Verdicts) -> int:
     """What the command that printed this document ends with."""
     if not verdicts["hosts"]:
         return statuses.USAGE
     return statuses.exit_status(Verdict(host["verdict"]) for host in verdicts["hosts"].values())
 
 
-def _host(checks: list[dict[str, Any]]) -> dict[str, Any]:
+def _host(checks: list[CheckResult]) -> HostResult:
     return {"verdict": worst(Verdict(check["verdict"]) for check in checks).value, "checks": checks}
 
 
 def _entry(
     check_id: str, statement: str, verdict: Verdict, *, cause: str, remedy: str = "",
     evidence: str = "",
-) -> dict[str, Any]:
+) -> CheckResult:
     return {
         "id": check_id,
         "verdict": verdict.value,
@@ -91,7 +90,7 @@ def _entry(
     }
 
 
-def _apply(check: Check, plan: Document, snapshot: Document) -> dict[str, Any]:
+def _apply(check: Check, plan: Document, snapshot: Document) -> CheckResult:
     try:
         skip_reason = check.skip_reason(plan)
         if skip_reason:

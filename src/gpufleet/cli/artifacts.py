@@ -23,6 +23,7 @@ from gpufleet.inventory import inventory_hosts
 from gpufleet.mirror import fetch, locks, needs, show
 from gpufleet.mirror.contents import Contents
 from gpufleet.mirror.needs import File, MirrorError, Needs
+from gpufleet.model.plan import ProblemEntry
 from gpufleet.paths import ROOT
 
 from .lab import build
@@ -37,7 +38,7 @@ PORT = 8090
 class RefusedError(ConfigurationError):
     """Plans that cannot be carried out."""
 
-    def __init__(self, problems: list[dict[str, str]]) -> None:
+    def __init__(self, problems: list[ProblemEntry]) -> None:
         self.problems = problems
         lines = [f"{row['where']}: {row['message']} Remedy: {row['remedy']}" for row in problems]
         super().__init__("\n".join(("the declaration cannot be carried out.", *lines)))

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
+from gpufleet.model.plan import NeededArtifact, PlannedStack, ProblemEntry
 from gpufleet.model.problems import Problems
 from gpufleet.spec import parse
 from gpufleet.verification.session import plan_of
@@ -68,7 +68,7 @@ class Needs:
     artifacts: dict[str, File] = field(default_factory=dict)
     locks: dict[Path, Lock] = field(default_factory=dict)
     sources: list[str] = field(default_factory=list)
-    problems: list[dict[str, str]] = field(default_factory=list)
+    problems: list[ProblemEntry] = field(default_factory=list)
 
 
 def needs_of(hosts: Iterable[InventoryHost]) -> Needs:
@@ -92,20 +92,22 @@ def needs_of(hosts: Iterable[InventoryHost]) -> Needs:
     return needs
 
 
-def _add_artifact(needs: Needs, row: dict[str, Any], host: str) -> None:
-    known = needs.artifacts.get(row["file"])
-    if known and known.checksum != row["checksum"]:
+def _add_artifact(needs: Needs, row: NeededArtifact, host: str) -> None:
+    # A refused plan may lack both.
+    file, checksum = row["file"] or "", row["checksum"] or ""
+    known = needs.artifacts.get(file)
+    if known and known.checksum != checksum:
         raise ConfigurationError(
-            f"{row['file']} is declared with {row['checksum']}, but for another host with "
+            f"{file} is declared with {checksum}, but for another host with "
             f"{known.checksum}: one directory cannot hold both.", f"{host}: gpu_artifacts",
             "Create a mirror for each, with --limit.")
     reasons = tuple(dict.fromkeys((*(known.reasons if known else ()), row["for"])))
-    needs.artifacts[row["file"]] = File(
-        row["file"], "artifact", row["checksum"], row["url"] or "", row["size_bytes"],
+    needs.artifacts[file] = File(
+        file, "artifact", checksum, row["url"] or "", row["size_bytes"],
         bool(row["login_required"]), reasons)
 
 
-def _add_locks(needs: Needs, stack: dict[str, Any], host: InventoryHost) -> None:
+def _add_locks(needs: Needs, stack: PlannedStack, host: InventoryHost) -> None:
     """Add the existing locks of all Python versions; without any, the lock of the plan.
 
     The plan does not know the hosts' Python versions: unless one is declared, it assumes the
@@ -123,6 +125,6 @@ def _add_locks(needs: Needs, stack: dict[str, Any], host: InventoryHost) -> None
         needs.locks.setdefault(path, Lock(path, python, requirements, index))
 
 
-def _python_is_declared(stack: dict[str, Any], host: InventoryHost) -> bool:
+def _python_is_declared(stack: PlannedStack, host: InventoryHost) -> bool:
     specs = parse.read(host.variables, Problems()).stacks
     return any(spec.python for spec in specs if spec.name == stack["name"])

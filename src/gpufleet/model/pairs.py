@@ -6,6 +6,8 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from .types import Text
 
+Kind = Literal["parameter-server", "all-reduce", "nccl"]
+
 
 class SharedStack(TypedDict):
     """A stack in which two hosts meet."""
@@ -20,7 +22,7 @@ _With = TypedDict("_With", {"with": Annotated[Text, "the other host"]})
 class PlannedMeeting(_With):
     """Another host that a host meets; an entry of a plan's `pairs`."""
 
-    gpus: Annotated[int, "how many GPUs the other host is declared to have"]
+    gpus: Annotated[int | None, "how many GPUs the other host is declared to have"]
     stacks: list[SharedStack]
 
 
@@ -89,9 +91,9 @@ class Side(TypedDict):
 class Meeting(TypedDict):
     """One run between two hosts, the same in both hosts' snapshots; one per kind and release."""
 
-    kind: Literal["parameter-server", "all-reduce", "nccl"]
+    kind: Kind
     release: Annotated[Text, "the framework's version"]
     hosts: Annotated[list[Text], "both names"]
     stacks: Annotated[list[Text], "the stack on each host"]
-    gpus: Annotated[list[int], "how many GPUs each host is declared to have"]
+    gpus: Annotated[list[int | None], "how many GPUs each host is declared to have"]
     sides: Annotated[list[Side], "in the order of `hosts`"]

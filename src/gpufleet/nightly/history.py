@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gpufleet.model.verdict import CheckResult as CheckEntry
 from gpufleet.model.verdict import Verdict
 
 from . import database, drift, versions
@@ -365,7 +366,7 @@ def _full(device: str, measure: str) -> str:
     return f"{device}.{measure}" if device else measure
 
 
-def _checks(hosts: Iterable[HostRun]) -> Iterator[tuple[str, dict[str, str]]]:
+def _checks(hosts: Iterable[HostRun]) -> Iterator[tuple[str, CheckEntry]]:
     return ((host.name, check) for host in hosts for check in host.result["checks"])
 
 

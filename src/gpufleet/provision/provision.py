@@ -6,7 +6,7 @@ probe decides; its verdicts stand for the hosts that match their plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -16,7 +16,7 @@ from rich.console import Console
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
-from gpufleet.model.verdict import FAILED, HEALTHY
+from gpufleet.model.verdict import FAILED, HEALTHY, HostProblem
 from gpufleet.report import terminal
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of, verify
 
@@ -35,7 +35,7 @@ Reasons = dict[str, list[str]]
 class RefusedError(ConfigurationError):
     """A declaration that no host can satisfy; `problems` name the variables."""
 
-    def __init__(self, problems: Sequence[Mapping[str, str]]) -> None:
+    def __init__(self, problems: Sequence[HostProblem]) -> None:
         lines = "\n".join("{host}: {where}: {message} {remedy}".format(**row) for row in problems)
         super().__init__(f"{lines}\nNothing was changed on any host.")
         self.problems = problems
@@ -117,8 +117,9 @@ def hosts_to_run(
 def checked_hosts(selector: HostSelector) -> list[InventoryHost]:
     """The hosts, or a `RefusedError` where a plan has problems that documents alone can show."""
     hosts = inventory_hosts(selector)
-    problems = [{"host": host.name, **problem}
-                for host in hosts for problem in plan_of(host, None)["problems"]]
+    problems: list[HostProblem] = [
+        {"host": host.name, **problem}
+        for host in hosts for problem in plan_of(host, None)["problems"]]
     if problems:
         raise RefusedError(problems)
     return hosts

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpufleet.checks import judge
+from gpufleet.model.plan import Plan
+from gpufleet.model.verdict import Bundle, HostResult
 from gpufleet.resolver import environment
 from gpufleet.verification.session import HostRun
 
@@ -200,28 +202,27 @@ def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         yield path, value
 
 
-def bundles(hosts: Iterable[HostRun]) -> list[Document]:
+def bundles(hosts: Iterable[HostRun]) -> list[Bundle]:
     """One document for each host: plan, snapshot and verdicts, cleaned."""
     runs, names = list(hosts), Names()
     names.learn(document for run in runs for document in (run.plan, run.snapshot or run.result))
     return [_bundle(run, names) for run in runs]
 
 
-def _bundle(run: HostRun, names: Names) -> Document:
-    plan = names.document(run.plan)
+def _bundle(run: HostRun, names: Names) -> Bundle:
+    plan: Plan = names.document(run.plan)
     old = environment.digests(run.plan.get("environment") or [])
     new = environment.digests(plan.get("environment") or [])
     # A cleaned text has another digest, which is replaced wherever it occurs.
     digests = dict(zip(old.values(), new.values(), strict=True))
     snapshot = _replaced_digests(names.document(run.snapshot), digests)
     result = judge.judge(plan, snapshot) if snapshot else names.document(run.result)
-    found: Document = {"schema": SCHEMA, "host": plan["host"], "note": NOTE,
-                       "same_verdicts": _verdicts(result) == _verdicts(run.result),
-                       "plan": plan, "snapshot": snapshot, "result": result}
-    return found
+    return {"schema": SCHEMA, "host": plan["host"], "note": NOTE,
+            "same_verdicts": _verdicts(result) == _verdicts(run.result),
+            "plan": plan, "snapshot": snapshot, "result": result}
 
 
-def _verdicts(result: Document) -> list[tuple[str, str]]:
+def _verdicts(result: HostResult) -> list[tuple[str, str]]:
     return [(check["id"], check["verdict"]) for check in result["checks"]]
 
 

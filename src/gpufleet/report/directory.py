@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.model.verdict import SYMBOLS, Verdict
+from gpufleet.model.verdict import SYMBOLS, Bundle, Verdict
 from gpufleet.paths import host_file_name
 from gpufleet.verification.session import Session
 
@@ -102,7 +102,7 @@ def write_documents(directory: Path, session: Session) -> None:
             _write(directory / "snapshots" / name, json.dumps(snapshot, ensure_ascii=False))
 
 
-def write_bundles(directory: Path, session: Session) -> list[dict[str, Any]]:
+def write_bundles(directory: Path, session: Session) -> list[Bundle]:
     """Write cleaned documents for a fault report, also as one bundle for each host."""
     written = bundles(session.hosts)
     for bundle in written:

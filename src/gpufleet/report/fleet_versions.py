@@ -37,7 +37,7 @@ def read_versions(session: Session) -> dict[str, HostVersions]:
     """{host: its versions}. The page reads snapshots only here: each is decompressed once."""
     hosts = {}
     for host in session.hosts:
-        snapshot = host.snapshot or {}
+        snapshot: Mapping[str, Any] = host.snapshot or {}
         hosts[host.name] = HostVersions(dict(_of(snapshot, host.plan)), _gpu_numbers(snapshot))
     return hosts
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import XMLGenerator
 from xml.sax.xmlreader import AttributesImpl
 
 from gpufleet.checks.judge import AREAS
-from gpufleet.model.verdict import Verdict
+from gpufleet.model.verdict import CheckResult, Verdict
 from gpufleet.verification.session import Session
 from gpufleet.verification.suite import message
 
@@ -46,7 +46,7 @@ def write(path: Path, session: Session, scheme: str) -> None:
         xml.endDocument()
 
 
-def _cases(session: Session) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+def _cases(session: Session) -> Iterator[tuple[str, str, CheckResult]]:
     """(area, host, check), area by area as pytest runs the suite's files."""
     for area in AREAS:
         for host in session.hosts:
@@ -55,7 +55,7 @@ def _cases(session: Session) -> Iterator[tuple[str, str, Mapping[str, str]]]:
                     yield area, host.name, check
 
 
-def _outcome(xml: XMLGenerator, check: Mapping[str, str]) -> None:
+def _outcome(xml: XMLGenerator, check: CheckResult) -> None:
     if check["verdict"] == Verdict.PASS:
         return
     text = NO_XML.sub(lambda found: f"#x{ord(found[0]):02X}", message(check))

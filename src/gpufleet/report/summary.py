@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpufleet.model.verdict import Verdict
+from gpufleet.model.verdict import CheckResult, Verdict
 from gpufleet.verification.session import HostRun, Session
 
 TITLES = {
@@ -96,7 +96,7 @@ def issues(session: Session) -> list[Issue]:
     found: dict[tuple[Any, ...], list[HostRun]] = defaultdict(list)
     evidence: dict[tuple[Any, ...], str] = {}
     for host in worst_first(session):
-        causes: dict[tuple[str, ...], list[Mapping[str, str]]] = defaultdict(list)
+        causes: dict[tuple[str, ...], list[CheckResult]] = defaultdict(list)
         for check in host.result["checks"]:
             if check["verdict"] not in HEALTHY:
                 texts = [mask_name(check[part], host.name) for part in ("cause", "remedy")]
@@ -142,8 +142,8 @@ def _verified_on(host: HostRun) -> Iterable[str]:
     def passed(*check_ids: str) -> bool:
         return all(verdicts.get(check_id) == Verdict.PASS for check_id in check_ids)
 
-    if passed("driver.packages", "driver.held", "driver.modules"):
-        driver = host.plan["driver"]
+    driver, containers = host.plan.get("driver"), host.plan.get("containers")
+    if driver and passed("driver.packages", "driver.held", "driver.modules"):
         runs = passed("driver.loaded", "driver.pending")
         yield (f"Driver branch {driver['branch']} is complete and held, its {driver['module']}"
                " modules are built for every kernel, and it"
@@ -175,11 +175,10 @@ def _verified_on(host: HostRun) -> Iterable[str]:
         for pair in host.plan["pairs"]:
             releases = " and ".join(stack["release"] for stack in pair["stacks"])
             yield f"TensorFlow {releases} computes exactly in a distributed run with {pair['with']}"
-    if passed("containers.runtime"):
-        engine = host.plan["containers"]["engine"]
+    if containers and passed("containers.runtime"):
         gpus = ", and every declared GPU computes in a container" if passed(
             "containers.gpus", "containers.reload", "containers.matmul") else ""
-        yield f"{engine} has NVIDIA's runtime and keeps containers running{gpus}"
+        yield f"{containers['engine']} has NVIDIA's runtime and keeps containers running{gpus}"
 
 
 def provision_reasons(session: Session) -> list[ProvisionReasons]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.model.verdict import SYMBOLS, Verdict
+from gpufleet.model.verdict import SYMBOLS, CheckResult, HostResult, Verdict
 from gpufleet.transport.fanout import Outcome, Report
 from gpufleet.verification.session import Session
 
@@ -120,7 +119,7 @@ def _bullet(symbol: str, style: str, text: str | Text) -> Table:
     return table
 
 
-def _host(console: Console, name: str, result: dict[str, Any], brief: bool) -> None:
+def _host(console: Console, name: str, result: HostResult, brief: bool) -> None:
     verdict = Verdict(result["verdict"])
     head = Text()
     head.append(f"{SYMBOLS[verdict]} {name}", style=STYLES[verdict])
@@ -137,7 +136,7 @@ def _host(console: Console, name: str, result: dict[str, Any], brief: bool) -> N
             console.print(Padding(_details(check, kind), (1, 0, 0, 2)))
 
 
-def _compact(checks: list[dict[str, str]], width: int) -> Iterator[Text]:
+def _compact(checks: list[CheckResult], width: int) -> Iterator[Text]:
     """All checks by name; lines break only between checks, not after a symbol."""
     line = Text()
     for check in checks:
@@ -150,7 +149,7 @@ def _compact(checks: list[dict[str, str]], width: int) -> Iterator[Text]:
     yield line
 
 
-def _details(check: dict[str, str], kind: Verdict) -> Table:
+def _details(check: CheckResult, kind: Verdict) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(kind.value, style=STYLES[kind]),
                   Text(f"{check['id']}: {check['statement']}", style="bold"))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
@@ -23,6 +23,7 @@ from ClusterShell.Worker.Popen import PopenClient, WorkerPopen
 from ClusterShell.Worker.Worker import WorkerSimple
 
 from gpufleet.inventory import Connection
+from gpufleet.model.snapshot import Snapshot
 
 from . import gateways
 from .compression import compressed_field
@@ -57,7 +58,7 @@ class Target:
 class Outcome:
     """A snapshot, or cause, remedy and evidence of why there is none."""
 
-    snapshot: dict[str, Any] | None
+    snapshot: Snapshot | None
     cause: str = ""
     remedy: str = ""
     evidence: str = ""
@@ -123,7 +124,7 @@ class _HostOutput:
             # The snapshot is the last line, after any other output.
             snapshot = json.loads(self.stdout.strip().rpartition(b"\n")[2])
             if snapshot["schema"] and snapshot["sections"]:
-                return Outcome({**snapshot, "host": connection.name})
+                return Outcome(cast(Snapshot, {**snapshot, "host": connection.name}))
         except (ValueError, TypeError, KeyError, RecursionError):
             pass
         return Outcome(None, *failure_reason(connection, self.status, stderr, self.ready),

@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
+from gpufleet.model.snapshot import Snapshot, SnapshotEnvelope
+from gpufleet.model.validator import faults
+from gpufleet.model.verdict import HostResult
 from gpufleet.paths import host_file_name
 
 from .session import HostRun, Session, plan_of, utc_now
@@ -36,28 +38,28 @@ def judge_results(
     session, begin = Session(), time.monotonic()
     for host in hosts:
         path = directory / f"{host_file_name(host.name)}.json"
-        found = _read(path, host.name, max_age)
-        snapshot = found.get("snapshot")
+        snapshot, rejected = _read(path, host.name, max_age)
         plan = plan_of(host, snapshot)
-        result = judge.judge(plan, snapshot) if snapshot else found["result"]
+        result = judge.judge(plan, snapshot) if snapshot else rejected
         session.hosts.append(HostRun(host.name, snapshot, plan, result))
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
 
 
-def _read(path: Path, name: str, max_age: timedelta) -> dict[str, Any]:
-    """The file's snapshot, or a result with the reason why the file is rejected."""
+def _read(path: Path, name: str, max_age: timedelta) -> tuple[Snapshot | None, HostResult]:
+    """(the file's snapshot or None, the result if there is none)."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         probed = datetime.strptime(document["looked"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         file_host, snapshot = document["host"], document["snapshot"]
+        result = judge.unreachable("", "")
         if snapshot is None:
             # Only the reason is used, never a verdict: the result must not be healthy.
             reason = document["result"]["checks"][0]
             result = judge.unreachable(
                 *(str(reason[part]) for part in ("cause", "remedy", "evidence")))
-        elif not (snapshot["schema"] and snapshot["sections"].items()):
-            raise ValueError("its snapshot is not a snapshot")
+        elif found := faults(SnapshotEnvelope, snapshot, "snapshot"):
+            raise ValueError(found[0])
     except FileNotFoundError:
         return _rejected(f"{name} has delivered no result: {path} does not exist", TIMER)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -72,11 +74,11 @@ def _read(path: Path, name: str, max_age: timedelta) -> dict[str, Any]:
     if age < -AHEAD:
         return _rejected(f"{name} was last probed {document['looked']}, which is in the future",
                          "set the clock of the host (timedatectl), or of this machine")
-    return {"snapshot": snapshot} if snapshot else {"result": result}
+    return snapshot, result
 
 
-def _rejected(cause: str, remedy: str) -> dict[str, Any]:
-    return {"result": judge.unreachable(cause, remedy)}
+def _rejected(cause: str, remedy: str) -> tuple[None, HostResult]:
+    return None, judge.unreachable(cause, remedy)
 
 
 def _hours(span: timedelta) -> str:

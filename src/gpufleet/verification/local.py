@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.host_state.driver_running import GIVEN_AWAY
 from gpufleet.host_state.host import Host
 from gpufleet.inventory import Connection, HostSelector, InventoryHost, inventory_hosts
+from gpufleet.model.plan import Plan, PlannedCudnn, PlannedToolkit
+from gpufleet.model.snapshot import Snapshot
 
 from .session import Resolver, plan_of
 
-Row = dict[str, Any]
 
-# The keys of a toolkit's plan row that are unknown for a toolkit that is not declared.
-UNKNOWN: Row = {"registered": False, "generation": None, "gcc_max": None, "sonames": [],
-                "artifact": None, "patches": [], "installed_mib": None,
-                "because": ["found on this host"], "sources": [], "found": True}
+def _unplanned(version: str, short: str, path: str, default: bool) -> PlannedToolkit:
+    """A toolkit that is not declared."""
+    return {"version": version, "short": short, "path": path, "default": default,
+            "registered": False, "generation": None, "gcc_max": None, "sonames": [],
+            "artifact": None, "patches": [], "installed_mib": None,
+            "because": ["found on this host"], "sources": [], "found": True}
 
 
 def local_host(selector: HostSelector) -> InventoryHost:
@@ -41,8 +43,8 @@ def local_host(selector: HostSelector) -> InventoryHost:
 
 
 def plan_local_host(
-    host: InventoryHost, snapshot: dict[str, Any] | None, resolve: Resolver | None = None
-) -> dict[str, Any]:
+    host: InventoryHost, snapshot: Snapshot | None, resolve: Resolver | None = None
+) -> Plan:
     """The host's plan, completed from its snapshot; a note in the plan for each assumption."""
     observed, variables, notes = Host(snapshot), dict(host.variables), []
     cards, expect = observed.section("gpus"), variables.get("gpu_expect") or {}
@@ -62,7 +64,7 @@ def plan_local_host(
     return {**plan, "notes": [*notes, *plan["notes"]]}
 
 
-def _toolkits(observed: Host) -> Iterator[Row]:
+def _toolkits(observed: Host) -> Iterator[PlannedToolkit]:
     found = observed.section("toolkits") or {"trees": [], "default": {"realpath": None}}
     for tree in found["trees"]:
         if tree["short"]:
@@ -70,11 +72,10 @@ def _toolkits(observed: Host) -> Iterator[Row]:
             # The directory's name counts: a version that contradicts it is a fault.
             version = installed if installed.split(".")[:2] == short.split(".")[:2] else short
             default = found["default"]["realpath"] == tree["realpath"]
-            yield {**UNKNOWN, "version": version, "short": short, "path": tree["path"],
-                   "default": default}
+            yield _unplanned(version, short, tree["path"], default)
 
 
-def _cudnn(observed: Host, toolkits: list[Row]) -> Iterator[Row]:
+def _cudnn(observed: Host, toolkits: list[PlannedToolkit]) -> Iterator[PlannedCudnn]:
     shorts = {row["path"]: row["short"] for row in toolkits}
     for tree in (observed.section("cudnn") or {"trees": []})["trees"]:
         headers = [header["version"] for header in tree["headers"] if header["version"]]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
+from gpufleet.model.pairs import Kind, PlannedMeeting
 
-KINDS = ("parameter-server", "all-reduce", "nccl")
+KINDS: tuple[Kind, ...] = ("parameter-server", "all-reduce", "nccl")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Pair:
 class Job:
     """One kind of run with one stack between two hosts."""
 
-    kind: str
+    kind: Kind
     pair: Pair
     stack: Stack
 
@@ -184,7 +184,7 @@ def rounds(jobs: Sequence[Job], most: int) -> Iterator[list[Job]]:
         yield batch
 
 
-def planned_pairs(host: str, pairs: Iterable[Pair]) -> list[dict[str, Any]]:
+def planned_pairs(host: str, pairs: Iterable[Pair]) -> list[PlannedMeeting]:
     """The `pairs` of a host's plan: the other host and the stacks of each; empty without a pair."""
     return [
         {"with": pair.names[1 - index], "gpus": pair.gpus[1 - index],

@@ -13,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
 
 from gpufleet.inventory import Connection
+from gpufleet.model.pairs import Meeting, Side
 from gpufleet.probe import payload
 from gpufleet.transport.connection import (
     NO_PYTHON,
@@ -63,14 +64,14 @@ class _Side:
         """Whether the side has reported how it ended."""
         return self.document.get("state") in FINAL
 
-    def outcome(self) -> dict[str, Any]:
+    def outcome(self) -> Side:
         """Its last document; if it did not report its end, with the reason of its end."""
         if self.finished:
-            return self.document
+            return cast(Side, self.document)
         output = "\n".join(self.output)
         name, stage = self.connection.name, self.document.get("stage", "starting")
-        found = {**EMPTY_DOCUMENT, **self.document,
-                 "remedy": "check the host's load and kernel log"}
+        found = cast(Side, {**EMPTY_DOCUMENT, **self.document,
+                            "remedy": "check the host's load and kernel log"})
         if self.received > MOST_BYTES:
             return {**found, "state": "failed", "error": f"{name} sends endless output"}
         if self.late:
@@ -85,7 +86,7 @@ class _Side:
 
 
 # The document of a side that reported nothing.
-EMPTY_DOCUMENT: dict[str, Any] = {
+EMPTY_DOCUMENT: Side = {
     "state": "silent", "stage": "starting", "error": None, "version": None, "device": None,
     "ports": [], "reach": [], "variables": [], "products": [], "sum": None, "communication": None,
     "in_sync": None, "replicas": [], "nccl": [], "seconds": None,
@@ -135,7 +136,7 @@ class _JobRun:
             for one in self.sides:
                 one.worker.set_write_eof()
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Meeting:
         """The record for the snapshots of both hosts."""
         pair = self.job.pair
         return {"kind": self.job.kind, "release": self.job.stack.release,
@@ -184,9 +185,9 @@ class _SideHandler(EventHandler):  # type: ignore[misc]
 
 def run_pairs(
     pairs: Sequence[Pair], deadline_s: float, fanout: int, notify: Notify = lambda text: None
-) -> list[dict[str, Any]]:
+) -> list[Meeting]:
     """Run all jobs of all pairs; one record for each job. `notify` is called before each job."""
-    records: list[dict[str, Any]] = []
+    records: list[Meeting] = []
     task = task_self()
     task.set_default("stdout_msgtree", False)
     task.set_default("stderr_msgtree", False)

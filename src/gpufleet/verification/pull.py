@@ -23,10 +23,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpufleet.checks import judge
-from gpufleet.model.verdict import USAGE, Verdict
+from gpufleet.model.plan import Plan
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.verdict import USAGE, CollectedResult, Verdict
 from gpufleet.paths import PACKAGE
 from gpufleet.probe import payload
 
@@ -64,8 +66,8 @@ def main(args: list[str]) -> int:
 
 
 def probe_and_judge(
-    plan: dict[str, Any], config: Mapping[str, Any]
-) -> tuple[dict[str, Any], float]:
+    plan: Plan, config: Mapping[str, Any]
+) -> tuple[CollectedResult, float]:
     """(the result, a document for `verify --snapshot`; the duration in seconds)."""
     begin = time.monotonic()
     settings = {**config, "matmul": payload.workload()}
@@ -83,8 +85,9 @@ def probe_and_judge(
         output.seek(0)
         text = output.read().decode("utf-8", "replace").strip()
     try:
-        snapshot = {**json.loads(text.rpartition("\n")[2]), "host": plan["host"]}
-        result = judge.judge(plan, snapshot)
+        found = {**json.loads(text.rpartition("\n")[2]), "host": plan["host"]}
+        result = judge.judge(plan, found)
+        snapshot: Snapshot | None = cast(Snapshot, found)
     except (ValueError, TypeError):
         snapshot = None
         result = judge.unreachable(

@@ -12,11 +12,14 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
+from gpufleet.model.plan import Plan
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.verdict import HostResult, Verdicts
 from gpufleet.probe import payload
 from gpufleet.transport.compression import compressed_field
 from gpufleet.transport.fanout import Outcome, Report, Target, probe_targets
@@ -28,7 +31,7 @@ from .saved import read_plan, read_snapshot
 # Added to a host's deadline for the sustained load and the time to cool down, in seconds.
 DEEP_S = 360
 
-Resolver = Callable[[dict[str, Any], dict[str, Any] | None, str], dict[str, Any]]
+Resolver = Callable[[dict[str, Any], Snapshot | None, str], Plan]
 
 
 def utc_now() -> str:
@@ -59,12 +62,12 @@ class HostRun:
     """One host of a verification: snapshot, plan and verdicts."""
 
     name: str
-    snapshot: dict[str, Any] | None
-    plan: dict[str, Any]
-    result: dict[str, Any]
+    snapshot: Snapshot | None
+    plan: Plan
+    result: HostResult
 
 
-Planner = Callable[[InventoryHost, dict[str, Any] | None, Resolver | None], dict[str, Any]]
+Planner = Callable[[InventoryHost, Snapshot | None, Resolver | None], Plan]
 
 
 @dataclass
@@ -83,12 +86,13 @@ class Session:
     provisioned: dict[str, list[str]] | None = None
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Verdicts:
         """The verdicts as printed by `--json`."""
         verdicts = judge.document(
             {host.name: host.result for host in self.hosts}, self.started, self.finished)
-        more = {} if self.provisioned is None else {"provisioned": self.provisioned}
-        return {**verdicts, **more}
+        if self.provisioned is not None:
+            verdicts["provisioned"] = self.provisioned
+        return verdicts
 
     def for_display(self) -> Session:
         """The same session with `inventory_args` in the remedies; documents do not have them."""
@@ -110,13 +114,13 @@ class Session:
 
 
 def plan_of(
-    host: InventoryHost, snapshot: dict[str, Any] | None, resolve: Resolver | None = None
-) -> dict[str, Any]:
+    host: InventoryHost, snapshot: Snapshot | None, resolve: Resolver | None = None
+) -> Plan:
     """A host's plan, with its locks."""
     from gpufleet import resolver  # noqa: PLC0415 (judging documents does not need it)
 
     plan = (resolve or resolver.resolve)(host.variables, snapshot, host.name)
-    return resolver.with_locks(plan, host.locks)
+    return cast(Plan, resolver.with_locks(plan, host.locks))
 
 
 def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
@@ -209,6 +213,7 @@ def judge_saved(
             plans[host] = plan_of(hosts[host], snapshot, resolve)
         # A bundle without a snapshot has the reason in its result.
         result = judge.judge(plans[host], snapshot) if snapshot else saved.result
+        assert result is not None  # a file without a result is a snapshot
         session.hosts.append(HostRun(host, snapshot, plans[host], result))
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session

@@ -6,9 +6,7 @@ probed twice. The suite's hooks are in `verify/conftest.py`, its areas in `verif
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from gpufleet.model.verdict import Verdict
+from gpufleet.model.verdict import CheckResult, Verdict
 
 from .session import Session
 
@@ -22,7 +20,7 @@ class PreparedSession:
         self.session = session
 
 
-def message(check: Mapping[str, str]) -> str:
+def message(check: CheckResult) -> str:
     """Why a check failed or was skipped: statement, cause, remedy and evidence, a line each."""
     if check["verdict"] == Verdict.NOT_DECLARED:
         return f"not declared: {check['cause']}"
@@ -31,7 +29,7 @@ def message(check: Mapping[str, str]) -> str:
     return "\n".join(lines + [check["evidence"]] * bool(check["evidence"]))
 
 
-def require_pass(check: Mapping[str, str]) -> None:
+def require_pass(check: CheckResult) -> None:
     """End a test by its verdict: NOT-DECLARED skips it, everything else but PASS fails it."""
     import pytest  # noqa: PLC0415 (only the suite needs it)
 
