@@ -9,7 +9,7 @@ import pytest
 from gpufleet.catalog_check import compare, index, record
 from gpufleet.cli import measure as command
 from gpufleet.cli.main import main
-from tests.catalog_check.conftest import Index, modern
+from tests.support.wheel_index import Index, modern
 
 NAME = "tensorflow-2.13.1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
 # One of each era, with the largest library to read, in MiB: linked to CUDA; opened while it runs;

@@ -12,7 +12,7 @@ import pytest
 from gpufleet.catalog_check import index as package_index
 from gpufleet.catalog_check import remote
 from gpufleet.catalog_check.errors import MeasureError
-from tests.catalog_check.conftest import Index
+from tests.support.wheel_index import Index
 
 WHEEL = "tensorflow-2.13.1-cp310-cp310-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.catalog_check import wheel
-from tests.catalog_check.conftest import CONFIG, METADATA, device_code, library, modern, wheel_file
+from tests.support.wheel_index import CONFIG, METADATA, device_code, library, modern, wheel_file
 
 FRAMEWORK = "a/libtensorflow_framework.so.1"
 INTERNAL = "a/python/_pywrap_tensorflow_internal.so"

@@ -16,7 +16,7 @@ from gpufleet.cli import history as history_cli
 from gpufleet.cli.main import main
 from gpufleet.nightly.history import History
 from gpufleet.report import directory as report
-from tests.nightly.test_history import files, host, measured, session
+from tests.support.nightly_sessions import files, host, measured, session
 
 ROOT = Path(__file__).parents[2]
 SPEED = "gpu.GPU-0.toolkit.12.3.tflops"

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
 from gpufleet.checks import CHECKS, PAIR_CHECKS, judge
-from tests.support.healthy_host import EXCUSED, FIXTURES, Document, data, document, of_page
-
-ROOT = Path(__file__).parents[2]
-SNAPSHOT, PLAN = str(FIXTURES / "snapshot.json"), str(FIXTURES / "plan.json")
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    program = () if words[0] == "pytest" else ("gpufleet",)
-    return subprocess.run([sys.executable, "-m", *program, *words], cwd=ROOT,
-                          capture_output=True, text=True, timeout=120, check=False)
+from tests.support.command_line import PLAN, ROOT, SNAPSHOT, run
+from tests.support.healthy_host import EXCUSED, Document, data, document, of_page
 
 
 @pytest.fixture

@@ -3,71 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpufleet import inventory
-from gpufleet.verification import session
 from lab import driver_repository
 from lab.stubs import library
 from tests.faults.catalogue import Fault, found
 from tests.faults.libraries import STAND_INS
+from tests.support.fault_proof import Checks, Healthy, Prove, bring
 from tests.support.gpu_containers import CARDS
-from tests.support.lab_fleet import ROOT, Fleet, lab
-
-Checks = dict[str, dict[str, Any]]
-
-
-@dataclass
-class Healthy:
-    """lab1 in a declared state, and its verdicts before anything was broken."""
-
-    fleet: Fleet
-    inventory: str = "inventory/lab"
-    wishes: dict[str, Any] = field(default_factory=dict)
-    before: Checks = field(default_factory=dict)
-
-    def provision(self, status: int | None = 0, **more: Any) -> str:
-        """Make it so, by the playbook that the launcher runs."""
-        playbook = ROOT / ".venv" / "bin" / "ansible-playbook"
-        return self.fleet.run(
-            playbook, "playbooks/site.yml", "-i", self.inventory, "--limit", "lab1",
-            "-e", json.dumps({**self.wishes, **more}), status=status,
-        ).stdout  # fmt: skip
-
-    def verify(self, **more: Any) -> Checks:
-        """{check: what it says}, by a whole verification: look, plan, judge."""
-        question = inventory.HostSelector((str(ROOT / self.inventory),), "lab1",
-                                   (json.dumps({**self.wishes, **more}),))  # fmt: skip
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("GPUFLEET_LAB", self.fleet.instance)
-            found = session.verify(inventory.inventory_hosts(question), session.ProbeOptions())
-        return {check["id"]: check for check in found.hosts[0].result["checks"]}
-
-    def healthy(self) -> Healthy:
-        """The same, with what it says now as the state to come back to."""
-        self.before = self.verify()
-        bad = [f"{name}: {check['cause']}" for name, check in self.before.items()
-               if check["verdict"] not in {"PASS", "NOT-DECLARED"}]  # fmt: skip
-        assert not bad, bad
-        return self
-
-    def on(self, command: str, status: int | None = 0) -> str:
-        """Run a shell script on it, as root."""
-        return self.fleet.on("lab1", command, status)
-
-
-def bring(fleet: Fleet, folder: Path, place: str) -> None:
-    """Copy a directory's content to lab1."""
-    packed = subprocess.run(["tar", "c", "-C", folder, "."], capture_output=True, check=True)
-    words = [ROOT / ".venv/bin/python", "-m", "lab", "exec", "lab1", "--", "sh", "-c",
-             f"mkdir -p {place}; tar x -C {place}"]  # fmt: skip
-    subprocess.run(words, cwd=ROOT, env=fleet.environment, input=packed.stdout, check=True)
+from tests.support.lab_fleet import Fleet, lab
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +80,6 @@ def with_cards(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Health
     host.provision(status=None)
     host.before = host.verify()
     return host
-
-
-Prove = Callable[[Fault, Checks, Checks], dict[str, Any]]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from gpufleet.probe.host import Host
 from gpufleet.probe.workload_run import run_framework
 from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import data, document
-from tests.workload.test_compute import run
+from tests.support.toolkit_run import run
 
 INTERPRETER = """\
 #!/bin/sh

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.faults.catalogue import Fault
-from tests.faults.conftest import Checks, Prove
 from tests.faults.framework_gpu import FAULTS
 from tests.faults.framework_gpu_host import Computing
 from tests.support import stand_ins
+from tests.support.fault_proof import Checks, Prove
 
 OWN = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement",
        "stack.capability", "stack.matmul", "stack.gpu", "toolkit.cublas", "toolkit.nvrtc",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.catalogue import Fault, verdicts
-from tests.faults.conftest import Checks, Prove
 from tests.faults.invented import FAULTS
+from tests.support.fault_proof import Checks, Prove
 from tests.support.lab_fleet import Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]

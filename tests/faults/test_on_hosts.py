@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults import containers, environment, framework, holds, libraries, plan
 from tests.faults.catalogue import Fault, verdicts
-from tests.faults.conftest import Healthy, Prove
+from tests.support.fault_proof import Healthy, Prove
 
 pytestmark = pytest.mark.lab
 UP, ARTIFACTS = ("--hosts", "lab1"), ("--all",)

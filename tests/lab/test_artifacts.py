@@ -15,7 +15,7 @@ from lab import artifacts, elf, files
 from lab.errors import LabError
 from lab.progress import Progress
 from lab.settings import Lab
-from tests.lab.test_cli import ROOT, call
+from tests.support.lab_command import ROOT, call
 
 RELICS = {
     "cuda_8.0.61_375.26_linux-run",

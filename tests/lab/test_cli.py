@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,19 +10,7 @@ from lab import command
 from lab.__main__ import table
 from lab.errors import LabError
 from lab.state import Host
-
-ROOT = Path(__file__).parents[2]
-
-
-def call(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lab", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-    )
+from tests.support.lab_command import call
 
 
 @pytest.mark.parametrize("words", [(), ("bogus",), ("up", "--bogus"), ("exec",)])

@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 
 from lab import elf
-from tests.lab.conftest import DEVICE_CODE, HOST_CODE, library_with_device_code
-from tests.support.elf_file import shared_library
+from tests.support.elf_file import runpath, shared_library
+from tests.support.lab_artifacts import DEVICE_CODE, HOST_CODE, library_with_device_code
 
 
 def test_soname_is_read_from_the_dynamic_section(tmp_path: Path) -> None:
@@ -72,15 +72,6 @@ def test_device_code_among_the_data_becomes_holes_too(tmp_path: Path) -> None:
         kept = kept.replace(container, bytes(len(container)))
     assert slim.read_bytes() == kept
     assert lookalike + b"the end" in kept
-
-
-def runpath(path: Path, value: str) -> Path:
-    """A library whose DT_RUNPATH, in place of its SONAME, is `value`."""
-    content = bytearray(shared_library(path, value).read_bytes())
-    at = content.rindex(struct.pack("<q", 14))
-    content[at : at + 8] = struct.pack("<q", 29)
-    path.write_bytes(content)
-    return path
 
 
 def test_a_runpath_is_moved_in_place(tmp_path: Path) -> None:

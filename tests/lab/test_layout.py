@@ -12,7 +12,7 @@ import pytest
 from lab import artifacts, cudnn, libraries, toolkit
 from lab.errors import LabError
 from lab.wheels import Wheel, pinned
-from tests.lab.conftest import TOOLKIT, library_with_device_code, wheel
+from tests.support.lab_artifacts import TOOLKIT, library_with_device_code, wheel
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from lab import pythons
 from lab.errors import LabError
-from tests.lab.test_legacy_toolkit import DESCRIBED, make
+from tests.support.lab_artifacts import DESCRIBED, make
 
 try:
     PYTHON = pythons.find("3.6", os.environ) / "bin/python3.6"

@@ -8,22 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lab import artifacts, legacy_toolkit
-from tests.lab.conftest import with_gcc
+from lab import legacy_toolkit
+from tests.support.lab_artifacts import DESCRIBED, make, with_gcc
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-DESCRIBED = {entry["file"]: entry for entry in artifacts.chosen(["8.0"])}
 BASE, PATCH = "cuda_8.0.61_375.26_linux-run", "cuda_8.0.61.2_linux-run"
-
-
-def make(name: str, work: Path) -> Path:
-    entry: dict[str, Any] = DESCRIBED[name]
-    work.mkdir()
-    return artifacts.KINDS[entry["kind"]].make(entry, [], work)
 
 
 @pytest.fixture(scope="module")

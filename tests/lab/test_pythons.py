@@ -10,8 +10,8 @@ import pytest
 
 from lab import pythons
 from lab.errors import LabError
-from tests.lab.test_cli import call
-from tests.lab.test_elf import runpath
+from tests.support.elf_file import runpath
+from tests.support.lab_command import call
 
 OLD = "3.6"
 

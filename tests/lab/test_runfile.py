@@ -11,7 +11,7 @@ import pytest
 
 from lab import runfile
 from lab.errors import LabError
-from tests.lab.conftest import TOOLKIT, pack_small, with_gcc
+from tests.support.lab_artifacts import TOOLKIT, pack_small, with_gcc
 
 Install = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -16,7 +16,7 @@ from gpufleet.probe import payload
 from lab import elf, stubs
 from lab.stubs import derive, library
 from lab.stubs.library import Function
-from tests.lab.conftest import wheel
+from tests.support.lab_artifacts import wheel
 
 V8_CUDNN6 = {"cuda": 8000, "cudnn": 6021}
 OLD = ["tensorflow_gpu-1.0.0", "tensorflow_gpu-1.4.0"]

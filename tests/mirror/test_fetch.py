@@ -17,7 +17,7 @@ import pytest
 
 from gpufleet.mirror import needs
 from gpufleet.paths import ROOT
-from tests.mirror.conftest import ARCHIVE, CONTENTS, RUNFILE, Desk, Site, heed_interrupts
+from tests.support.mirror_site import ARCHIVE, CONTENTS, RUNFILE, Desk, Site, heed_interrupts
 
 SIZE = sum(map(len, CONTENTS.values()))
 

@@ -12,7 +12,7 @@ import pytest
 from gpufleet.cli import artifacts
 from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.mirror import needs, packages
-from tests.mirror.conftest import ARCHIVE, RUNFILE, Desk, Site, source, wheel
+from tests.support.mirror_site import ARCHIVE, RUNFILE, Desk, Site, source, wheel
 
 UV = Path(sys.executable).with_name("uv")
 LOCK = "tensorflow-2.13.1-py3.11.lock"

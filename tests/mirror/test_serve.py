@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.mirror.conftest import heed_interrupts, wheel
+from tests.support.mirror_site import heed_interrupts, wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import resource
 import shutil
@@ -10,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +19,9 @@ from gpufleet.nightly import database
 from gpufleet.nightly.history import History, HistoryError
 from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import data, document, with_cards
+from tests.support.nightly_sessions import at, files, host, measured, session
 
 ROOT = Path(__file__).parents[2]
-NIGHT = datetime(2026, 11, 1, 3, tzinfo=UTC)
-
-
-def at(night: int) -> str:
-    """When a night began."""
-    return (NIGHT + timedelta(days=night)).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def host(name: str, **verdicts: str) -> HostRun:
-    """A host with these checks: `cudnn__links="FAIL: because"`. None at all: unreachable."""
-    checks = [{
-        "id": check.replace("__", "."), "verdict": said.partition(": ")[0], "statement": "Holds.",
-        "cause": said.partition(": ")[2], "remedy": "fix it" if ": " in said else "",
-        "evidence": ""} for check, said in verdicts.items()]
-    result = judge._host(checks) if checks else judge.unreachable("No route", "see the cable")
-    return HostRun(name, None, {"host": name}, result)
-
-
-def session(night: int, *hosts: HostRun) -> Session:
-    """A night's session."""
-    return Session(list(hosts), started=at(night), finished=at(night))
-
-
-def files(directory: Path) -> dict[str, str]:
-    """All that lies there, by contents."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in directory.iterdir()}
 
 
 @pytest.fixture
@@ -73,11 +45,6 @@ def test_a_night_is_told_again_as_it_was(path: Path) -> None:
         line = history.check_results(history.nights(), host="gpu01", check="b")["gpu01", "b"]
         assert [(it.letter, it.cause, it.remedy) for it in line if it] == [
             ("F", "broken", "fix it"), ("P", "", "")]
-
-
-def measured(**values: float | str) -> Any:
-    """A stand-in for `fleet.measures`: each host measured this."""
-    return lambda snapshot, plan: {name.replace("__", "."): it for name, it in values.items()}
 
 
 def test_numbers_are_told_by_night_and_those_that_were_not_measured_as_null(path: Path) -> None:
@@ -359,7 +326,8 @@ def test_a_damaged_file_is_said_to_be(path: Path) -> None:
 NIGHT_OF_200 = """
 import os, signal, sys
 from pathlib import Path
-from tests.nightly.test_history import History, HistoryError, host, session
+from gpufleet.nightly.history import History, HistoryError
+from tests.support.nightly_sessions import host, session
 
 def hosts(cause):
     return [host(f"gpu{n}", **{f"check{c}": f"FAIL: {cause} {n} {c}" for c in range(30)})

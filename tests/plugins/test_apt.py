@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugins import conftest  # noqa: F401 (it lets Ansible find our module_utils)
-
 from ansible_collections.gpufleet.gpu.plugins.module_utils import apt  # isort: skip
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError  # isort: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.conftest import Run, load, tree
+from tests.support.ansible_modules import Run, load, tree
 from tests.support.elf_file import shared_library
 
 CUDNN = {"id": "11.8-8", "version": "8.6.0.163", "major": 8, "soname": "libcudnn.so.8",

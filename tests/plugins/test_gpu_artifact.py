@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.plugins.conftest import Run, load, sha256
+from tests.support.ansible_modules import Run, load, sha256
 
 CONTENT = b"a runfile's content " * 5000
 NAME = "cuda_11.8.0_linux.run"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.conftest import Run, load, sha256, tree
+from tests.support.ansible_modules import Run, load, sha256, tree
 from tests.support.elf_file import shared_library
 
 # What a runfile does, reduced to a shell script: options, log, refusals, tree, linker file.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.conftest import Run, load, sha256, tree
+from tests.support.ansible_modules import Run, load, sha256, tree
 from tests.support.elf_file import shared_library
 
 TOP = "cudnn-linux-x86_64-8.6.0.163_cuda11-archive"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.conftest import Run, load
+from tests.support.ansible_modules import Run, load
 
 MODULE = load("gpu_docker_daemon")
 THEIRS = """{

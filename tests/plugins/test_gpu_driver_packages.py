@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.conftest import load
+from tests.support.ansible_modules import load
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import (  # isort: skip
     driver_files,

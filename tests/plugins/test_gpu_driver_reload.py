@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpufleet.probe.host import Host
-from tests.plugins.conftest import Run, load, tree
+from tests.support.ansible_modules import Run, load, tree
 
 OLD, NEW = "535.261.03", "550.163.01"
 VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Jan 1 00:00:00 UTC 2026\n"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.plugins.conftest import Run, load
+from tests.support.ansible_modules import Run, load
 
 MODULE = load("gpu_installation_record")
 

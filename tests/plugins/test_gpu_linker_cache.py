@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.conftest import Run, load
+from tests.support.ansible_modules import Run, load
 from tests.support.elf_file import shared_library
 
 

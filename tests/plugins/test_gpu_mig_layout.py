@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.conftest import Run, load
+from tests.support.ansible_modules import Run, load
 
 SMI = """#!{python}
 import json, sys

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.plugins.conftest import Run, load, tree
+from tests.support.ansible_modules import Run, load, tree
 
 
 @pytest.fixture

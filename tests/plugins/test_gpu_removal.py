@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.conftest import Run, load, tree
+from tests.support.ansible_modules import Run, load, tree
 from tests.support.elf_file import shared_library
 
 

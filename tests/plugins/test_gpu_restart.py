@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.diff.test_restart import HELD, NEW, OLD, host, marker, plan
-from tests.plugins.conftest import PLUGINS
+from tests.support.ansible_modules import PLUGINS
+from tests.support.restart_hosts import HELD, NEW, OLD, host, marker, plan
 
 SPECIFICATION = importlib.util.spec_from_file_location(
     "gpu_restart", PLUGINS / "action" / "gpu_restart.py"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugins.conftest import Run, load
+from tests.support.ansible_modules import Run, load
 
 MODULE = load("gpu_signing_key")
 pytestmark = pytest.mark.skipif(not shutil.which("gpg"), reason="no gpg here to make keys with")

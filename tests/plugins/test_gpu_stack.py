@@ -14,7 +14,7 @@ import pytest
 from gpufleet.probe.host import Host
 from gpufleet.probe.venvs import bound_to
 from gpufleet.resolver import resolve
-from tests.plugins.conftest import Run, load, sha256
+from tests.support.ansible_modules import Run, load, sha256
 from tests.support.elf_file import shared_library
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.binding import (  # isort: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.conftest import Run, load
+from tests.support.ansible_modules import Run, load
 
 UV = """#!/bin/sh
 cat >{asked}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.conftest import Run, load, tree
+from tests.support.ansible_modules import Run, load, tree
 
 CUDA, STACK, HOOK = "modules/cuda/11.8", "modules/tensorflow/2.13.1", "profile.d/zz.sh"
 FOR = {CUDA: "toolkit 11.8", STACK: "stack tensorflow-2.13.1", HOOK: None}

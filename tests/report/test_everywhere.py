@@ -14,7 +14,7 @@ from gpufleet.checks import judge
 from gpufleet.model.verdict import SYMBOLS, Verdict
 from gpufleet.report import bundle
 from gpufleet.verification.session import HostRun
-from tests.cli.test_verify import SNAPSHOT, run
+from tests.support.command_line import SNAPSHOT, run
 from tests.support.healthy_host import Document, data, of_page
 
 Verdicts = dict[tuple[str, str], str]

@@ -13,7 +13,7 @@ import pytest
 from gpufleet.checks import judge
 from gpufleet.report import junit
 from gpufleet.verification.session import HostRun, Session
-from tests.cli.test_verify import PLAN
+from tests.support.command_line import PLAN
 from tests.support.healthy_host import Document, data
 
 ROOT = Path(__file__).resolve().parents[2]

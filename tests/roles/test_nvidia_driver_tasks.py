@@ -13,8 +13,8 @@ from ansible.template import Templar
 from gpufleet.catalog import facts
 from gpufleet.diff import changes
 from gpufleet.resolver import resolve
-from tests.roles.test_nvidia_driver_vars import trusted, variables
 from tests.support.host_documents import KERNEL, gpu_host, wish
+from tests.support.role_variables import trusted, variables
 
 TASKS = Path(__file__).resolve().parents[2] / "roles" / "nvidia_driver" / "tasks"
 

@@ -9,29 +9,14 @@ from typing import Any
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import Templar
 
 from gpufleet.host_state.host import Host
 from gpufleet.resolver import driver_sources
+from tests.support.role_variables import ROLE, trusted, variables
 
-ROLE = Path(__file__).resolve().parents[2] / "roles" / "nvidia_driver"
 SYSTEMS = yaml.safe_load((ROLE.parents[1] / "tests/support/os_facts.yml").read_text())
 EXPECTED = yaml.safe_load((Path(__file__).parent / "nvidia_driver_vars.yml").read_text())
-
-
-def trusted(value: Any) -> Any:
-    """What Ansible makes of a file of variables: texts that may be templates."""
-    if isinstance(value, dict):
-        return {key: trusted(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [trusted(each) for each in value]
-    return trust_as_template(value) if isinstance(value, str) else value
-
-
-def variables(name: str) -> dict[str, Any]:
-    """The variables of a file of the role's."""
-    read: dict[str, Any] = trusted(yaml.safe_load((ROLE / name).read_text()))
-    return read
 
 
 def rendered(system: str, **driver: Any) -> dict[str, Any]:

@@ -49,3 +49,12 @@ def kernel_module(path: Path, **fields: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(header + told + names + rows)
     return path
+
+
+def runpath(path: Path, value: str) -> Path:
+    """A library whose DT_RUNPATH, in place of its SONAME, is `value`."""
+    content = bytearray(shared_library(path, value).read_bytes())
+    at = content.rindex(struct.pack("<q", 14))
+    content[at : at + 8] = struct.pack("<q", 29)
+    path.write_bytes(content)
+    return path

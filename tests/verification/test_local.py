@@ -12,7 +12,7 @@ from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection, HostSelector, InventoryHost
 from gpufleet.verification.local import local_host, plan_local_host
-from tests.cli.test_verify import run
+from tests.support.command_line import run
 from tests.support.elf_file import shared_library
 from tests.support.healthy_host import Document, data
 

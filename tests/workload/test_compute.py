@@ -8,9 +8,6 @@ from __future__ import annotations
 import array
 import ast
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,32 +27,13 @@ from gpufleet.workload.timing import best_rate
 from gpufleet.workload.toolkit_run import through_toolkit
 from tests.support import stand_ins
 from tests.support.planted_host import interpreter
-
-Document = dict[str, Any]
-SCRIPT = payload.workload()
+from tests.support.toolkit_run import SCRIPT, Document, run
 
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A toolkit and a driver of stand-ins."""
     return stand_ins.build(tmp_path_factory.mktemp("stand-ins"))
-
-
-def run(
-    libraries: tuple[Path, Path], *more: str, python: str = sys.executable, **told: str | int
-) -> Document:
-    """One run on the stand-ins, told by STAND_IN_... what they are to do."""
-    toolkit, driver = libraries
-    environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(driver)}
-    environment |= {f"STAND_IN_{name.upper()}": str(value) for name, value in told.items()}
-    script = toolkit.parent / "matmul.py"
-    script.write_text(SCRIPT, encoding="utf-8")
-    ended = subprocess.run(
-        [python, "-I", "-S", str(script), "--toolkit", str(toolkit), "--size", "48", *more],
-        env=environment, capture_output=True, text=True, timeout=120, check=True)
-    last = ended.stdout.splitlines()[-1]
-    found: Document = json.loads(last.removeprefix(COMPUTE_MARK))
-    return found
 
 
 def test_it_is_written_for_python_3_6() -> None:

@@ -1,0 +1,33 @@
+"""Run the workload on a toolkit and a driver of stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpufleet.probe import payload
+from gpufleet.probe.constants import COMPUTE_MARK
+
+Document = dict[str, Any]
+SCRIPT = payload.workload()
+
+
+def run(
+    libraries: tuple[Path, Path], *more: str, python: str = sys.executable, **told: str | int
+) -> Document:
+    """One run on the stand-ins, told by STAND_IN_... what they are to do."""
+    toolkit, driver = libraries
+    environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(driver)}
+    environment |= {f"STAND_IN_{name.upper()}": str(value) for name, value in told.items()}
+    script = toolkit.parent / "matmul.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    ended = subprocess.run(
+        [python, "-I", "-S", str(script), "--toolkit", str(toolkit), "--size", "48", *more],
+        env=environment, capture_output=True, text=True, timeout=120, check=True)
+    last = ended.stdout.splitlines()[-1]
+    found: Document = json.loads(last.removeprefix(COMPUTE_MARK))
+    return found
