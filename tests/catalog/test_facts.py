@@ -89,7 +89,7 @@ def test_every_source_key_is_explained(folder: str, key: str) -> None:
 
 
 def test_figures_known_from_elsewhere() -> None:
-    runfile = facts.toolkits_of("11.8")[0].installer
+    runfile = facts.toolkits_matching("11.8")[0].installer
     assert runfile is not None
     assert runfile["file"] == "cuda_11.8.0_520.61.05_linux.run"
     assert runfile["size_bytes"] == 4336730777

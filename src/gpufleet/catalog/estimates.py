@@ -1,4 +1,4 @@
-"""Estimates: what a download takes once it is installed (catalog/data/rules.yml, estimates)."""
+"""Estimates: the installed size of a download (catalog/data/rules.yml, estimates)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIB = 1024 * 1024
 
 
 def installed_mib(rule: str, size_bytes: int | None) -> int | None:
-    """MiB that a download of so many bytes takes, by a rule's factor; None when not known."""
+    """The MiB that a download of `size_bytes` takes installed, by a rule; None if unknown."""
     if size_bytes is None:
         return None
     estimate = facts.rules("estimates")[rule]

@@ -1,8 +1,7 @@
-"""The catalog: what needs what, loaded from `catalog/data/` as far as it is used.
+"""The catalog: releases and their requirements, loaded from `catalog/data/` on demand.
 
-Every figure there has its source beside it; `None` means that no source read gave it. The data is
-our own and checked by tests, so a file that does not fit is an error of ours and raises as it is
-(KeyError, OSError): nothing here depends on what a user wrote.
+Each figure there has its source beside it; `None` means that no source states it. Tests check the
+data, and no function here reads a user's input: a malformed file raises KeyError or OSError.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @cache
 def document(name: str) -> Row:
-    """One file of the fact base, such as `toolkits/11.yml`, as it stands there."""
-    # By its package: so it is found in an archive too.
+    """One file of the catalog, such as `toolkits/11.yml`."""
+    # Through the package, which also works in a zip archive.
     text = files(__package__).joinpath("data", name).read_text(encoding="utf-8")
     loaded: Row = yaml.load(text, Loader=LOADER)
     return loaded
@@ -44,13 +43,13 @@ def _rows(folder: str, key: str, part: str) -> list[Row]:
 
 
 def build_versions() -> list[str]:
-    """Every TensorFlow release that has a GPU build, oldest first."""
+    """Every TensorFlow release with a GPU build, oldest first."""
     return list(listed("tensorflow"))
 
 
 @cache
 def build(version: str) -> Build | None:
-    """One TensorFlow GPU build, or None when there is no such release."""
+    """One TensorFlow GPU build; None if there is no such release."""
     part = listed("tensorflow").get(version)
     if part is None:
         return None
@@ -60,17 +59,17 @@ def build(version: str) -> Build | None:
 
 
 def _measured(row: Row) -> Row:
-    """A build with the figures of its own wheel, where a rule has them."""
+    """A build with the measured figures of its wheel, if a rule has them."""
     for rule in rules("builds_measured_otherwise"):
         if row["version"] in rule["versions"]:
             explained = document("rules.yml")["sources"]
-            told = [explained[key] for key in rule["source"]]
-            return {**row, **rule["figures"], "source": [*row["source"], *told]}
+            added = [explained[key] for key in rule["source"]]
+            return {**row, **rule["figures"], "source": [*row["source"], *added]}
     return row
 
 
 def _compiled_with(version: str) -> str | None:
-    """The cuDNN that a build was compiled with, where a rule knows it better than the docs."""
+    """The cuDNN that a build was compiled with, if a rule is more precise than the docs."""
     for rule in rules("cudnn_compiled_with"):
         if versions.within(version, rule):
             return str(rule["cudnn"])
@@ -85,7 +84,7 @@ def builds() -> tuple[Build, ...]:
 
 @cache
 def wheel_bytes(version: str) -> int | None:
-    """The size of a release's wheel, or of the wheel that its facts were inferred from."""
+    """The size of a release's wheel in bytes, or of the wheel its facts were inferred from."""
     found = build(version)
     if found is None:
         return None
@@ -104,7 +103,7 @@ def toolkit_versions() -> list[str]:
 
 @cache
 def toolkit(version: str) -> Toolkit | None:
-    """One CUDA toolkit release, or None."""
+    """One CUDA toolkit release; None if there is no such release."""
     part = listed("toolkits").get(version)
     if part is None:
         return None
@@ -117,10 +116,10 @@ def toolkits() -> list[Toolkit]:
     return [found for version in listed("toolkits") if (found := toolkit(version)) is not None]
 
 
-def toolkits_of(prefix: str) -> list[Toolkit]:
-    """The toolkits whose version begins so (`11.8`, `11.8.0`), oldest first."""
-    beginning = [version for version in listed("toolkits") if versions.begins(version, prefix)]
-    return [found for version in beginning if (found := toolkit(version)) is not None]
+def toolkits_matching(prefix: str) -> list[Toolkit]:
+    """The toolkits whose version has the prefix (`11.8`, `11.8.0`), oldest first."""
+    matching = [version for version in listed("toolkits") if versions.has_prefix(version, prefix)]
+    return [found for version in matching if (found := toolkit(version)) is not None]
 
 
 @cache
@@ -150,12 +149,12 @@ def rules(name: str) -> Any:
 
 
 def linked_to_driver(release: str) -> bool:
-    """Whether a TensorFlow build cannot be imported where there is no driver's library."""
+    """Whether importing a TensorFlow build requires the driver's library."""
     return any(versions.within(release, rule) for rule in rules("driver_library_linked"))
 
 
 def toolkit_sonames(cuda: str) -> tuple[str, ...]:
-    """What the libraries of toolkit X.Y call themselves; empty where no rule covers it."""
+    """The sonames of the libraries of toolkit X.Y; empty if no rule covers it."""
     for rule in rules("toolkit_sonames"):
         if versions.within(cuda, rule):
             return tuple(name.format(short=cuda) for name in rule["names"])
@@ -163,6 +162,6 @@ def toolkit_sonames(cuda: str) -> tuple[str, ...]:
 
 
 def sources(folder: str, keys: list[str]) -> list[str]:
-    """Source keys with their explanation, each `key: what it is`; unexplained ones as they are."""
+    """Source keys with their explanation, each `key: explanation`; unexplained keys unchanged."""
     explained = document(f"{folder}/meta.yml")["meta"].get("sources", {})
     return [f"{each}: {explained[each]}" if each in explained else each for each in keys]

@@ -1,4 +1,7 @@
-"""GPUs: what a name means, and whether a toolkit, a build or a driver knows one."""
+"""GPUs: the compute capabilities of a name, and which toolkits, builds and drivers support one.
+
+Reads the catalog only.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ OPEN_MODULE_ONLY = "10.0"  # Blackwell: drivers.yml, open_kernel_modules.require
 
 @dataclass(frozen=True)
 class Gpu:
-    """One kind of GPU: compute capability (`8.9`), what it was called, where that stands.
+    """One GPU model: compute capability (`8.9`), its declared name, and where it is declared.
 
-    `device` is its PCI device id (`2330`) where the host was looked at, else empty.
+    `device` is its PCI device id (`2330`) if the host was probed, else empty.
     """
 
     capability: str
@@ -32,36 +35,36 @@ class Gpu:
 
 
 def capabilities(name: str) -> list[str]:
-    """The compute capabilities that a figure, a model's or a family's name stands for.
+    """The compute capabilities of a figure (`8.9`), a model or a family of GPUs.
 
-    A family may have several; an unknown name has none.
+    A family can have several; an unknown name has none.
     """
     if re.fullmatch(r"[0-9]{1,2}\.[0-9]", name):
         return [name]
     table = facts.document("gpus.yml")
-    words = _words(name)
+    tokens = _tokens(name)
     for family, members in table["families"].items():
-        if words == _words(family):
+        if tokens == _tokens(family):
             return list(members)
     best: tuple[int, str] = (0, "")
     for row in table["models"]:
         for model in row["names"]:
-            wanted = _words(model)
-            places = range(len(words) - len(wanted) + 1)
-            if any(words[at : at + len(wanted)] == wanted for at in places):
+            wanted = _tokens(model)
+            positions = range(len(tokens) - len(wanted) + 1)
+            if any(tokens[at : at + len(wanted)] == wanted for at in positions):
                 best = max(best, (len(wanted), row["compute_capability"]))
     return [best[1]] if best[0] else []
 
 
-def _words(text: str) -> list[str]:
+def _tokens(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
 def runs_code_for(capability: str, target: str) -> bool:
     """Whether machine code for one compute capability runs on another.
 
-    It does within a major version, on the same or a higher minor (CUDA C++ programming guide,
-    binary compatibility).
+    It runs on the same major version with the same or a higher minor version (CUDA C++ programming
+    guide, binary compatibility).
     """
     have, need = versions.key(capability), versions.key(target)
     return have.major == need.major and have.minor >= need.minor
@@ -72,7 +75,7 @@ def older_than_toolkit(gpu: Gpu, toolkit: Toolkit) -> bool:
 
 
 def newer_than_toolkit(gpu: Gpu, toolkit: Toolkit) -> bool:
-    """Whether no machine code of the toolkit's libraries runs on the GPU, though it is not old."""
+    """Whether the GPU is too new for all machine code of the toolkit's libraries."""
     if older_than_toolkit(gpu, toolkit):
         return False
     return not any(runs_code_for(gpu.capability, target) for target in toolkit.capabilities)
@@ -87,7 +90,7 @@ def native_to_build(gpu: Gpu, build: Build) -> bool:
 
 
 def newer_than_build(gpu: Gpu, build: Build) -> bool:
-    """Whether the build has neither machine code nor PTX for the GPU, though it is not old."""
+    """Whether the GPU is too new for all machine code and PTX of the build."""
     if older_than_build(gpu, build) or native_to_build(gpu, build):
         return False
     reached = [versions.key(target) for target in build.row["ptx_archs"]]
@@ -95,7 +98,7 @@ def newer_than_build(gpu: Gpu, build: Build) -> bool:
 
 
 def architecture(gpu: Gpu) -> Architecture | None:
-    """The architecture of a GPU: its own row, its major version's, or the nearest below it."""
+    """The architecture of a GPU: its own row, its major version's, or the nearest older one."""
     found = None
     have = versions.key(gpu.capability)
     for row in facts.architectures():
@@ -108,21 +111,21 @@ def architecture(gpu: Gpu) -> Architecture | None:
     return found
 
 
-def can_be_split(gpu: Gpu) -> bool:
-    """Whether the GPU knows MIG, as far as its device id, or else its architecture, tells."""
+def supports_mig(gpu: Gpu) -> bool:
+    """Whether the GPU supports MIG, by its device id or, without one, by its architecture."""
     if gpu.device:
-        return pci.can_be_split(gpu.device)
+        return pci.supports_mig(gpu.device)
     return gpu.capability in {"8.0", "9.0", "10.0", "10.3", "12.0"}
 
 
 def older_than_branch(gpu: Gpu, branch: Branch) -> bool:
-    """Whether the branch no longer has the GPU's architecture."""
+    """Whether the branch no longer supports the GPU's architecture."""
     row = architecture(gpu)
     return bool(row and row.last_branch and int(branch.number) > int(row.last_branch))
 
 
 def newer_than_branch(gpu: Gpu, branch: Branch) -> bool:
-    """Whether the branch is from before the GPU: it came with a CUDA that did not know it."""
+    """Whether the branch is older than the GPU: its CUDA does not support the GPU yet."""
     row = architecture(gpu)
     if row is None:
         return False

@@ -1,18 +1,18 @@
-"""Reshape the gathered fact files into `catalog/data/`: a developer's tool, run by hand.
+"""Convert collected fact files to `catalog/data/`: a developer's tool, run by hand.
 
-    python gpufleet/catalog/import_facts.py FACTS_DIR [DATA_DIR]
+    python src/gpufleet/catalog/import_facts.py FACTS_DIR [DATA_DIR]
 
-FACTS_DIR holds `cuda_toolkits.yml`, `cudnn_archives.yml`, `tensorflow_builds.yml` and
-`driver_branches.yml`. The same input always gives the same bytes. What it does, and all it does:
+FACTS_DIR has `cuda_toolkits.yml`, `cudnn_archives.yml`, `tensorflow_builds.yml` and
+`driver_branches.yml`. The output is deterministic. The conversion:
 
-- `unknown` becomes null; an explanation in its brackets moves to `<key>_note`;
-- `>=450.80.02` becomes `450.80.02` in fields that are minima already;
+- `unknown` becomes null; the explanation in its brackets moves to `<key>_note`;
+- `>=450.80.02` becomes `450.80.02` in fields that are minimums;
 - `not applicable` (minor-version compatibility before CUDA 11) becomes null;
 - rows are sorted by version, then CUDA, then platform, and split by major version (toolkits,
-  cuDNN) or series (TensorFlow), so that a reader loads only what it asks for;
+  cuDNN) or series (TensorFlow), so that a reader loads only the files it needs;
 - libcurand.so.10 moves to `sonames_optional` from TensorFlow 2.14 on (see CURAND_NOTE).
 
-`catalog/data/rules.yml` and `gpus.yml` are written by hand and are not touched.
+Writes below DATA_DIR only; `rules.yml` and `gpus.yml` there are written by hand and stay.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _Dumper.add_representer(dict, _represent_dict)
 
 
 def clean(value: Any) -> Any:
-    """The value with `unknown` as null, at any depth, and private file numbers made readable."""
+    """The value with `unknown` as null and readable references to index files, at any depth."""
     if isinstance(value, dict):
         result: Row = {}
         for key, part in value.items():
@@ -101,7 +101,7 @@ def clean(value: Any) -> Any:
 
 
 def floor(value: Any) -> str | None:
-    """`>=450.80.02` as `450.80.02`; a figure with words after it keeps the figure; else null."""
+    """`>=450.80.02` as `450.80.02`; text after the figure is dropped; None without a figure."""
     if not isinstance(value, str) or value.startswith("not applicable"):
         return None
     match = re.match(r"(?:>=)?(\d[\d.]*)", value)
@@ -109,7 +109,7 @@ def floor(value: Any) -> str | None:
 
 
 def toolkit(row: Row) -> Row:
-    """One toolkit: installers by platform, the driver's minima as plain versions."""
+    """One toolkit: installers by platform, the driver's minimums as plain versions."""
     row = clean(row)
     driver = row["driver"]
     row["driver"] = {
@@ -124,13 +124,13 @@ def toolkit(row: Row) -> Row:
 
 
 def archive(row: Row) -> Row:
-    """One cuDNN archive, with `file` for its name as everywhere else."""
+    """One cuDNN archive, with its name under `file`, as in the other documents."""
     row = clean(row)
     return {"version": row.pop("version"), "file": row.pop("archive"), **row}
 
 
 def build(row: Row) -> Row:
-    """One TensorFlow release: minimum driver as plain versions, optional sonames set apart."""
+    """One TensorFlow release: minimum driver as plain versions, optional sonames separate."""
     row = clean(row)
     driver = row["min_driver"]
     compat = driver.pop("minor_version_compat")
@@ -151,22 +151,22 @@ def build(row: Row) -> Row:
 
 
 def branch(row: Row) -> Row:
-    """One driver branch, named by its number alone."""
+    """One driver branch, with only its number as the name."""
     row = clean(row)
     row["branch"] = row["branch"].removeprefix("R")
     return row
 
 
 def architecture(row: Row) -> list[Row]:
-    """One row of the architectures' life as one row for each figure that differs.
+    """One row of the architectures' support as one row for each compute capability.
 
-    `8.0/8.6` first known to `11.0/11.1` are two rows; `5.x` stays, for every 5.something.
+    `8.0/8.6` with first CUDA `11.0/11.1` gives two rows; `5.x` stays, for all of 5.
     """
     row = clean(row)
     capabilities = row["cc"].split("/")
     first = row.get("first_cuda")
-    words = re.fullmatch(r"([\d.]+) (.*)", first or "")
-    firsts = [words.group(1)] if words else first.split("/") if first else [None]
+    noted = re.fullmatch(r"([\d.]+) (.*)", first or "")
+    firsts = [noted.group(1)] if noted else first.split("/") if first else [None]
     return [
         {
             "name": row["arch"],
@@ -175,7 +175,7 @@ def architecture(row: Row) -> list[Row]:
             "last_cuda": row.get("last_cuda"),
             "first_branch": (row.get("first_branch") or "").removeprefix("R") or None,
             "last_branch": re.sub(r"^R|^ongoing$", "", row.get("last_branch", "")) or None,
-            **({"note": f"first CUDA: {first}"} if words else {}),
+            **({"note": f"first CUDA: {first}"} if noted else {}),
         }
         for position, capability in enumerate(capabilities)
     ]
@@ -206,7 +206,7 @@ def _write(path: Path, title: str, meta: str, document: Any) -> None:
 def _split(
     folder: Path, title: str, key: str, rows: list[Row], part_of: Callable[[Row], str]
 ) -> dict[str, list[str]]:
-    """Write the rows in files of one part each; return the versions of each part, in order."""
+    """Write one file for each part of the rows; return the versions of each part, in order."""
     parts: dict[str, list[Row]] = {}
     for row in rows:
         parts.setdefault(part_of(row), []).append(row)
@@ -219,7 +219,7 @@ def _split(
 
 
 def main(arguments: list[str]) -> int:
-    """Reshape all four fact files; 2 when called wrongly."""
+    """Convert all four fact files; returns the exit status, 2 on wrong usage."""
     if len(arguments) not in {1, 2}:
         print(__doc__, file=sys.stderr)
         return 2

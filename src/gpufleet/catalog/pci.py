@@ -1,4 +1,4 @@
-"""PCI: which GPU a device id stands for (catalog/data/pci.yml)."""
+"""PCI: the GPU of a device id, and its properties (catalog/data/pci.yml)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .records import Row
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU by its device id, four hexadecimal digits.
+    """A GPU with its device id, four hexadecimal digits.
 
-    `name` is None where only the chip is known, by the id's range.
+    `name` is None if only the chip is known, by the id's range.
     """
 
     number: str
@@ -27,13 +27,13 @@ class Device:
 
 
 def digits(text: str) -> str:
-    """`0x2330`, `10de:2330` and `2330` are the same device."""
+    """The four digits of a device id: `0x2330`, `10de:2330` and `2330` are all `2330`."""
     return text.lower().removeprefix("0x").rpartition(":")[2].zfill(4)
 
 
 @cache
 def device(text: str) -> Device | None:
-    """The GPU of an id as a snapshot has it; None where not even its range tells the chip."""
+    """The GPU of a device id in a snapshot; None if its range of ids is not known either."""
     number = digits(text)
     for row in _table()["chips"]:
         if number in row["devices"] or any(_within(number, each) for each in row["ranges"]):
@@ -51,24 +51,24 @@ def _within(number: str, rule: str) -> bool:
     return first <= number <= last
 
 
-def with_grace(number: str) -> bool:
-    """Whether it is a Hopper of a Grace Hopper, which has the open kernel module only."""
+def is_grace_hopper(number: str) -> bool:
+    """Whether it is the GPU of a Grace Hopper, which only the open kernel module supports."""
     return number in _table()["grace_hopper"]
 
 
 def behind_nvswitch(number: str) -> bool:
-    """Whether the GPU is always behind an NVSwitch that the PCI bus does not show."""
+    """Whether the GPU is always connected to an NVSwitch that is not on the host's PCI bus."""
     return number in _table()["fabric"]
 
 
-def can_be_split(number: str) -> bool:
-    """Whether the GPU knows MIG."""
+def supports_mig(number: str) -> bool:
+    """Whether the GPU supports MIG."""
     rule, found = _table()["mig"], device(number)
     return number in rule["devices"] or (found is not None and found.chip in rule["chips"])
 
 
 def listed_from(number: str) -> str | None:
-    """The first branch seen to list a device that branches with its architecture leave out."""
+    """The first branch that lists a device which earlier branches of its architecture omit."""
     for branch, members in _table()["listed_from"].items():
         if number in members:
             return str(branch)

@@ -1,4 +1,4 @@
-"""Floors: how fast a GPU of a known model multiplies and copies at the very least."""
+"""Performance floors: the lowest rates of a healthy GPU (catalog/data/performance.yml)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GB_PER_GIB = 1e9 / 2**30
 
 @dataclass(frozen=True)
 class Floors:
-    """The least of a healthy GPU, and of which published figures that is a share."""
+    """The lowest rates of a healthy GPU, and the published figures they are derived from."""
 
     tflops: float
     gib_s: float
@@ -22,16 +22,16 @@ class Floors:
 
 
 def floors(name: str) -> Floors | None:
-    """Of a GPU by its name, as nvidia-smi shows it; None where none is known of it."""
+    """The floors of a GPU by its name in nvidia-smi; None if the model is not known."""
     table = facts.document("performance.yml")
-    words = _words(name)
-    if any(_within(words, other) for other in table["not"]):
+    tokens = _tokens(name)
+    if any(_within(tokens, other) for other in table["not"]):
         return None
     best: tuple[int, Row] = (0, {})
     for row in table["models"]:
         for model in row["names"]:
-            if _within(words, model):
-                best = max(best, (len(_words(model)), row), key=itemgetter(0))
+            if _within(tokens, model):
+                best = max(best, (len(_tokens(model)), row), key=itemgetter(0))
     if not best[0]:
         return None
     row, share = best[1], table["share"]
@@ -43,10 +43,10 @@ def floors(name: str) -> Floors | None:
     )
 
 
-def _within(words: list[str], name: str) -> bool:
-    wanted = _words(name)
-    return any(words[at : at + len(wanted)] == wanted for at in range(len(words)))
+def _within(tokens: list[str], name: str) -> bool:
+    wanted = _tokens(name)
+    return any(tokens[at : at + len(wanted)] == wanted for at in range(len(tokens)))
 
 
-def _words(text: str) -> list[str]:
+def _tokens(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())

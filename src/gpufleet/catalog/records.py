@@ -1,4 +1,4 @@
-"""The records of the catalog: rows of YAML, with names for what the resolver reads of them."""
+"""The records of the catalog: typed views of its YAML rows, for the resolver. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ DRIVER_SONAME = "libcuda.so.1"  # belongs to the driver, never to a toolkit
 
 
 @dataclass(frozen=True)
-class Need:
-    """The oldest driver that will do, and why."""
+class DriverMinimum:
+    """The oldest sufficient driver, and the reason."""
 
     version: str
     because: str
@@ -23,7 +23,7 @@ class Need:
 
 @dataclass(frozen=True, eq=False)
 class Toolkit:
-    """One CUDA toolkit release on one platform."""
+    """One CUDA toolkit release for one platform."""
 
     row: Row
     platform: str
@@ -38,13 +38,13 @@ class Toolkit:
 
     @property
     def installer(self) -> Row | None:
-        """The runfile's row (file, url, checksums, size_bytes), None without one."""
+        """The runfile's row (file, url, checksums, size_bytes); None if there is no runfile."""
         found: Row | None = self.row["installers"].get(self.platform)
         return found
 
     @property
     def driver_exact(self) -> str | None:
-        """The oldest driver that NVIDIA's table pairs with this release."""
+        """The oldest driver for this release in NVIDIA's table."""
         figure: str | None = self.row["driver"]["minimum"]
         return figure
 
@@ -67,7 +67,7 @@ class Toolkit:
 
     @property
     def source_keys(self) -> list[str]:
-        """The source keys of everything the plan takes from this row."""
+        """The source keys of all facts that the plan takes from this row."""
         found: list[str] = []
         for keys in (self.installer or {}).get("source", {}).values():
             found += keys
@@ -89,11 +89,11 @@ class Archive:
     def major(self) -> int:
         return int(self.row["soname_major"])
 
-    def serves(self, cuda: str) -> bool:
-        """Whether the archive was made for toolkit X.Y.
+    def supports(self, cuda: str) -> bool:
+        """Whether the archive was built for toolkit X.Y.
 
-        From 8.5 the name says `_cuda11-archive`, for a whole CUDA major; before, the release it
-        was built with. `cuda10` was built with 10.2 only (cudnn/meta.yml, cuda_variant_ranges).
+        From 8.5 on the file name has `_cuda11-archive`, for a CUDA major; before that, the release
+        it was built with. `cuda10` was built with 10.2 only (cudnn/meta.yml, cuda_variant_ranges).
         """
         family = re.search(r"_cuda(\d+)-archive", self.row["file"])
         if family:
@@ -113,7 +113,7 @@ class Build:
     """One TensorFlow GPU build."""
 
     row: Row
-    compiled_with: str | None = None  # a cuDNN that is known better than from the docs' table
+    compiled_with: str | None = None  # the measured cuDNN, more precise than the docs' table
 
     @property
     def version(self) -> str:
@@ -125,7 +125,7 @@ class Build:
 
     @property
     def pythons(self) -> list[str]:
-        """The Pythons it has wheels for, oldest first."""
+        """The Python versions it has wheels for, oldest first."""
         return sorted(self.row["python"], key=versions.key)
 
     @property
@@ -139,12 +139,12 @@ class Build:
 
     @property
     def cudnn(self) -> str:
-        """The cuDNN it was built with as far as known: `8.6`, or the major alone."""
+        """The cuDNN it was built with: `8.6`, or only the major version if no more is known."""
         return str(self.compiled_with or self.row["cudnn_docs"] or self.row["cudnn_major"])
 
     @property
     def sonames(self) -> list[str]:
-        """The libraries it needs for a GPU, linked or opened while it runs, without the driver."""
+        """The libraries it links or opens at run time to use a GPU, without the driver's."""
         names = [*self.row["sonames_required"], *self.row.get("sonames_dlopened", [])]
         return [name for name in dict.fromkeys(names) if name != DRIVER_SONAME]
 
@@ -154,12 +154,12 @@ class Build:
 
     @property
     def has_cuda_wheels(self) -> bool:
-        """Whether the release has the and-cuda extra."""
+        """Whether the release has the `and-cuda` extra."""
         return "distribution_with_cuda_wheels" in self.row
 
     @property
     def wheels_pinned(self) -> bool:
-        """Whether the and-cuda extra names exact CUDA wheels, as opposed to ranges."""
+        """Whether the `and-cuda` extra pins exact CUDA wheels, not ranges."""
         return all("<" not in pin for pin in self.row.get("and_cuda_pins", []))
 
     @property
@@ -168,23 +168,23 @@ class Build:
 
     @property
     def native(self) -> list[str]:
-        """Compute capabilities that run its own machine code."""
+        """Compute capabilities with machine code in the build."""
         return list(self.row["cc_native"])
 
     @property
     def jit(self) -> list[str]:
-        """Compute capabilities reached by compiling its PTX on the spot (an upper bound)."""
+        """Compute capabilities supported through JIT compilation of its PTX (an upper bound)."""
         return list(self.row["cc_via_ptx_jit"])
 
     @property
     def platform_tags(self) -> list[str]:
-        """The platform tags of its wheels, each part on its own."""
+        """The platform tags of its wheels, split at dots."""
         return [part for tag in self.row["wheel_platform_tag"] for part in tag.split(".")]
 
     def ceilings(self, python: str) -> list[str] | None:
-        """Requirements to add today on that Python; None where it was not tested.
+        """The upper bounds of requirements that the release needs on a Python; None if untested.
 
-        Where no Python has any, the notes say for which that was found out, or for the release.
+        If no Python needs any, the notes name the tested Pythons, or none for the whole release.
         """
         facts = self.row["ceilings_needed_today"]
         known = facts["by_python"]
@@ -206,13 +206,13 @@ class Branch:
 
     @property
     def latest(self) -> str | None:
-        """Its newest known version."""
+        """The newest known version."""
         figure: str | None = self.row["latest_linux"]
         return figure
 
     @property
     def cuda_native(self) -> str | None:
-        """The newest CUDA that it was released with."""
+        """The newest CUDA of its release."""
         figure: str | None = self.row["cuda_max_native"]
         return figure
 
@@ -229,12 +229,12 @@ class Branch:
 
     @property
     def lasting(self) -> bool:
-        """Whether it is a production or long-term branch, and not one for new features."""
+        """Whether it is a production or long-term branch, not a new feature branch."""
         return self.row["type"] in {"PB", "LTS"}
 
     @property
     def prefers_open(self) -> bool:
-        """Whether NVIDIA's installer takes the open kernel modules where both would do."""
+        """Whether NVIDIA's installer selects the open kernel modules where both are possible."""
         return str(self.row["open_kernel_modules"]["default_flavor"]).startswith("open")
 
     @property
@@ -244,7 +244,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One GPU architecture, or a part of one: when CUDA and the driver knew it."""
+    """One GPU architecture, or a part of one: the CUDA releases and branches that support it."""
 
     name: str
     compute_capability: str  # "8.6", or "5.x" for every 5.something

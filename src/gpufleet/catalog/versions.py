@@ -1,7 +1,7 @@
-"""Versions as people write them: compared, cut short, and matched by their beginning.
+"""Compare, shorten and match version numbers. Pure.
 
 A version is a string of dotted numbers ("11.8", "8.6.0.163", "450.80.02"); TensorFlow's may end
-in `rc0` or `.post1`. Nothing here raises on text that is no version: `is_version` asks first.
+in `rc0` or `.post1`. Check other text with `is_version` first: `key` raises on it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NUMBERS = re.compile(r"[0-9]+(\.[0-9]+)*")
 
 @lru_cache(maxsize=4096)
 def key(version: str) -> Version:
-    """What to sort and compare by. Raises `packaging.version.InvalidVersion` on other text."""
+    """The sort key of a version. Raises `packaging.version.InvalidVersion` on other text."""
     return Version(version)
 
 
 def is_version(text: str) -> bool:
-    """Whether the text is a version at all."""
+    """Whether the text is a version."""
     try:
         key(text)
     except InvalidVersion:
@@ -47,10 +47,10 @@ def major(version: str) -> int:
     return int(version.split(".", maxsplit=1)[0])
 
 
-def begins(version: str, prefix: str) -> bool:
-    """Whether the version has the prefix's parts: 8.6.0.163 begins 8.6, and 8.60 does not.
+def has_prefix(version: str, prefix: str) -> bool:
+    """Whether the version starts with the prefix's parts: 8.6.0.163 has prefix 8.6, 8.60 has not.
 
-    Parts are compared as numbers, so that driver 450.80.02 begins 450.80.2.
+    Parts are compared as numbers: driver 450.80.02 has prefix 450.80.2.
     """
     whole, start = _parts(version), _parts(prefix)
     return whole[: len(start)] == start
@@ -62,20 +62,20 @@ def within(version: str, rule: Mapping[str, Any]) -> bool:
 
 
 def newest(versions: Iterable[str]) -> str:
-    """The highest of some versions. Raises ValueError on none."""
+    """The highest version. Raises ValueError if there is none."""
     return max(versions, key=key)
 
 
 def nearest(wanted: str, known: Iterable[str], count: int = 4) -> list[str]:
-    """The known versions that a reader most likely meant, best first.
+    """The known versions most similar to the wanted one, best first.
 
-    Those with the same beginning come first (1.4: 1.4.1 1.4.0), then those that look alike, then
-    the next above and those below; release candidates last.
+    Those with the same prefix come first (1.4: 1.4.1 1.4.0), then similar texts, then the next
+    higher and the lower ones; release candidates last.
     """
     ordered = sorted(known, key=key, reverse=True)
     final = [version for version in ordered if not key(version).is_prerelease]
     if is_dotted(wanted):
-        alike = [version for version in final if begins(version, wanted)]
+        alike = [version for version in final if has_prefix(version, wanted)]
         above = [version for version in final if key(version) > key(wanted)]
         beside = [*above[-1:], *[version for version in final if version not in above]]
     else:

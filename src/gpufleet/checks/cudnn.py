@@ -61,7 +61,7 @@ def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Findin
     for library in tree["libraries"]:
         version = library["path"].rpartition(".so.")[2]
         if (library["soname"] or "").endswith(f".so.{entry['major']}") and "." in version and (
-                not versions.begins(version, entry["short"])):
+                not versions.has_prefix(version, entry["short"])):
             yield Finding(f"{library['path']} is of another version than cuDNN {entry['short']}",
                           f"on the host: move it away; then {provision(plan)}")
     for found in opened:
@@ -69,7 +69,7 @@ def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Findin
             yield timed_out(found["path"], found["error"]) or Finding(
                 f"{found['path']} cannot be opened: {found['error']}", provision(plan))
         # Old archives are named 6.0, while their libraries report 6.0.21.
-        elif not versions.begins(str(found["version"]), entry["short"]):
+        elif not versions.has_prefix(str(found["version"]), entry["short"]):
             yield Finding(
                 f"{found['path']} reports cuDNN {found['version']}, declared is"
                 f" {entry['short']}",
@@ -82,7 +82,7 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
     if not tree["headers"]:
         yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan))
     for header in tree["headers"]:
-        if not versions.begins(str(header["version"]), entry["short"]):
+        if not versions.has_prefix(str(header["version"]), entry["short"]):
             phrase = f"reports {header['version']}" if header["version"] else "reports no version"
             yield Finding(
                 f"{header['path']} {phrase}, declared is {entry['short']}: programs compiled with"

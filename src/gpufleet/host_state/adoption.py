@@ -31,7 +31,7 @@ def toolkit(host: Host, row: PlannedToolkit) -> Iterator[str]:
     reported = [(str(tree.get("version_source")), tree.get("version")), ("nvcc", tree.get("nvcc"))]
     reported += [("libcudart", version) for version in tree.get("cudart") or []]
     for source, version in reported:
-        if version and not versions.begins(str(version), row["short"]):
+        if version and not versions.has_prefix(str(version), row["short"]):
             yield f"its {source} reports {version}"
     release = facts.toolkit(str(tree.get("version")))
     if release and release.short == row["short"] and release.version != row["version"]:
@@ -57,11 +57,11 @@ def cudnn(host: Host, row: PlannedCudnn) -> Iterator[str]:
             continue
         if found.get("error"):
             yield f"{found.get('path')} cannot be opened: {found['error']}"
-        elif not versions.begins(str(found.get("version")), row["short"]):
+        elif not versions.has_prefix(str(found.get("version")), row["short"]):
             yield f"{found.get('path')} reports cuDNN {found.get('version')}"
     headers = mappings(tree.get("headers")) if row["default"] else []
     for header in headers:
-        if not versions.begins(str(header.get("version")), row["short"]):
+        if not versions.has_prefix(str(header.get("version")), row["short"]):
             yield f"{header.get('path')} reports {header.get('version')}"
     if row["default"] and not headers:
         yield f"{row['toolkit_path']}/include has no cuDNN header"

@@ -87,7 +87,7 @@ def _other_version(plan: Mapping[str, Any], receipt: Row, have: str) -> Iterator
     driver, again = mapping(plan["driver"]), provision(plan)
     if (wanted := driver.get("version")) and have != wanted:
         yield Fault(f"driver {have} is installed, {wanted} is planned", again, "upgrade")
-    elif driver.get("branch") and not versions.begins(have, str(driver["branch"])):
+    elif driver.get("branch") and not versions.has_prefix(have, str(driver["branch"])):
         cause = f"driver {have} is installed, branch {driver['branch']} is planned"
         yield Fault(cause, again, "upgrade")
     elif driver["source"] not in PACKAGED and str(receipt.get("version") or have) != have:

@@ -48,7 +48,7 @@ class Picked:
 
 def at_least(version: str, built: str) -> bool:
     """Whether a cuDNN is the one that a build was compiled with, or newer."""
-    return versions.begins(version, built) or versions.key(version) >= versions.key(built)
+    return versions.has_prefix(version, built) or versions.key(version) >= versions.key(built)
 
 
 def choose(context: ResolveContext, wants: list[Want], toolkits: dict[str, Chosen]) -> None:
@@ -79,11 +79,11 @@ def choose(context: ResolveContext, wants: list[Want], toolkits: dict[str, Chose
 
 
 def _pick(context: ResolveContext, short: str, major: int, wants: list[Want]) -> Archive | None:
-    serving = [each for each in facts.archives(major) if each.serves(short)]
+    serving = [each for each in facts.archives(major) if each.supports(short)]
     pins = [want for want in wants if want.pinned]
     candidates = serving
     for pin in pins:
-        fitting = [a for a in candidates if versions.begins(a.version, pin.pinned or "")]
+        fitting = [a for a in candidates if versions.has_prefix(a.version, pin.pinned or "")]
         if not fitting:
             _refuse_pin(context, pin, pins[0], serving)
             return None
@@ -94,7 +94,7 @@ def _pick(context: ResolveContext, short: str, major: int, wants: list[Want]) ->
     built = [want.built for want in wants if want.built]
     if built and not pins:
         wanted = max(built, key=versions.key)
-        same = [a for a in candidates if versions.begins(a.version, wanted)]
+        same = [a for a in candidates if versions.has_prefix(a.version, wanted)]
         newer = [a for a in candidates if at_least(a.version, wanted)]
         candidates = _usable_first(context, same) or _usable_first(context, newer) or same or newer
     else:
@@ -110,7 +110,7 @@ def _usable_first(context: ResolveContext, candidates: list[Archive]) -> list[Ar
 
 
 def _refuse_pin(context: ResolveContext, pin: Want, first: Want, serving: list[Archive]) -> None:
-    if any(versions.begins(each.version, pin.pinned or "") for each in serving):
+    if any(versions.has_prefix(each.version, pin.pinned or "") for each in serving):
         context.refuse(
             Code.CUDNN_CLASH,
             f"cuDNN {first.pinned} and {pin.pinned} have the same soname and cannot both be in "
@@ -142,7 +142,7 @@ def needs(archive: Archive, cuda: str) -> list[Row]:
     return [
         rule
         for rule in facts.rules("cudnn_needs")
-        if versions.begins(cuda, rule["cuda"])
+        if versions.has_prefix(cuda, rule["cuda"])
         and versions.within(archive.version, rule)
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpufleet.catalog import gpus, versions
-from gpufleet.catalog.records import Need
+from gpufleet.catalog.records import DriverMinimum
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import DriverSpec
 
@@ -15,7 +15,7 @@ from .context import ResolveContext
 Row = dict[str, Any]
 
 
-def plan(context: ResolveContext, need: Need | None) -> Row | None:
+def plan(context: ResolveContext, need: DriverMinimum | None) -> Row | None:
     """The driver as the plan carries it, with problems noted; None where nothing needs one.
 
     A host declared without a GPU needs no driver, but a declared driver is installed.
@@ -49,7 +49,7 @@ def plan(context: ResolveContext, need: Need | None) -> Row | None:
     }
 
 
-def _check_loaded(context: ResolveContext, loaded: str, need: Need) -> None:
+def _check_loaded(context: ResolveContext, loaded: str, need: DriverMinimum) -> None:
     if versions.key(loaded) < versions.key(need.version):
         better = driver_selection.suggestion(context, DriverSpec(), need)
         managed = f"let gpufleet install one (gpu_driver: {better}), " if better else ""
@@ -87,7 +87,7 @@ def _check_secure_boot(context: ResolveContext) -> None:
 def _check_mig(context: ResolveContext) -> None:
     """Refuse a MIG layout where no GPU of the host can be split."""
     layout = context.spec.mig or {}
-    if not any(layout.values()) or not context.gpus or any(map(gpus.can_be_split, context.gpus)):
+    if not any(layout.values()) or not context.gpus or any(map(gpus.supports_mig, context.gpus)):
         return
     context.refuse(
         Code.MIG_UNSUPPORTED,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpufleet.catalog import gpus, pci, versions
-from gpufleet.catalog.records import Branch, Need
+from gpufleet.catalog.records import Branch, DriverMinimum
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import DriverSpec
 
@@ -28,7 +28,7 @@ class Violation:
 
 
 def violations(
-    context: ResolveContext, offer: Offer, spec: DriverSpec, need: Need | None
+    context: ResolveContext, offer: Offer, spec: DriverSpec, need: DriverMinimum | None
 ) -> Iterator[Violation]:
     """Why a branch does not fit the host's GPUs, or what the host runs."""
     branch, number = offer.branch, offer.branch.number
@@ -83,7 +83,7 @@ def _of_gpu(card: gpus.Gpu, branch: Branch) -> Iterator[Violation]:
         )
 
 
-def _reaches(requested: str, offer: Offer, need: Need) -> bool:
+def _reaches(requested: str, offer: Offer, need: DriverMinimum) -> bool:
     """Whether a branch (or the exact version) can be as new as needed."""
     if "." in requested:
         return versions.key(requested) >= versions.key(need.version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpufleet.catalog import facts, gpus, versions
-from gpufleet.catalog.records import Need, Toolkit
+from gpufleet.catalog.records import DriverMinimum, Toolkit
 
 from . import cudnn
 from .context import ResolveContext
@@ -13,41 +13,43 @@ from .stacks import Stack
 from .toolkits import Chosen
 
 
-def highest(needs: Iterable[Need]) -> Need | None:
+def highest(needs: Iterable[DriverMinimum]) -> DriverMinimum | None:
     """The need that satisfies all of them."""
     return max(needs, key=lambda need: versions.key(need.version), default=None)
 
 
-def of_toolkit(toolkit: Toolkit) -> list[Need]:
+def of_toolkit(toolkit: Toolkit) -> list[DriverMinimum]:
     """A toolkit's need: by minor-version compatibility from CUDA 11 on, exact before."""
     name = f"CUDA {toolkit.short}"
     if toolkit.driver_minor:
-        return [Need(toolkit.driver_minor, f"{name}, minor-version compatibility")]
-    return [Need(toolkit.driver_exact, f"{name}, exact minimum")] if toolkit.driver_exact else []
+        return [DriverMinimum(toolkit.driver_minor, f"{name}, minor-version compatibility")]
+    if toolkit.driver_exact:
+        return [DriverMinimum(toolkit.driver_exact, f"{name}, exact minimum")]
+    return []
 
 
-def of_cudnn(chosen: Chosen) -> list[Need]:
+def of_cudnn(chosen: Chosen) -> list[DriverMinimum]:
     """The needs of the cuDNN in a toolkit."""
     return [
-        Need(rule["driver"], f"cuDNN {picked.archive.version} with CUDA {chosen.short}")
+        DriverMinimum(rule["driver"], f"cuDNN {picked.archive.version} with CUDA {chosen.short}")
         for picked in chosen.majors.values()
         for rule in cudnn.needs(picked.archive, chosen.short)
         if "driver" in rule
     ]
 
 
-def of_gpu(card: gpus.Gpu) -> list[Need]:
+def of_gpu(card: gpus.Gpu) -> list[DriverMinimum]:
     """A GPU's own need: the driver of the first CUDA release that supports its architecture."""
     row = gpus.architecture(card)
-    first = facts.toolkits_of(row.first_cuda)[:1] if row and row.first_cuda else []
+    first = facts.toolkits_matching(row.first_cuda)[:1] if row and row.first_cuda else []
     return [
-        Need(each.driver_exact, f"{card.text}, first supported by CUDA {each.short},")
+        DriverMinimum(each.driver_exact, f"{card.text}, first supported by CUDA {each.short},")
         for each in first
         if each.driver_exact
     ]
 
 
-def of_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) -> Need:
+def of_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) -> DriverMinimum:
     """A stack's need: its build's, its toolkit's, its cuDNN's, and its GPUs'.
 
     GPUs that the build reaches only through PTX need a driver as new as the build's CUDA.
@@ -55,13 +57,13 @@ def of_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) -> Ne
     row = stack.build.row["min_driver"]
     name = f"CUDA {stack.cuda}"
     if row["minor_compat"]:
-        needs = [Need(row["minor_compat"], f"{name}, minor-version compatibility")]
+        needs = [DriverMinimum(row["minor_compat"], f"{name}, minor-version compatibility")]
     else:
-        needs = [Need(row["exact"], f"{name}, exact minimum")]
+        needs = [DriverMinimum(row["exact"], f"{name}, exact minimum")]
     if chosen:
         needs += of_toolkit(chosen.toolkit) + of_cudnn(chosen)
     for card in context.gpus:
         needs += of_gpu(card)
         if not gpus.native_to_build(card, stack.build):
-            needs.append(Need(row["exact"], f"{name}, {card.text} reached through PTX"))
+            needs.append(DriverMinimum(row["exact"], f"{name}, {card.text} reached through PTX"))
     return max(needs, key=lambda need: versions.key(need.version))

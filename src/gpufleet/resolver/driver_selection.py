@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpufleet.catalog import facts, pci, versions
-from gpufleet.catalog.records import Need
+from gpufleet.catalog.records import DriverMinimum
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import DriverSpec
 
@@ -19,7 +19,7 @@ from .driver_constraints import BRANCH, MODULE, SOURCE, Violation
 from .driver_sources import Offer
 
 
-def choose(context: ResolveContext, spec: DriverSpec, need: Need | None) -> Offer | None:
+def choose(context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None) -> Offer | None:
     """The branch to install, with problems noted; None where there is none.
 
     A host declared without a GPU gets a declared driver too, whatever its stacks need.
@@ -56,7 +56,7 @@ def listed(context: ResolveContext, source: str) -> list[Offer]:
     return driver_sources.anywhere()
 
 
-def suggestion(context: ResolveContext, spec: DriverSpec, need: Need | None) -> str | None:
+def suggestion(context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None) -> str | None:
     """A gpu_driver to declare, of the first source with a fitting branch.
 
     The declared branch is kept where a source has it and it fits.
@@ -76,7 +76,7 @@ def suggestion(context: ResolveContext, spec: DriverSpec, need: Need | None) -> 
 
 
 def _fitting(
-    context: ResolveContext, offered: list[Offer], spec: DriverSpec, need: Need | None
+    context: ResolveContext, offered: list[Offer], spec: DriverSpec, need: DriverMinimum | None
 ) -> list[Offer]:
     return [
         each
@@ -90,7 +90,7 @@ def _rank(offer: Offer) -> tuple[bool, bool, int]:
     return offer.branch.supported, offer.branch.lasting, int(offer.branch.number)
 
 
-def _best(context: ResolveContext, spec: DriverSpec, need: Need | None) -> Offer | None:
+def _best(context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None) -> Offer | None:
     """The best branch of the declared source; where none fits, what the nearest one violates.
 
     A branch that gpufleet installed is kept while it fits: no host changes its driver because a
@@ -144,7 +144,9 @@ def _without(
     return f"{violation.remedy}; no source has a fitting branch{where}"
 
 
-def _requested(context: ResolveContext, spec: DriverSpec, need: Need | None) -> Offer | None:
+def _requested(
+    context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None
+) -> Offer | None:
     branch = facts.branches().get(spec.branch or "")
     if branch is None:
         near = versions.nearest(str(spec.branch), facts.branches())
@@ -175,7 +177,7 @@ def _requested(context: ResolveContext, spec: DriverSpec, need: Need | None) -> 
 
 
 def _not_offered(
-    context: ResolveContext, spec: DriverSpec, need: Need | None, offered: list[Offer]
+    context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None, offered: list[Offer]
 ) -> None:
     system = driver_sources.system_of(context.host)
     place = system.source_name(spec.source) if system else spec.source

@@ -69,7 +69,8 @@ def system_of(host: Host) -> System | None:
     if about is None:
         return None
     for row in facts.document("driver_offers.yml")["systems"]:
-        if about["id"] in row["ids"] and versions.begins(str(about["version_id"]), row["version"]):
+        version = str(about["version_id"])
+        if about["id"] in row["ids"] and versions.has_prefix(version, row["version"]):
             return System(row)
     return None
 

@@ -15,7 +15,7 @@ OPEN, PROPRIETARY = "open", "proprietary"
 
 def needs_open(card: gpus.Gpu) -> bool:
     """Whether a GPU has no proprietary modules: Blackwell, and Grace Hopper."""
-    grace = pci.with_grace(card.device) if card.device else "gh200" in card.label.lower()
+    grace = pci.is_grace_hopper(card.device) if card.device else "gh200" in card.label.lower()
     return grace or versions.key(card.capability) >= versions.key(gpus.OPEN_MODULE_ONLY)
 
 

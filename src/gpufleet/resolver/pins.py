@@ -78,7 +78,7 @@ def cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build) -> bool:
 
 def _reaches(pinned: str, built: str) -> bool:
     """Whether a release that begins as pinned can be as new as the build's."""
-    return versions.begins(built, pinned) or cudnn.at_least(pinned, built)
+    return versions.has_prefix(built, pinned) or cudnn.at_least(pinned, built)
 
 
 def _instead(build: Build, pinned: str) -> str:

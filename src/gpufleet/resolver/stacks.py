@@ -118,7 +118,7 @@ def _wheels_too_old(card: gpus.Gpu, stack: Stack) -> bool:
     """Whether a stack's CUDA wheels are pinned to a CUDA that does not support the GPU."""
     if not stack.pip_cuda or not stack.build.wheels_pinned:
         return False
-    same = facts.toolkits_of(stack.build.cuda)
+    same = facts.toolkits_matching(stack.build.cuda)
     return bool(same) and gpus.newer_than_toolkit(card, same[-1])
 
 

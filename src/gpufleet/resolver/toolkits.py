@@ -76,7 +76,7 @@ def _pick(context: ResolveContext, short: str, wants: list[Want]) -> Toolkit | N
             other.where,
             f"declare one of them, or {short} alone",
         )
-    candidates = facts.toolkits_of(exact[0] if exact else short)
+    candidates = facts.toolkits_matching(exact[0] if exact else short)
     candidates = [each for each in candidates if each.installer is not None]
     if not exact:
         # A release candidate is chosen only by its full version.
@@ -188,11 +188,11 @@ def default(context: ResolveContext, chosen: dict[str, Chosen], wants: list[Want
             list(chosen.values())[-1].default = True
         return
     for each in chosen.values():
-        if versions.begins(each.toolkit.version, wanted):
+        if versions.has_prefix(each.toolkit.version, wanted):
             each.default = True
             return
     short = versions.short(wanted)
-    if short not in chosen and any(versions.begins(want.cuda, short) for want in wants):
+    if short not in chosen and any(versions.has_prefix(want.cuda, short) for want in wants):
         return
     have = ", ".join(each.toolkit.version for each in chosen.values()) or "none"
     context.refuse(
