@@ -3,7 +3,8 @@
 from . import host, toolkit, cudnn, linker, environment  # noqa: I001 (their order)
 from . import gpu, gpu_health, driver, driver_use, kernel, restart
 from . import compute, speed, stack, stack_run, hello, containers, pair
-from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Sections, Evidence
+from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Evidence
+from .sections import Sections
 
 __all__ = [
     "CHECKS",

@@ -2,56 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from gpufleet.model.plan import Plan, PlannedToolkit
+from gpufleet.model.sections.compute import ComputeDevice, ComputeRun, GpuResult, NvrtcRun
 from gpufleet.model.verdict import Verdict
 
 from .holders import busy_finding
 from .registry import (
     INSPECT,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     mig_evidence,
     no_cudnn,
     no_gpus_declared,
     no_toolkits,
     provision,
+    required,
     shortened,
     visible_gpus,
     wrong_gpu_count,
 )
+from .sections import Sections
 
 DEVICE_FAULT = (
     "take the device out of service: wrong numbers from exact operands are a hardware or library"
     " fault")
 
 
-def no_gpus(plan: Document) -> str | None:
+class KernelResult(NvrtcRun, GpuResult):
+    """The run of a compiled kernel on one GPU, as the result of any other part."""
+
+
+def no_gpus(plan: Plan) -> str | None:
     """The skip reason of checks that need a toolkit and a GPU."""
     return no_toolkits(plan) or no_gpus_declared(plan)
 
 
 def runs(
-    plan: Document, observed: Sections
-) -> Iterator[tuple[Document, dict[str, Any], Finding | None]]:
-    """Each planned toolkit, its run, and why that cannot be judged."""
+    plan: Plan, observed: Sections
+) -> Iterator[tuple[PlannedToolkit, ComputeRun | Finding]]:
+    """Each planned toolkit, and its run, or why that cannot be judged."""
     by_path = {run["toolkit"]: run for run in observed["compute"]["runs"]}
     for toolkit in plan["toolkits"]:
         run = by_path.get(toolkit["path"])
         if run is not None:
-            yield toolkit, run, None
+            yield toolkit, run
         elif observed.snapshot["mode"] != "full":
-            yield toolkit, {}, Finding(
+            yield toolkit, Finding(
                 f"CUDA {toolkit['short']} was not tested: the snapshot has mode"
                 f" '{observed.snapshot['mode']}'",
                 "./gpufleet verify (it probes in mode 'full')",
                 verdict=Verdict.INCONCLUSIVE)
         else:
-            yield toolkit, {}, Finding(
+            yield toolkit, Finding(
                 f"CUDA {toolkit['short']} was not tested: {toolkit['path']} does not exist",
                 f"see toolkit.present; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
 
@@ -67,7 +72,7 @@ def run_error(where: str, error: str) -> Finding:
         verdict=Verdict.HUNG if hung else Verdict.FAIL)
 
 
-def not_reported(toolkit: Document, run: dict[str, Any], what: str) -> Finding:
+def not_reported(toolkit: PlannedToolkit, run: ComputeRun, what: str) -> Finding:
     """A finding for a part that a run does not report."""
     error = str(run["error"] or "it was not reported")
     if run["state"] == "hung":
@@ -80,17 +85,17 @@ def not_reported(toolkit: Document, run: dict[str, Any], what: str) -> Finding:
 
 
 @check("toolkit.device-query", reads=("compute", "gpus"), repair=INSPECT, skip_reason=no_gpus)
-def device_query(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def device_query(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The driver shows each declared GPU to CUDA, with its PCI address and properties."""
     bus = {card["address"].lower() for card in observed["gpus"]["pci"]}
     wanted = visible_gpus(plan) or 0
     yield from mig_evidence(plan)
-    for toolkit, run, problem in runs(plan, observed):
-        if problem:
-            yield problem
+    for toolkit, run in runs(plan, observed):
+        if isinstance(run, Finding):
+            yield run
             continue
         where = f"CUDA {toolkit['short']}"
-        result, devices = run["driver"], run["devices"]
+        result, devices = required(run["driver"], "a run's driver"), run["devices"]
         if result["error"] or result["cuinit"] != 0:
             yield run_error(f"{where} gets no answer from the driver",
                              str(result["error"] or "cuInit was not called"))
@@ -107,10 +112,12 @@ def device_query(plan: Document, observed: Sections) -> Iterator[Finding | Evide
             f" SMs, {d['memory_mib']} MiB)" for d in devices))
 
 
-def _figures(where: str, device: dict[str, Any], bus: set[str]) -> Iterator[Finding]:
+def _figures(where: str, device: ComputeDevice, bus: set[str]) -> Iterator[Finding]:
     name = f"{where}: GPU {device['index']} ({device['name'] or 'without a name'})"
-    void = [key for key in ("name", "compute_capability", "memory_mib", "sm_count", "clock_mhz",
-                            "warp_size") if not device[key]]
+    void = [key for key, value in (
+        ("name", device["name"]), ("compute_capability", device["compute_capability"]),
+        ("memory_mib", device["memory_mib"]), ("sm_count", device["sm_count"]),
+        ("clock_mhz", device["clock_mhz"]), ("warp_size", device["warp_size"])) if not value]
     if void:
         yield Finding(f"{name} has no {', '.join(void)}: it is no working GPU",
                       "see driver.loaded and the kernel log", str(device))
@@ -123,13 +130,14 @@ def _figures(where: str, device: dict[str, Any], bus: set[str]) -> Iterator[Find
 
 
 def gpu_results(
-    plan: Document, observed: Sections, where: str, entries: list[dict[str, Any]], *,
-    run: Document, unit: str,
+    plan: Plan, observed: Sections, where: str, entries: Sequence[GpuResult], *,
+    run: ComputeRun, unit: str,
 ) -> Iterator[Finding | Evidence]:
     """One result per GPU: on each declared one, exact, or held by others."""
     for entry in entries:
         name = f"{where} on GPU {entry['gpu']}"
-        if finding := busy_finding(name, entry, observed):
+        if finding := busy_finding(
+                name, entry["error"], observed, device=entry["gpu"], busy=entry["busy"]):
             yield finding
         elif entry["error"]:
             yield run_error(name, entry["error"])
@@ -147,11 +155,11 @@ def gpu_results(
 
 
 @check("toolkit.cublas", reads=("compute",), skip_reason=no_gpus)
-def cublas(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def cublas(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """cuBLAS of each toolkit multiplies matrices on each declared GPU, with exact results."""
-    for toolkit, run, problem in runs(plan, observed):
-        if problem:
-            yield problem
+    for toolkit, run in runs(plan, observed):
+        if isinstance(run, Finding):
+            yield run
             continue
         where = f"cuBLAS of CUDA {toolkit['short']}"
         yield from gpu_results(plan, observed, where, run["cublas"], run=run, unit="rows")
@@ -161,12 +169,12 @@ def cublas(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("toolkit.nvrtc", reads=("compute", "toolkits"), skip_reason=no_toolkits)
-def nvrtc(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def nvrtc(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """NVRTC of each toolkit compiles a kernel, which each declared GPU runs with exact results."""
     declared = visible_gpus(plan)
-    for toolkit, run, problem in runs(plan, observed):
-        if problem:
-            yield problem
+    for toolkit, run in runs(plan, observed):
+        if isinstance(run, Finding):
+            yield run
             continue
         result, where = run["nvrtc"], f"NVRTC of CUDA {toolkit['short']}"
         if result is None:
@@ -185,24 +193,25 @@ def nvrtc(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         if result["version"] != toolkit["short"]:
             yield Finding(f"{where} reports version {result['version']}", provision(plan))
         yield from _foreign_libraries(plan, observed, toolkit, run)
-        runs_of_kernel = [{**entry, "busy": None} for entry in result["ran"]]
+        results: list[KernelResult] = [{**entry, "busy": None} for entry in result["ran"]]
         if declared:
             yield from gpu_results(
-                plan, observed, f"A kernel by {where}", runs_of_kernel, run=run, unit="numbers")
+                plan, observed, f"A kernel by {where}", results, run=run, unit="numbers")
         yield Evidence(f"{where}: {result['version']}, PTX for {result['arch']}; ran on "
-                   + (", ".join(f"GPU {e['gpu']} ({e['arch']})" for e in runs_of_kernel)
+                   + (", ".join(f"GPU {e['gpu']} ({e['arch']})" for e in result["ran"])
                       or "no GPU: it was only compiled"))
 
 
-def _error_reported(run: Document) -> bool:
+def _error_reported(run: ComputeRun) -> bool:
     """Whether a part of a run that did not finish has an error, which its own check reports."""
-    parts = [run["nvrtc"], *run["nvrtc"]["ran"], run["driver"], *run["cublas"], *run["cudnn"]]
-    deep = [entry for name in ("bandwidth", "peer", "sustained") for entry in run[name] or []]
-    return any(part["error"] for part in parts + deep)
+    nvrtc, driver = required(run["nvrtc"], "a run's nvrtc"), required(run["driver"], "its driver")
+    errors = [nvrtc["error"], driver["error"], *(entry["error"] for entry in nvrtc["ran"])]
+    results = (run["cublas"], run["cudnn"], run["bandwidth"], run["peer"], run["sustained"])
+    return any(errors) or any(entry["error"] for entries in results for entry in entries or ())
 
 
 def _foreign_libraries(
-    plan: Document, observed: Sections, toolkit: Document, run: dict[str, Any]
+    plan: Plan, observed: Sections, toolkit: PlannedToolkit, run: ComputeRun
 ) -> Iterator[Finding]:
     """Libraries outside the toolkit. Mapped paths are real; a tree may be behind a symlink."""
     own = toolkit["path"]
@@ -216,13 +225,13 @@ def _foreign_libraries(
 
 @check("cudnn.convolution", reads=("compute",),
        skip_reason=lambda plan: no_cudnn(plan) or no_gpus_declared(plan))
-def convolution(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def convolution(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each cuDNN computes a convolution on each declared GPU, with exact results."""
-    result = {toolkit["short"]: (run, problem) for toolkit, run, problem in runs(plan, observed)}
+    result = {toolkit["short"]: run for toolkit, run in runs(plan, observed)}
     for cudnn in plan["cudnn"]:
-        run, problem = result[cudnn["toolkit"]]
-        if problem:
-            yield problem
+        run = result[cudnn["toolkit"]]
+        if isinstance(run, Finding):
+            yield run
             continue
         where = f"cuDNN {cudnn['short']} in CUDA {cudnn['toolkit']}"
         entries = [entry for entry in run["cudnn"] if entry["soname"] == cudnn["soname"]]

@@ -7,10 +7,11 @@ a container can use comes from one that the probe started and removed again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from gpufleet.host_state import containers as wanted
 from gpufleet.host_state.host import Host
+from gpufleet.model.plan import Plan, PlannedContainers
+from gpufleet.model.sections.stacks import ContainerNode, ContainerRun, Framework
 from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
@@ -18,82 +19,87 @@ from .holders import busy_finding
 from .registry import (
     INVENTORY,
     REBOOT,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     mig_layout,
     provision,
+    required,
     shortened,
     wrong_gpu_count,
 )
+from .sections import Sections
 from .stack_run import products
 
 
-def not_declared(plan: Document) -> str | None:
+def not_declared(plan: Plan) -> str | None:
     """The skip reason where containers are not managed."""
     return None if plan.get("containers") else "gpu_containers: not set"
 
 
-def no_cards(plan: Document) -> str | None:
+def _declared(plan: Plan) -> PlannedContainers:
+    return required(plan["containers"], "the plan's containers")
+
+
+def no_cards(plan: Plan) -> str | None:
     """The skip reason where no GPU is declared, or containers are not managed."""
     skip_reason = not_declared(plan)
     if skip_reason:
         return skip_reason
-    count = plan["containers"]["gpus"]
+    count = _declared(plan)["gpus"]
     if count is None:
         return "gpu_expect: not set"
     return "gpu_expect: {count: 0}" if count == 0 else None
 
 
 @check("containers.runtime", reads=("containers", "receipts"), skip_reason=not_declared)
-def runtime(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def runtime(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The engine runs with NVIDIA's runtime and live restore, and the toolkit is held."""
     section = observed["containers"]
-    damaged = section["daemon"]["error"] if plan["containers"]["engine"] == "docker" else None
+    damaged = section["daemon"]["error"] if _declared(plan)["engine"] == "docker" else None
     if damaged:
         yield Finding(f"{section['daemon']['path']} cannot be read: {damaged}",
                       f"on the host: correct {section['daemon']['path']}; then {provision(plan)}")
     else:
-        for cause in wanted.lacking(plan["containers"], Host(observed.snapshot)):
+        for cause in wanted.lacking(_declared(plan), Host(observed.snapshot)):
             yield Finding(cause[0].upper() + cause[1:], provision(plan))
     if section["run"] and section["run"]["state"] != "ok":
         yield _failed_run(plan, section["run"])
-    engine, toolkit = section["engine"] or {}, section["toolkit"] or {}
-    yield Evidence(f"{engine.get('name')} {engine.get('version')}, storage {engine.get('storage')},"
-               f" cgroups by {engine.get('cgroup_driver')}; runtimes"
-               f" {', '.join(engine.get('runtimes') or []) or 'none'}; toolkit"
-               f" {toolkit.get('version')}")
+    engine, toolkit = section["engine"], section["toolkit"]
+    described = (
+        f"{engine['name']} {engine['version']}, storage {engine['storage']}, cgroups by"
+        f" {engine['cgroup_driver']}; runtimes {', '.join(engine['runtimes']) or 'none'}"
+        if engine else "None None, storage None, cgroups by None; runtimes none")
+    yield Evidence(f"{described}; toolkit {toolkit['version'] if toolkit else None}")
 
 
 @check("containers.cdi", reads=("containers", "driver"), skip_reason=no_cards)
-def cdi(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def cdi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The CDI specification matches the driver, and systemd finds each GPU's device file."""
     if observed["driver"]["loaded"] is None:
         yield Finding("No driver is loaded to compare the CDI specification with",
                       "see driver.loaded", verdict=Verdict.INCONCLUSIVE)
-    for cause in wanted.stale(plan["containers"], Host(observed.snapshot)):
+    for cause in wanted.stale(_declared(plan), Host(observed.snapshot)):
         yield Finding(cause[0].upper() + cause[1:], provision(plan))
     for spec in observed["containers"]["cdi"]:
         yield Evidence(f"{spec['path']}: driver {spec['driver_version']}, devices"
                    f" {shortened(spec['devices'])}")
 
 
-def container_run(plan: Document, observed: Sections) -> tuple[dict[str, Any], Finding | None]:
-    """What a container observed, and why there is nothing to judge."""
+def container_run(observed: Sections) -> ContainerRun | Finding:
+    """What a container observed, or why there is nothing to judge."""
     run = observed["containers"]["run"]
     if run is None and observed.snapshot["mode"] != "full":
-        return {}, Finding(
+        return Finding(
             f"No container was started: the snapshot has mode '{observed.snapshot['mode']}'",
             "./gpufleet verify (it probes in mode 'full')", verdict=Verdict.INCONCLUSIVE)
     if run is None:
-        return {}, Finding("No container was started: the engine does not answer",
-                           "see containers.runtime", verdict=Verdict.INCONCLUSIVE)
-    return run, None
+        return Finding("No container was started: the engine does not answer",
+                       "see containers.runtime", verdict=Verdict.INCONCLUSIVE)
+    return run
 
 
-def _failed_run(plan: Document, run: dict[str, Any]) -> Finding:
+def _failed_run(plan: Plan, run: ContainerRun) -> Finding:
     """Why a container did not run to its end."""
     hung = run["state"] == "hung"
     return Finding(
@@ -102,8 +108,8 @@ def _failed_run(plan: Document, run: dict[str, Any]) -> Finding:
         f" then {provision(plan)}", verdict=Verdict.HUNG if hung else Verdict.FAIL)
 
 
-def _cards(plan: Document, gpus: list[dict[str, Any]], when: str) -> Iterator[Finding | Evidence]:
-    count = plan["containers"]["gpus"]
+def _cards(plan: Plan, gpus: list[ContainerNode], when: str) -> Iterator[Finding | Evidence]:
+    count = _declared(plan)["gpus"]
     denied = [f"{card['node']} ({card['error']})" for card in gpus if card["error"]]
     if denied:
         yield Finding(
@@ -119,11 +125,11 @@ def _cards(plan: Document, gpus: list[dict[str, Any]], when: str) -> Iterator[Fi
 
 
 @check("containers.gpus", reads=("containers",), skip_reason=no_cards)
-def gpus(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def gpus(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """A container with all GPUs opens exactly as many as declared."""
-    run, problem = container_run(plan, observed)
-    if problem:
-        yield problem
+    run = container_run(observed)
+    if isinstance(run, Finding):
+        yield run
     elif run["state"] != "ok" and not run["gpus"]:
         yield _failed_run(plan, run)
     else:
@@ -131,12 +137,12 @@ def gpus(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("containers.reload", reads=("containers",), repair=REBOOT, skip_reason=no_cards)
-def reload(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def reload(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """A running container keeps its GPUs when systemd reloads its units."""
-    run, problem = container_run(plan, observed)
+    run = container_run(observed)
     missing = observed["containers"]["dev_char"]["missing"]
-    if problem:
-        yield problem
+    if isinstance(run, Finding):
+        yield run
     elif missing:
         # Not tested: it would remove the GPUs from other containers.
         yield Finding(
@@ -152,38 +158,38 @@ def reload(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         yield from _cards(plan, run["reload"]["gpus"], "After a daemon-reload")
 
 
-def no_framework(plan: Document) -> str | None:
+def no_framework(plan: Plan) -> str | None:
     """The skip reason where no stack or image is declared to run in a container."""
     skip_reason = not_declared(plan)
-    if skip_reason or plan["stacks"] or plan["containers"]["image"]:
+    if skip_reason or plan["stacks"] or _declared(plan)["image"]:
         return skip_reason
     return "gpu_stacks: [], and gpu_containers has no image"
 
 
 @check("containers.matmul", reads=("containers",), repair=INVENTORY, skip_reason=no_framework)
-def matmul(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow multiplies matrices in a container, on each declared GPU, with exact results."""
-    run, problem = container_run(plan, observed)
-    if problem:
-        yield problem
+    run = container_run(observed)
+    if isinstance(run, Finding):
+        yield run
         return
     if run["state"] != "ok":
         yield _failed_run(plan, run)
         return
     if plan["stacks"]:
         yield from _computed(plan, observed, run["stack"] or "a stack", run["framework"])
-    image = plan["containers"]["image"]
-    tried = run["image"] or {}
-    if image and not tried.get("present"):
+    image = _declared(plan)["image"]
+    tried = run["image"]
+    if image and not (tried and tried["present"]):
         yield Finding(f"The image {image} is not on the host: it was not tested",
-                      f"on the host: {plan['containers']['engine']} pull {image}",
+                      f"on the host: {_declared(plan)['engine']} pull {image}",
                       verdict=Verdict.INCONCLUSIVE)
-    elif image:
+    elif image and tried:
         yield from _computed(plan, observed, image, tried["framework"])
 
 
 def _computed(
-    plan: Document, observed: Sections, name: str, framework: dict[str, Any] | None
+    plan: Plan, observed: Sections, name: str, framework: Framework | None
 ) -> Iterator[Finding | Evidence]:
     """The products that TensorFlow computed in a container, one for each device."""
     if framework is None:
@@ -192,7 +198,7 @@ def _computed(
         return
     if framework["state"] != "ok":
         hung = framework["state"] == "hung"
-        busy = busy_finding(f"{name} in a container", {"error": framework["error"]}, observed)
+        busy = busy_finding(f"{name} in a container", framework["error"], observed)
         yield (None if hung else busy) or Finding(
             f"TensorFlow of {name} {'hangs' if hung else 'does not run'} in a container:"
             f" {framework['error']}", f"see stack.matmul, and containers.gpus; {provision(plan)}",
@@ -201,9 +207,9 @@ def _computed(
     if not framework["matmul"]:
         yield Finding(f"TensorFlow of {name} multiplied nothing in a container",
                       "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
-    yield from products(plan, observed, {"name": f"{name} in a container"}, framework["matmul"])
+    yield from products(plan, observed, f"{name} in a container", framework["matmul"])
     cards = [entry for entry in framework["matmul"] if "gpu" in entry["requested"].lower()]
-    count = expectation.visible(plan["containers"]["gpus"], mig_layout(plan))
+    count = expectation.visible(_declared(plan)["gpus"], mig_layout(plan))
     if count is not None and wrong_gpu_count(plan, len(cards), count):
         yield Finding(f"In a container {name} computed on {len(cards)} GPUs, declared are {count}",
                       "see containers.gpus, and gpu.count")

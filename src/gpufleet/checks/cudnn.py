@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
 
 from gpufleet.catalog import versions
+from gpufleet.model.plan import Plan, PlannedCudnn
+from gpufleet.model.sections.cuda import CudnnTree
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     files_unchanged,
     found_locally,
@@ -22,20 +21,23 @@ from .registry import (
     timed_out,
     unreadable_paths,
 )
+from .sections import Sections
 
 
-def planned_trees(plan: Document, observed: Sections) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+def planned_trees(
+    plan: Plan, observed: Sections
+) -> Iterator[tuple[list[PlannedCudnn], CudnnTree]]:
     """Each toolkit's tree that must contain cuDNN, with its planned cuDNNs."""
     trees = {tree["toolkit"]: tree for tree in observed["cudnn"]["trees"]}
-    nothing: dict[str, list[Any]] = {"headers": [], "libraries": [], "links": [], "loaded": [],
-                                     "closed": []}
     for path in dict.fromkeys(entry["toolkit_path"] for entry in plan["cudnn"]):
         wanted = [entry for entry in plan["cudnn"] if entry["toolkit_path"] == path]
-        yield wanted, trees.get(path, {"toolkit": path, **nothing})
+        yield wanted, trees.get(path) or {
+            "toolkit": path, "headers": [], "libraries": [], "links": [], "loaded": [],
+            "closed": []}
 
 
 @check("cudnn.present", reads=("cudnn",), skip_reason=no_cudnn)
-def present(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def present(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Declared version, header and cudnnGetVersion() agree."""
     for wanted, tree in planned_trees(plan, observed):
         for entry in wanted:
@@ -49,7 +51,7 @@ def present(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                     f"{library['path']} is not a valid library: {reason}", provision(plan))
 
 
-def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Finding | Evidence]:
+def _library(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Finding | Evidence]:
     opened = [found for found in tree["loaded"] if found["soname"] == entry["soname"]]
     if not opened:
         yield Finding(
@@ -78,7 +80,7 @@ def _library(plan: Document, entry: Document, tree: Document) -> Iterator[Findin
         yield Evidence(f"{found['path']}: cudnnGetVersion {found['version']}")
 
 
-def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding | Evidence]:
+def _header(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Finding | Evidence]:
     if not tree["headers"]:
         yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan))
     for header in tree["headers"]:
@@ -94,7 +96,7 @@ def _header(plan: Document, entry: Document, tree: Document) -> Iterator[Finding
 
 @check("cudnn.files", reads=("receipts",), deep=True,
        skip_reason=lambda plan: no_cudnn(plan) or found_locally(plan, "cudnn"))
-def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every cuDNN file is unchanged since installation."""
     for entry in plan["cudnn"]:
         yield from files_unchanged(
@@ -104,7 +106,7 @@ def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("cudnn.links", reads=("cudnn",), skip_reason=no_cudnn)
-def links(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def links(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each cuDNN library has a symlink matching its SONAME."""
     for wanted, tree in planned_trees(plan, observed):
         for cause in _bad_links(wanted, tree):
@@ -113,7 +115,7 @@ def links(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                    f" {len(tree['links'])} links")
 
 
-def _bad_links(wanted: list[Any], tree: Document) -> Iterator[str]:
+def _bad_links(wanted: list[PlannedCudnn], tree: CudnnTree) -> Iterator[str]:
     targets = {link["path"]: link["target"] for link in tree["links"]}
     files = {library["path"]: library for library in tree["libraries"]}
     for link in tree["links"]:
@@ -139,8 +141,8 @@ def _bad_links(wanted: list[Any], tree: Document) -> Iterator[str]:
         # The compiler's -lcudnn uses it: it belongs to the default of this toolkit.
         directories = {str(PurePosixPath(path).parent) for path in files}
         for directory in sorted(directories if entry["default"] else ()):
-            library = files.get(_link_target(f"{directory}/libcudnn.so", targets))
-            if library is None or library["soname"] != entry["soname"]:
+            default = files.get(_link_target(f"{directory}/libcudnn.so", targets))
+            if default is None or default["soname"] != entry["soname"]:
                 yield f"{directory}/libcudnn.so is not a symlink to {entry['soname']}"
 
 
@@ -155,11 +157,11 @@ def _link_target(path: str, targets: dict[str, str]) -> str:
 
 
 @check("cudnn.readable", reads=("cudnn",), severity="major", skip_reason=no_cudnn)
-def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every user can read the cuDNN libraries and headers."""
     for _, tree in planned_trees(plan, observed):
         if not tree["libraries"]:
             yield Finding(
                 f"{tree['toolkit']} contains no cuDNN library: no permissions were checked",
                 provision(plan), verdict=Verdict.INCONCLUSIVE)
-        yield from unreadable_paths([(f"cuDNN in {tree['toolkit']}", tree)])
+        yield from unreadable_paths([(f"cuDNN in {tree['toolkit']}", tree["closed"])])

@@ -10,76 +10,82 @@ from collections.abc import Iterator
 
 from gpufleet.host_state import driver_kernels, driver_packages, driver_running, driver_state
 from gpufleet.host_state.host import Host
+from gpufleet.model.plan import Plan, PlannedDriver
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
     INSPECT,
     REBOOT,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     driver_findings,
     files_unchanged,
     no_gpus_declared,
+    required,
     shortened,
 )
+from .sections import Sections
 
 # -- skip reasons ---------------------------------------------------------------------------------
 
 
-def _not_managed(plan: Document) -> str | None:
+def _not_managed(plan: Plan) -> str | None:
     if driver_state.managed(plan):
         return None
     return _source(plan) if _preinstalled(plan) else "gpu_driver: not set"
 
 
-def _not_installed_by_packages(plan: Document) -> str | None:
+def _not_installed_by_packages(plan: Plan) -> str | None:
     skip_reason = _not_managed(plan)
-    packaged = skip_reason or plan["driver"]["source"] in driver_state.PACKAGED
+    packaged = skip_reason or _declared(plan)["source"] in driver_state.PACKAGED
     return skip_reason if packaged else _source(plan)
 
 
-def _not_declared(plan: Document) -> str | None:
+def _not_declared(plan: Plan) -> str | None:
     return None if _preinstalled(plan) else _not_managed(plan)
 
 
-def _preinstalled(plan: Document) -> bool:
-    return bool(plan["driver"]) and plan["driver"].get("source") == "preinstalled"
+def _preinstalled(plan: Plan) -> bool:
+    driver = plan["driver"]
+    return driver is not None and driver.get("source") == "preinstalled"
 
 
-def _source(plan: Document) -> str:
-    return f"gpu_driver: {{source: {plan['driver']['source']}}}"
+def _source(plan: Plan) -> str:
+    return f"gpu_driver: {{source: {_declared(plan)['source']}}}"
 
 
-def _without_card(plan: Document) -> str | None:
+def _declared(plan: Plan) -> PlannedDriver:
+    return required(plan["driver"], "the plan's driver")
+
+
+def _without_card(plan: Plan) -> str | None:
     skip_reason = no_gpus_declared(plan)
     return skip_reason if skip_reason and "count: 0" in skip_reason else None
 
 
-def card_not_expected(plan: Document) -> str | None:
+def card_not_expected(plan: Plan) -> str | None:
     """The skip reason of checks that need a GPU: neither a GPU nor a driver is declared."""
     if skip_reason := _without_card(plan):
         return skip_reason
     return "gpu_driver: not set" if not plan["driver"] and no_gpus_declared(plan) else None
 
 
-def _managed_without_card(plan: Document) -> str | None:
+def _managed_without_card(plan: Plan) -> str | None:
     return _not_managed(plan) or _without_card(plan)
 
 
-def _no_persistence(plan: Document) -> str | None:
+def _no_persistence(plan: Plan) -> str | None:
     if skip_reason := _managed_without_card(plan):
         return skip_reason
-    return None if plan["driver"]["persistence"] else "gpu_driver: {persistence: false}"
+    return None if _declared(plan)["persistence"] else "gpu_driver: {persistence: false}"
 
 
 # -- the installed driver -------------------------------------------------------------------------
 
 
 @check("driver.packages", reads=("packages", "driver", "receipts"), skip_reason=_not_managed)
-def packages(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def packages(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The planned driver is installed completely, in one version and from one repository."""
     yield from driver_findings(driver_packages.packages, plan, observed)
     section = driver_state.core(Host(observed.snapshot))
@@ -90,14 +96,14 @@ def packages(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
 
 @check("driver.files", reads=("receipts",), severity="major", deep=True,
        skip_reason=_not_installed_by_packages)
-def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every file that gpufleet wrote for the driver is unchanged."""
     yield from files_unchanged(plan, observed["receipts"], *driver_state.RECEIPT, "/")
 
 
 @check("driver.held", reads=("packages", "receipts"), severity="major",
        skip_reason=_not_installed_by_packages)
-def held(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def held(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The driver's packages are held and pinned, and unattended upgrades skip them."""
     yield from driver_findings(driver_packages.holds, plan, observed)
     rows = observed["packages"]["driver"]
@@ -106,7 +112,7 @@ def held(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("driver.modules", reads=("kernel", "driver", "packages"), skip_reason=_not_declared)
-def modules(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def modules(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every bootable kernel has the driver's module, and the headers to build it again."""
     kernels = driver_kernels.judged_kernels(Host(observed.snapshot))
     found = [row["path"] for kernel in kernels for row in kernel["modules"]]
@@ -123,7 +129,7 @@ def modules(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("driver.nouveau", reads=("driver", "kernel", "gpus"), skip_reason=_not_managed)
-def nouveau(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def nouveau(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """nouveau is not loaded, is blacklisted, and no initramfs loads it before the blacklist."""
     yield from driver_findings(driver_kernels.nouveau, plan, observed)
     yield Evidence(str(observed["driver"]["nouveau"]))
@@ -131,7 +137,7 @@ def nouveau(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("driver.secure-boot", reads=("kernel", "driver"), repair=INSPECT,
        skip_reason=_managed_without_card)
-def secure_boot(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def secure_boot(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Where Secure Boot is on, the key that signs the driver's modules is enrolled."""
     yield from driver_findings(driver_kernels.secure_boot, plan, observed)
     yield Evidence(str(observed["kernel"]["secure_boot"]))
@@ -141,7 +147,7 @@ def secure_boot(plan: Document, observed: Sections) -> Iterator[Finding | Eviden
 
 
 @check("driver.loaded", reads=("driver", "gpus"), repair=REBOOT, skip_reason=card_not_expected)
-def loaded(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The driver is loaded, in the same version as its user-space libraries."""
     section = observed["driver"]
     version, library = section["loaded"], section["library"]
@@ -155,7 +161,7 @@ def loaded(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("driver.nodes", reads=("gpus", "driver"), repair=INSPECT, skip_reason=card_not_expected)
-def nodes(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def nodes(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU of the loaded driver has a device file."""
     yield from driver_findings(driver_running.nodes, plan, observed)
     yield Evidence(shortened(observed["gpus"]["nodes"], 12) or "no device file")
@@ -163,14 +169,14 @@ def nodes(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("driver.persistence", reads=("driver", "gpus"), severity="major",
        skip_reason=_no_persistence)
-def persistence(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def persistence(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The persistence daemon runs, and starts at boot."""
     yield from driver_findings(driver_running.persistence, plan, observed)
     yield Evidence(str(observed["driver"]["persistence"]))
 
 
 @check("driver.fabric", reads=("driver", "gpus", "packages"), skip_reason=card_not_expected)
-def fabric(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def fabric(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The fabric manager runs, in the driver's version, exactly where there is an NVSwitch."""
     yield from driver_findings(driver_running.fabric, plan, observed)
     yield Evidence(

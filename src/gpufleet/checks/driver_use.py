@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from gpufleet.host_state.driver_state import without_card
 from gpufleet.host_state.host import Host
+from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Verdict
 
 from .driver import card_not_expected
-from .registry import INSPECT, REBOOT, Document, Evidence, Finding, Sections, check, numbers
+from .registry import INSPECT, REBOOT, Evidence, Finding, check, numbers, required
+from .sections import Sections
 
 # What each status of cuInit means, and how to fix it.
 REFUSALS = {
@@ -30,7 +32,7 @@ REMEDIES = {
 
 
 @check("driver.cuda", reads=("driver", "gpus"), repair=REBOOT, skip_reason=card_not_expected)
-def cuda(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def cuda(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """CUDA starts, and the driver is new enough for every toolkit and stack."""
     if without_card(plan, Host(observed.snapshot)):
         yield Evidence("no GPU is declared, and none is installed")
@@ -48,10 +50,11 @@ def cuda(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
             "It is unknown whether CUDA starts: libcuda.so.1 could not be queried",
             "see driver.loaded; on the host: ldconfig -p | grep libcuda",
             verdict=Verdict.INCONCLUSIVE)
-    minimum = plan["driver"]["minimum"] if plan["driver"] else None
-    if section["loaded"] and minimum and numbers(section["loaded"]) < numbers(minimum):
+    driver = plan["driver"]
+    minimum = driver["minimum"] if driver else None
+    if section["loaded"] and driver and minimum and numbers(section["loaded"]) < numbers(minimum):
         yield Finding(
-            f"The driver is {section['loaded']}; {plan['driver']['because']} needs {minimum} or"
+            f"The driver is {section['loaded']}; {driver['because']} needs {minimum} or"
             " newer", "install a newer driver branch, or declare an older TensorFlow")
     elif known:
         for what, needed in _required_cuda(plan):
@@ -63,7 +66,7 @@ def cuda(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(f"cuInit {status}, CUDA {known}, driver {section['loaded']}")
 
 
-def _required_cuda(plan: Document) -> Iterator[tuple[str, str]]:
+def _required_cuda(plan: Plan) -> Iterator[tuple[str, str]]:
     for toolkit in plan["toolkits"]:
         yield f"toolkit {toolkit['short']}", toolkit["short"]
     for stack in plan["stacks"]:
@@ -78,7 +81,7 @@ def _minimum_cuda(version: str) -> tuple[int, ...]:
 
 
 @check("driver.access", reads=("gpus",), repair=INSPECT, skip_reason=card_not_expected)
-def access(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def access(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The account that uses the GPUs can open their device files."""
     if without_card(plan, Host(observed.snapshot)):
         yield Evidence("no GPU is declared, and none is installed")
@@ -87,8 +90,10 @@ def access(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     denied = [row for row in rows if row["error"]]
     listing = ", ".join(f"{row['path']} (mode {row['mode']}, {row['uid']}:{row['gid']})"
                         for row in denied)
-    if denied and not user and all(row["gid"] and int(row["mode"], 8) & 0o060 == 0o060
-                                   for row in denied):
+    if denied and not user and all(
+        row["gid"] and int(required(row["mode"], "a device file's mode"), 8) & 0o060 == 0o060
+        for row in denied
+    ):
         yield Finding(
             f"Only a group may open {listing}, and the account that uses the GPUs is not declared",
             "declare gpu_service_user: the account of jobs or services",

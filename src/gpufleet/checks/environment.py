@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpufleet.model.plan import Plan
 from gpufleet.resolver import environment
 
 from .registry import (
     INSPECT,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     files_unchanged,
     found_locally,
     provision,
     shortened,
 )
+from .sections import Sections
 
 CONFIG_FILES = (
     "/etc/environment, /etc/profile, /etc/profile.d, the user's profile, /etc/systemd,"
@@ -26,7 +26,7 @@ CONFIG_FILES = (
 )
 
 
-def no_cuda(plan: Document) -> str | None:
+def no_cuda(plan: Plan) -> str | None:
     """The skip reason of a host without declared CUDA."""
     if plan["toolkits"] or plan["stacks"]:
         return None
@@ -35,7 +35,7 @@ def no_cuda(plan: Document) -> str | None:
 
 @check("environment.login", reads=("environment",), repair=INSPECT, severity="major",
        skip_reason=no_cuda)
-def login(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def login(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No login, service or cron environment loads other libraries or hides GPUs."""
     found = observed["environment"]
     mentions = found.get("mentions", {})
@@ -44,7 +44,7 @@ def login(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         *((other["where"], other["variables"], other.get("job", False))
           for other in found["others"]),
     ]:
-        values = {key: value for key, value in variables.items() if value is not None}
+        values = {key: str(value) for key, value in variables.items() if value is not None}
         # A single job may set its own variables, unless they cannot be right.
         reasons = _always_wrong(plan, values) if job else _disturbing_variables(
             plan, values, found["offers"])
@@ -64,7 +64,7 @@ def login(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _disturbing_variables(
-    plan: Document, values: dict[str, str], offers: dict[str, list[str]]
+    plan: Plan, values: dict[str, str], offers: dict[str, list[str]]
 ) -> Iterator[tuple[str, str]]:
     """(variable, reason); `offers` has the CUDA libraries in each directory that is named."""
     count = plan["expect"]["count"] if plan["expect"] else None
@@ -97,7 +97,7 @@ def _disturbing_variables(
             yield name, "modules from there override those of every stack"
 
 
-def _always_wrong(plan: Document, values: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _always_wrong(plan: Plan, values: dict[str, str]) -> Iterator[tuple[str, str]]:
     """(variable, reason) of values that are right for no job of this host."""
     if "/stubs" in values.get("LD_LIBRARY_PATH", ""):
         yield "LD_LIBRARY_PATH", "the stub libraries there are no working driver"
@@ -132,7 +132,7 @@ def _visible_devices(visible: str, count: int) -> tuple[list[str], str | None]:
     skip_reason=lambda plan: (
         None if plan["environment"] else found_locally(plan, "toolkits") or no_cuda(plan)),
 )
-def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Modulefiles, profile, variables and Jupyter kernels are as planned and unchanged."""
     kind, identity = environment.RECEIPT
     yield from files_unchanged(plan, observed["receipts"], kind, identity, "/")

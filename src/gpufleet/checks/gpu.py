@@ -9,31 +9,34 @@ import re
 from collections.abc import Iterator
 
 from gpufleet.host_state import driver_running
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.gpu import PciDevice, SmiDevice
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
     HARDWARE,
     INSPECT,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     driver_findings,
+    mig_layout,
     no_gpus_declared,
+    required,
 )
+from .sections import Sections
 
 
-def _count_not_set(plan: Document) -> str | None:
+def _count_not_set(plan: Plan) -> str | None:
     skip_reason = no_gpus_declared(plan)
     # A count of 0 is a declaration too, and can be wrong.
     return None if skip_reason and "count: 0" in skip_reason else skip_reason
 
 
 @check("gpu.count", reads=("gpus",), repair=HARDWARE, skip_reason=_count_not_set)
-def count(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The PCI bus has as many NVIDIA GPUs as declared."""
-    wanted, cards = plan["expect"]["count"], _own(observed)
+    wanted, cards = required(plan["expect"]["count"], "gpu_expect.count"), _own(observed)
     listed = ", ".join(f"{card['address']} ({card['device']})" for card in cards)
     if given := len(observed["gpus"]["pci"]) - len(cards):
         listed += f", and {given} of virtual machines ({driver_running.GIVEN_AWAY})"
@@ -55,24 +58,24 @@ def count(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(listed or "no NVIDIA GPU on the PCI bus")
 
 
-def _own(observed: Sections) -> list[Document]:
+def _own(observed: Sections) -> list[PciDevice]:
     """The GPUs on the bus, without those that virtual machines have."""
     return [card for card in observed["gpus"]["pci"] if card["driver"] != driver_running.GIVEN_AWAY]
 
 
-def _no_layout(plan: Document) -> str | None:
-    if not (plan["driver"] or {}).get("mig"):
+def _no_layout(plan: Plan) -> str | None:
+    if not mig_layout(plan):
         return "gpu_mig: not set"
     return _without_card(plan)
 
 
-def _without_card(plan: Document) -> str | None:
+def _without_card(plan: Plan) -> str | None:
     skip_reason = no_gpus_declared(plan)
     return skip_reason if skip_reason and "count: 0" in skip_reason else None
 
 
 @check("gpu.mig", reads=("gpus", "driver"), skip_reason=_no_layout)
-def mig(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def mig(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU has exactly the MIG instances that are declared for it."""
     if observed["gpus"]["mig"] is None:
         yield Finding(
@@ -99,10 +102,9 @@ IDENTITY = ("name", "uuid", "memory_total_mib", "memory_used_mib", "temperature_
 MEMORY_TOLERANCE = 0.07
 
 
-def cards(observed: Sections) -> list[Document]:
+def cards(observed: Sections) -> list[SmiDevice]:
     """What nvidia-smi reports of each GPU."""
-    found: list[Document] = observed["smi"]["devices"]
-    return found
+    return observed["smi"]["devices"]
 
 
 def unknown_without_cards(observed: Sections, what: str) -> Iterator[Finding]:
@@ -112,12 +114,12 @@ def unknown_without_cards(observed: Sections, what: str) -> Iterator[Finding]:
                       " driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
 
 
-def label(card: Document) -> str:
+def label(card: SmiDevice) -> str:
     """A GPU by its number and PCI address."""
     return f"GPU {card['index']} ({card['address']})"
 
 
-def missing_value(card: Document, field: str, value: object) -> Iterator[Finding]:
+def missing_value(card: SmiDevice, field: str, value: object) -> Iterator[Finding]:
     """INCONCLUSIVE where a GPU neither reports a value nor that it has no such value."""
     failed = [text for text in card["unanswered"] if text.startswith(field + ":")]
     if value is None and (failed or field not in card["raw_unknown"]):
@@ -128,7 +130,7 @@ def missing_value(card: Document, field: str, value: object) -> Iterator[Finding
 
 
 @check("gpu.smi", reads=("smi", "driver"), repair=INSPECT, skip_reason=no_gpus_declared)
-def smi(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """nvidia-smi and NVML answer, list each GPU, and match the loaded driver."""
     report, loaded = observed["smi"], observed["driver"]["loaded"]
     if not report["asked"] or report["program"] is None:
@@ -173,7 +175,7 @@ def smi(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                    f" NVML status {status} with {report['nvml']['count']}")
 
 
-def _no_identity(plan: Document) -> str | None:
+def _no_identity(plan: Plan) -> str | None:
     if skip_reason := no_gpus_declared(plan):
         return skip_reason
     named = [key for key in ("model", "memory_mib", "uuids") if plan["expect"].get(key)]
@@ -182,15 +184,18 @@ def _no_identity(plan: Document) -> str | None:
 
 
 @check("gpu.identity", reads=("smi",), repair=HARDWARE, skip_reason=_no_identity)
-def identity(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def identity(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The GPUs have the declared model, memory and UUIDs."""
     yield from unknown_without_cards(observed, "The identity of the GPUs")
     wanted = plan["expect"]
-    model, memory, uuids = (wanted.get(key) for key in ("model", "memory_mib", "uuids"))
+    model, memory, uuids = wanted.get("model"), wanted.get("memory_mib"), wanted.get("uuids")
     change = "install the declared GPU, or correct gpu_expect in the inventory"
     for card in cards(observed):
-        for field, needed in (("name", model), ("memory_total_mib", memory), ("uuid", uuids)):
-            if needed and card[field] is None:
+        for field, needed, reported in (
+            ("name", model, card["name"]), ("memory_total_mib", memory, card["memory_total_mib"]),
+            ("uuid", uuids, card["uuid"]),
+        ):
+            if needed and reported is None:
                 yield Finding(f"{label(card)} does not report its {field.replace('_', ' ')}",
                               "see gpu.smi", verdict=Verdict.INCONCLUSIVE)
         if model and card["name"] and not _same_model(model, card["name"]):
@@ -199,12 +204,12 @@ def identity(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
         if memory and total is not None and abs(total - memory) > MEMORY_TOLERANCE * memory:
             yield Finding(f"{label(card)} has {total} MiB of memory, declared are {memory}",
                           change)
-    reported = [card["uuid"].lower() for card in cards(observed) if card["uuid"]]
-    if uuids and reported:
+    present = [card["uuid"].lower() for card in cards(observed) if card["uuid"]]
+    if uuids and present:
         known = [uuid.lower() for uuid in uuids]
-        if missing := [uuid for uuid in uuids if uuid.lower() not in reported]:
+        if missing := [uuid for uuid in uuids if uuid.lower() not in present]:
             yield Finding(f"Declared GPUs are missing: {', '.join(missing)}", change)
-        if foreign := [uuid for uuid in reported if uuid not in known]:
+        if foreign := [uuid for uuid in present if uuid not in known]:
             yield Finding(f"GPUs are installed that are not declared: {', '.join(foreign)}", change)
     yield Evidence("; ".join(f"{label(card)}: {card['name']}, {card['memory_total_mib']} MiB,"
                          f" {card['uuid']}" for card in cards(observed)))
@@ -223,7 +228,7 @@ def _same_model(wanted: str, name: str) -> bool:
 
 
 @check("gpu.visible", reads=("smi", "gpus"), repair=HARDWARE, skip_reason=no_gpus_declared)
-def visible(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """NVML and nvidia-smi list every NVIDIA GPU on the PCI bus."""
     yield from unknown_without_cards(observed, "The GPUs of the driver")
     bus = {card["address"]: card for card in _own(observed)}

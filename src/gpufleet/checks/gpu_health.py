@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.gpu import Remap, SmiDevice
 from gpufleet.model.verdict import Verdict
 
 from .gpu import cards, label, missing_value, unknown_without_cards
-from .registry import HARDWARE, Document, Evidence, Finding, Sections, check, no_gpus_declared
+from .registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
+from .sections import Sections
 
 # From this utilization on a GPU's link must have its full speed, in percent.
 LOADED = 50
@@ -20,15 +23,15 @@ RESET = "drain the host, stop all programs on the GPU, nvidia-smi --gpu-reset -i
 
 
 @check("gpu.memory-errors", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
-def memory_errors(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def memory_errors(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No GPU has uncorrected memory errors, or a pending or failed memory repair."""
     yield from unknown_without_cards(observed, "Memory errors of the GPUs")
     for card in cards(observed):
-        reset, remap = RESET.format(gpu=card["index"]), card["remap"] or {}
-        if remap.get("failure"):
+        reset, remap = RESET.format(gpu=card["index"]), card["remap"]
+        if remap and remap.get("failure"):
             yield Finding(f"{label(card)} could not remap a faulty memory row",
                           "drain the host and replace the GPU")
-        if remap.get("pending"):
+        if remap and remap.get("pending"):
             yield Finding(f"{label(card)} will remap a faulty memory row at the next"
                           " reset", reset)
         if card["retired_pending"]:
@@ -45,14 +48,15 @@ def memory_errors(plan: Document, observed: Sections) -> Iterator[Finding | Evid
                 card, "ecc_uncorrected_volatile", card["ecc_uncorrected_volatile"])
         yield from missing_value(card, "retired_pending", card["retired_pending"])
         yield from missing_value(card, "remap", card["remap"])
-        for key in ("pending", "failure") if card["remap"] else ():
-            yield from missing_value(card, f"remap.{key}", remap.get(key))
+        if remap:
+            yield from missing_value(card, "remap.pending", remap.get("pending"))
+            yield from missing_value(card, "remap.failure", remap.get("failure"))
         yield Evidence(f"{label(card)}: ECC {_on_off(card['ecc'])}, uncorrected in its lifetime"
                    f" {card['ecc_uncorrected_aggregate']}, rows remapped {_rows(remap)}")
 
 
-def _rows(remap: Document) -> str:
-    counts = [remap.get(key) for key in ("correctable", "uncorrectable")]
+def _rows(remap: Remap | None) -> str:
+    counts = [remap.get("correctable"), remap.get("uncorrectable")] if remap else [None]
     return "not reported" if None in counts else f"{counts[0]} + {counts[1]}"
 
 
@@ -61,52 +65,56 @@ def _on_off(value: bool | None) -> str:
 
 
 @check("gpu.pcie", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
-def pcie(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU's PCIe link has full width, and under load full generation."""
     yield from unknown_without_cards(observed, "The PCIe links of the GPUs")
-    declared = plan["expect"].get("pcie") or {}
+    declared = plan["expect"].get("pcie")
+    wanted_width = declared.get("width") if declared else None
+    wanted = declared.get("generation") if declared else None
     for card in cards(observed):
         link = card["pcie"]
-        width = declared.get("width") or link["width_max"]
+        width = wanted_width or link["width_max"]
         if link["width"] is not None and width is not None and link["width"] < width:
             yield Finding(
                 f"{label(card)} uses {link['width']} of {width} PCIe lanes",
                 "reseat the GPU and check its riser; if its slot has no more lanes, declare"
                 f" gpu_expect: {{pcie: {{width: {link['width']}}}}}")
         # An idle link slows down by design: its present generation says nothing.
-        able, wanted = link["generation_max"], declared.get("generation")
+        able, present = link["generation_max"], link["generation"]
         speed = "has a link of PCIe generation"
         if wanted and able is not None and able < wanted:
             yield Finding(f"{label(card)} {speed} {able} at most, declared is {wanted}",
                           "check slot and firmware settings, or correct gpu_expect.pcie")
-        elif _under_load(card) and None not in (able, link["generation"]) and (
-                link["generation"] < (wanted or able)):
+        elif _under_load(card) and able is not None and present is not None and (
+                present < (wanted or able)):
             yield Finding(
-                f"{label(card)} {speed} {link['generation']} under load, it can be"
+                f"{label(card)} {speed} {present} under load, it can be"
                 f" {wanted or able}",
                 "reseat the card, look at its riser and at the firmware's link speed; where the"
                 f" slot has no more, declare gpu_expect: {{pcie: {{generation:"
-                f" {link['generation']}}}}}")
-        for field, needed in (("width", "width"), ("width_max", ""), ("generation", ""),
-                              ("generation_max", "generation")):
-            if declared.get(needed) and link[field] is None:
+                f" {present}}}}}")
+        for field, needed, value in (
+            ("width", wanted_width, link["width"]), ("width_max", None, link["width_max"]),
+            ("generation", None, present), ("generation_max", wanted, able),
+        ):
+            if needed and value is None:
                 yield Finding(f"{label(card)} does not report its PCIe {field.replace('_', ' ')}",
                               "remove gpu_expect.pcie, if it is a virtual GPU",
                               verdict=Verdict.INCONCLUSIVE)
             else:
-                yield from missing_value(card, f"pcie.{field}", link[field])
+                yield from missing_value(card, f"pcie.{field}", value)
         yield Evidence(f"{label(card)}: x{link['width']} of x{link['width_max']}, generation"
                    f" {link['generation']} of {able}{'' if _under_load(card) else ', idle'}")
 
 
-def _under_load(card: Document) -> bool:
+def _under_load(card: SmiDevice) -> bool:
     idle = "idle" in (card["throttle"] or [])
     return not idle and (card["utilization_percent"] or 0) >= LOADED
 
 
 @check("gpu.throttle", reads=("smi",), repair=HARDWARE, severity="major",
        skip_reason=no_gpus_declared)
-def throttle(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def throttle(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No GPU is throttled by heat or its power supply."""
     yield from unknown_without_cards(observed, "Throttling of the GPUs")
     for card in cards(observed):
@@ -115,7 +123,8 @@ def throttle(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
         reasons = [] if portable else card["throttle"] or []
         degrees, most = card["temperature_c"], card["temperature_slowdown_c"]
         at = f" at {degrees} °C" if degrees is not None else ""
-        if "hw-thermal" in reasons or (None not in (degrees, most) and degrees >= most):
+        if "hw-thermal" in reasons or (
+                degrees is not None and most is not None and degrees >= most):
             yield Finding(f"{label(card)} is throttled by heat{at}",
                           "check fans, filters and room temperature; let it cool, and verify again")
         elif "hw-power-brake" in reasons:
@@ -133,7 +142,7 @@ def throttle(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
 
 
 @check("gpu.settings", reads=("smi", "driver"), severity="major", skip_reason=no_gpus_declared)
-def settings(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def settings(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Power limit, ECC, compute mode and persistence are as declared; programs may compute."""
     yield from unknown_without_cards(observed, "The settings of the GPUs")
     wanted = plan["expect"]
@@ -150,9 +159,9 @@ def settings(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
                           f"{'declared' if declared else 'normal'} is {normal}",
                           f"on the host: nvidia-smi -i {card['index']} -c {normal.upper()}")
         # Where its daemon does not run, driver.persistence reports it.
-        daemon = (observed["driver"].get("persistence") or {}).get("active")
-        driver = plan["driver"] or {}
-        if driver.get("managed") and driver.get("persistence") and daemon is not False:
+        unit, driver = observed["driver"].get("persistence"), plan["driver"]
+        daemon = unit.get("active") if unit else None
+        if driver and driver.get("managed") and driver.get("persistence") and daemon is not False:
             if card["persistence"] is False:
                 yield Finding(f"{label(card)} has persistence off, declared is gpu_driver:"
                               " {persistence: true}",
@@ -164,18 +173,18 @@ def settings(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
                    f" persistence {_on_off(card['persistence'])}")
 
 
-def _power(card: Document, declared: int | None) -> Iterator[Finding]:
+def _power(card: SmiDevice, declared: int | None) -> Iterator[Finding]:
     limit = card["power_limit_w"]
     if declared and limit is None:
         yield Finding(f"{label(card)} does not report its power limit",
                       "remove gpu_expect.power_limit_w, if this GPU has none to set",
                       verdict=Verdict.INCONCLUSIVE)
-    elif declared and abs(limit - declared) >= 1:
+    elif declared and limit is not None and abs(limit - declared) >= 1:
         yield Finding(f"{label(card)} has a power limit of {limit:g} W, declared are {declared}",
                       f"on the host: nvidia-smi -i {card['index']} -pl {declared}, also at boot")
 
 
-def _ecc(card: Document, declared: str | None) -> Iterator[Finding]:
+def _ecc(card: SmiDevice, declared: str | None) -> Iterator[Finding]:
     if declared is None or (declared == "off" and not card["ecc"] and "ecc" in card["raw_unknown"]):
         return
     failed = [text for text in card["unanswered"] if text.startswith("ecc:")]

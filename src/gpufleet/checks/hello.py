@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from gpufleet.catalog.gpus import Gpu, runs_code_for
 from gpufleet.catalog.versions import key
+from gpufleet.model.plan import Plan, PlannedStack
+from gpufleet.model.sections.stacks import Framework, SmallChecks
 from gpufleet.model.verdict import Verdict
 
 from .holders import busy_finding
 from .registry import (
     INVENTORY,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     no_gpus_declared,
     no_stacks,
     provision,
+    required,
     visible_gpus,
     wrong_gpu_count,
 )
-from .stack_run import framework_runs
+from .sections import Sections
+from .stack_run import NotRun, framework_runs
+
+T = TypeVar("T")
 
 GREETING = "Hello, TensorFlow!"
 # A first product that took longer than this was compiled for the GPU first.
@@ -31,29 +35,33 @@ SLOW_S = 60
 
 
 def small_results(
-    plan: Document, observed: Sections, part: str
-) -> Iterator[tuple[Document, Any, Finding | None]]:
-    """Each stack, the result of one of its small tests, and why that cannot be judged."""
-    for stack, framework, problem in framework_runs(plan, observed, "small"):
-        if problem:
-            yield stack, None, problem
-        elif part in framework["small"]["errors"]:
-            error = framework["small"]["errors"][part]
-            busy = busy_finding(f"{stack['name']}: {part}", {"error": error}, observed)
-            yield stack, None, busy or Finding(
-                f"{stack['name']}: {part} fails: {error}",
+    plan: Plan, observed: Sections, name: str, result: Callable[[SmallChecks], T]
+) -> Iterator[tuple[PlannedStack, T] | Finding]:
+    """Each stack and the result of one of its small tests, or why that cannot be judged."""
+    for run in framework_runs(plan, observed, lambda framework: framework["small"]):
+        if isinstance(run, NotRun):
+            yield run.finding
+            continue
+        stack, _, small = run
+        if name in small["errors"]:
+            error = small["errors"][name]
+            busy = busy_finding(f"{stack['name']}: {name}", error, observed)
+            yield busy or Finding(
+                f"{stack['name']}: {name} fails: {error}",
                 f"see stack.libraries; {provision(plan)}")
         else:
-            yield stack, framework["small"][part], None
+            yield stack, result(small)
 
 
 @check("stack.hello", reads=("stacks",), skip_reason=no_stacks)
-def hello(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def hello(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow evaluates a string and returns it unchanged."""
-    for stack, result, problem in small_results(plan, observed, "hello"):
-        if problem:
-            yield problem
-        elif not result or result["value"] != GREETING:
+    for found in small_results(plan, observed, "hello", lambda small: small["hello"]):
+        if isinstance(found, Finding):
+            yield found
+            continue
+        stack, result = found
+        if not result or result["value"] != GREETING:
             yield Finding(f"{stack['name']} evaluates {GREETING!r} to"
                           f" {result['value'] if result else None!r}", provision(plan), str(result))
         else:
@@ -61,12 +69,14 @@ def hello(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("stack.local-devices", reads=("stacks",), skip_reason=no_stacks)
-def local_devices(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def local_devices(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """device_lib.list_local_devices() lists a CPU and each declared GPU as a GPU, with memory."""
-    for stack, result, problem in small_results(plan, observed, "local_devices"):
-        if problem:
-            yield problem
+    for found in small_results(
+            plan, observed, "local_devices", lambda small: small["local_devices"]):
+        if isinstance(found, Finding):
+            yield found
             continue
+        stack, result = found[0], required(found[1], "the list of local devices")
         kinds = [device["type"] for device in result]
         gpus = [device for device in result if device["type"] == "GPU"]
         if "CPU" not in kinds:
@@ -83,18 +93,20 @@ def local_devices(plan: Document, observed: Sections) -> Iterator[Finding | Evid
             Finding(f"{stack['name']} has {device['memory_mib']} MiB to use on {device['name']}",
                     "see which processes use the GPU's memory: nvidia-smi", str(device),
                     Verdict.INCONCLUSIVE)
-            for device in gpus if device["memory_mib"] <= 0)
+            for device in gpus if required(device["memory_mib"], "a device's memory") <= 0)
         yield Evidence(f"{stack['name']}: " + ", ".join(
             f"{device['name']} {device['type']}" for device in result))
 
 
 @check("stack.gpu-device-name", reads=("stacks",), skip_reason=no_stacks)
-def gpu_device_name(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def gpu_device_name(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """tf.test.gpu_device_name() returns GPU 0 if a GPU is declared, else an empty string."""
-    for stack, result, problem in small_results(plan, observed, "gpu_device_name"):
-        if problem:
-            yield problem
+    for found in small_results(
+            plan, observed, "gpu_device_name", lambda small: small["gpu_device_name"]):
+        if isinstance(found, Finding):
+            yield found
             continue
+        stack, result = found[0], required(found[1], "the device name")
         count = visible_gpus(plan)
         right = result.lower().endswith("gpu:0") if count else result == ""
         if count is not None and not right:
@@ -106,12 +118,14 @@ def gpu_device_name(plan: Document, observed: Sections) -> Iterator[Finding | Ev
 
 
 @check("stack.device-placement", reads=("stacks",), skip_reason=no_stacks)
-def device_placement(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def device_placement(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The device placement log has a product on the GPU if one is declared, else on the CPU."""
-    for stack, result, problem in small_results(plan, observed, "placement"):
-        if problem:
-            yield problem
+    for found in small_results(
+            plan, observed, "placement", lambda small: small["placement"]):
+        if isinstance(found, Finding):
+            yield found
             continue
+        stack, result = found[0], required(found[1], "the log of device placement")
         count = visible_gpus(plan)
         kind = "gpu" if count else "cpu"
         if not result:
@@ -128,16 +142,19 @@ def device_placement(plan: Document, observed: Sections) -> Iterator[Finding | E
 
 @check("stack.capability", reads=("stacks", "compute"), repair=INVENTORY,
        skip_reason=lambda plan: no_stacks(plan) or no_gpus_declared(plan))
-def capability(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def capability(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each framework has code for each GPU: machine code, or PTX to compile."""
     used = {device["compute_capability"] for run in observed["compute"]["runs"]
            for device in run["devices"]}
-    for stack, framework, problem in framework_runs(plan, observed, "version"):
-        if problem:
-            yield problem
+    for run in framework_runs(plan, observed, lambda framework: framework["version"]):
+        if isinstance(run, NotRun):
+            yield run.finding
             continue
+        stack, framework, _ = run
         log_lines = framework.get("said") or []
-        capabilities = sorted(used | set(framework["capabilities"]), key=key)
+        capabilities = sorted({
+            *(required(capability, "a device's compute_capability") for capability in used),
+            *framework["capabilities"]}, key=key)
         if not capabilities:
             yield Finding(
                 f"The GPUs that {stack['name']} would use are unknown: CUDA shows none",
@@ -154,13 +171,13 @@ def capability(plan: Document, observed: Sections) -> Iterator[Finding | Evidenc
                 yield Evidence(f"{stack['name']} logged: {line}")
 
 
-def _declare(stack: Document) -> str:
+def _declare(stack: PlannedStack) -> str:
     return (f"declare a TensorFlow release with code for this GPU instead of {stack['version']}:"
             " ./gpufleet resolve --tensorflow VERSION --gpu COMPUTE_CAPABILITY shows what fits")
 
 
 def _fits(
-    stack: Document, framework: Document, gpu: Gpu, ignored: list[str]
+    stack: PlannedStack, framework: Framework, gpu: Gpu, ignored: list[str]
 ) -> Iterator[Finding | Evidence]:
     known, name = stack["compute_capability"], stack["name"]
     if known["min"] and key(gpu.capability) < key(known["min"]):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from gpufleet.model.sections.compute import Busy
+from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.verdict import Verdict
 
-from .registry import Document, Finding, Sections, shortened
+from .registry import Finding, shortened
+from .sections import Sections
 
 # What libraries report when no memory is left; the last one has other causes as well.
 NO_ROOM = re.compile(
@@ -27,43 +29,44 @@ DAEMONS = re.compile(
     r"^(nvidia-persiste|nv-fabricmanage|nvidia-fabric|nv-hostengine|dcgm|nvidia-imex|Xorg)")
 
 
-def _data(observed: Sections, name: str) -> Any:
-    """The data of a section, or {}: it is no finding here where it was not read."""
-    return (observed.snapshot["sections"].get(name) or {}).get("data") or {}
-
-
 def holders(observed: Sections) -> list[str] | None:
     """`pid 4711 (ann, python3)` of each process that computes on a GPU; None if that is unknown.
 
     Without root only nvidia-smi lists processes, and in a container none outside it are listed: an
     empty list proves nothing there.
     """
-    listed = _data(observed, "driver").get("holders")
+    data = observed.read_elsewhere()
+    listed = data["driver"].get("holders") if "driver" in data else None
     known = {row["pid"]: (str(row["user"]), str(row["command"])) for row in listed or []
              if not DAEMONS.match(str(row["command"]))}
     if listed is None:
-        rows = [row for device in _data(observed, "smi").get("devices") or []
+        rows = [row for device in (data["smi"].get("devices") or [] if "smi" in data else [])
                 for row in device.get("processes") or []]
         named = {row["pid"]: str(row["name"]).rpartition("/")[2] for row in rows}
         known = {pid: ("unknown user", name) for pid, name in named.items()
                  if not DAEMONS.match(name)}
-    if not known and (listed is None or _data(observed, "kernel").get("container")):
+    container = data["kernel"].get("container") if "kernel" in data else None
+    if not known and (listed is None or container):
         return None
     return [f"pid {pid} ({user}, {command})" for pid, (user, command) in sorted(known.items())]
 
 
-def _cards(observed: Sections, entry: Document) -> tuple[list[Document], list[Document]]:
-    """What nvidia-smi reports of all GPUs, and of the GPU of an entry (of all, if unknown)."""
-    cards = _data(observed, "smi").get("devices") or []
-    match = re.search(r"\d+$", str(entry.get("gpu", entry.get("requested"))))
-    addresses = {device["address"] for run in _data(observed, "compute").get("runs") or []
-              for device in run["devices"] if match and device["index"] == int(match[0])}
+def _cards(
+    observed: Sections, device: str | int | None
+) -> tuple[list[SmiDevice], list[SmiDevice]]:
+    """What nvidia-smi reports of all GPUs, and of the one that was tried (of all, if unknown)."""
+    data = observed.read_elsewhere()
+    cards = data["smi"].get("devices") or [] if "smi" in data else []
+    runs = data["compute"].get("runs") or [] if "compute" in data else []
+    match = re.search(r"\d+$", str(device))
+    addresses = {shown["address"] for run in runs
+                 for shown in run["devices"] if match and shown["index"] == int(match[0])}
     return cards, [card for card in cards if card.get("address") in addresses] or cards
 
 
-def _used_by_others(error: str, entry: Document, observed: Sections) -> str | None:
+def _used_by_others(error: str, device: str | int | None, observed: Sections) -> str | None:
     """How other processes may have caused an error, unless nvidia-smi rules it out."""
-    cards, own = _cards(observed, entry)
+    cards, own = _cards(observed, device)
     if TAKEN.search(error):
         modes = {card.get("compute_mode") for card in own} - {None}
         only = not modes or "exclusive_process" in modes
@@ -77,15 +80,18 @@ def _used_by_others(error: str, entry: Document, observed: Sections) -> str | No
     return None if free and all(enough) else f"it has no memory left ({error})"
 
 
-def busy_finding(where: str, entry: Document, observed: Sections) -> Finding | None:
-    """An INCONCLUSIVE finding, if other processes on the GPU are why an entry proves nothing.
+def busy_finding(
+    where: str, error: str | None, observed: Sections, *,
+    device: str | int | None = None, busy: Busy | None = None,
+) -> Finding | None:
+    """An INCONCLUSIVE finding, if other processes on the GPU are why an attempt proves nothing.
 
-    Missing memory that no process uses is a fault like any other.
+    `device` is the GPU that was tried: its index, or a name that ends with it. Missing memory that
+    no process uses is a fault like any other.
     """
-    busy: dict[str, Any] | None = entry.get("busy")
     others = holders(observed)
     why = f"only {busy['free_mib']} MiB of its memory are free, {busy['wanted_mib']} are needed" \
-        if busy else _used_by_others(entry["error"] or "", entry, observed)
+        if busy else _used_by_others(error or "", device, observed)
     if not why or (not busy and others == []):
         return None
     who = f"held by {shortened(others)}" if others else (

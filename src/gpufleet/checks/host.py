@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpufleet.host_state import driver_state
+from gpufleet.model.plan import Plan
+from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.validator import DAMAGED
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
     INSPECT,
     INVENTORY,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     provision,
     shortened,
 )
+from .sections import Sections, by_name
 
 # The snapshots that these checks read.
 SCHEMA = 1
@@ -43,9 +44,9 @@ SECTIONS = (
 )
 
 
-def unreadable_section(snapshot: Document, name: str) -> Finding | None:
+def unreadable_section(snapshot: Snapshot, name: str) -> Finding | None:
     """Why a section cannot be judged, if it cannot."""
-    section = snapshot["sections"].get(name)
+    section = by_name(snapshot).get(name)
     if section is None:
         return Finding(
             f"The probe did not read section '{name}'",
@@ -81,7 +82,7 @@ def unreadable_section(snapshot: Document, name: str) -> Finding | None:
 
 
 @check("host.probe", reads=(), repair=INSPECT)
-def probed(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def probed(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The probe read every section, on the host of the plan."""
     snapshot = observed.snapshot
     if snapshot["schema"] != SCHEMA:
@@ -108,7 +109,7 @@ def probed(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                f" {'root' if snapshot['euid'] == 0 else 'user ' + str(snapshot['euid'])}")
 
 
-def _needed(plan: Document, what: str) -> bool:
+def _needed(plan: Plan, what: str) -> bool:
     """Whether a path is in the plan, or is above or below such a path."""
     paths = ["/var/lib/gpufleet", *(row["path"] for row in plan["toolkits"]),
               *(row["venv"] for row in plan["stacks"])]
@@ -122,7 +123,7 @@ DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "envir
 
 
 @check("host.plan", reads=(), repair=INVENTORY)
-def planned(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def planned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The inventory declares this host, and the declaration can be satisfied."""
     for problem in plan["problems"]:
         yield Finding(
@@ -143,7 +144,7 @@ LEAST_MIB, LEAST_FILES = 100, 1000
 
 
 @check("host.disk", reads=("disks",), repair=INSPECT, severity="major")
-def disk(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def disk(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """/, /tmp and /var/lib/gpufleet have free space and are writable."""
     disks = observed["disks"]
     paths = ("/", "/tmp", "/var/lib/gpufleet")
@@ -166,7 +167,7 @@ def disk(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("install.complete", reads=("receipts",))
-def complete(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def complete(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No installation or removal is unfinished, and every receipt is readable."""
     planned = {("toolkit", row["short"]) for row in plan["toolkits"]}
     planned |= {("stack", row["name"]) for row in plan["stacks"]}
@@ -192,15 +193,15 @@ def complete(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
             else f"./gpufleet remove --{entry['kind']} {entry['id']} --limit {plan['host']}"
             " (it is no longer declared)",
         )
-    for entry in observed["receipts"]["unreadable"]:
+    for record in observed["receipts"]["unreadable"]:
         yield Finding(
-            f"{entry['path']} cannot be read: {entry['error']}",
+            f"{record['path']} cannot be read: {record['error']}",
             "on the host: restore that file from a backup, or move it away together with what it"
             f" describes; then {provision(plan)}")
 
 
 @check("install.owned", reads=("receipts",), repair=INSPECT, severity="major")
-def owned(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def owned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Only root can change installed files, and nothing is mounted over them."""
     receipts = observed["receipts"]["receipts"]
     causes = {entry["path"]: entry["what"] for row in receipts for entry in row["exposed"]}

@@ -6,12 +6,13 @@ import re
 from collections.abc import Collection, Mapping
 
 from gpufleet.model import verdict as statuses
+from gpufleet.model.plan import Plan
+from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.validator import mark_damaged
 from gpufleet.model.verdict import CheckResult, HostResult, Verdict, Verdicts, worst
 
 from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
 from .host import unreadable_section
-from .registry import Document
 
 SCHEMA = 1
 REACHABLE = "host.reachable"
@@ -21,7 +22,7 @@ AREAS = tuple(dict.fromkeys(check_id.partition(".")[0] for check_id in CHECK_IDS
 REACHABLE_STATEMENT = "The host is reachable and runs the probe."
 
 
-def judge(plan: Document, snapshot: Document) -> HostResult:
+def judge(plan: Plan, snapshot: Snapshot) -> HostResult:
     """The result of one host: its verdict and that of each check."""
     checks = [*CHECKS.values(), *(PAIR_CHECKS.values() if plan.get("pairs") else ())]
     sound = mark_damaged(snapshot)
@@ -90,7 +91,7 @@ def _entry(
     }
 
 
-def _apply(check: Check, plan: Document, snapshot: Document) -> CheckResult:
+def _apply(check: Check, plan: Plan, snapshot: Snapshot) -> CheckResult:
     try:
         skip_reason = check.skip_reason(plan)
         if skip_reason:
@@ -113,7 +114,7 @@ def _apply(check: Check, plan: Document, snapshot: Document) -> CheckResult:
 
 
 def _findings(
-    check: Check, plan: Document, snapshot: Document
+    check: Check, plan: Plan, snapshot: Snapshot
 ) -> tuple[list[Finding], list[str]]:
     unreadable = [finding for name in check.reads
                   if (finding := unreadable_section(snapshot, name))]

@@ -10,18 +10,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpufleet.catalog import facts
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.host import Event
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
     HARDWARE,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     no_gpus_declared,
     shortened,
 )
+from .sections import Sections
 
 # The Xid by which the driver reports the recovery action of a GPU.
 RECOVERY = 154
@@ -30,7 +31,7 @@ NOTED = {"api-mismatch": "see driver.loaded", "hung-task": "a program waited too
 
 
 @check("kernel.log", reads=("kernel_log", "gpus"), repair=HARDWARE, skip_reason=no_gpus_declared)
-def log(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The kernel log has no failure of a GPU, the driver or the machine since boot."""
     kernel_log = observed["kernel_log"]
     cards = {card["address"]: card["driver"] for card in observed["gpus"]["pci"]}
@@ -59,7 +60,7 @@ def log(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(f"{kernel_log['source']}, since boot; {shortened(noted) or 'nothing of note'}")
 
 
-def _event_findings(event: Document, cards: dict[str, str | None]) -> Iterator[Finding]:
+def _event_findings(event: Event, cards: dict[str, str | None]) -> Iterator[Finding]:
     kind, address = event["kind"], event["address"] or "an unnamed card"
     times = f" ({event['count']} times)" if event["count"] > 1 else ""
     if kind == "xid" and (known := meaning(event)) and known["kind"] in {"hardware", "driver"}:
@@ -95,7 +96,7 @@ def _event_findings(event: Document, cards: dict[str, str | None]) -> Iterator[F
 
 @check("kernel.application-errors", reads=("kernel_log",), severity="minor",
        skip_reason=no_gpus_declared)
-def application_errors(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def application_errors(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Errors that programs caused are reported, and do not make a host unhealthy."""
     kernel_log = observed["kernel_log"]
     if kernel_log["source"] is None:
@@ -112,7 +113,7 @@ def application_errors(plan: Document, observed: Sections) -> Iterator[Finding |
             )
 
 
-def meaning(event: Document) -> dict[str, Any] | None:
+def meaning(event: Event) -> dict[str, Any] | None:
     """The table's entry for an Xid."""
     found: dict[str, Any] | None = facts.document("xids.yml")["xids"].get(event["code"])
     if found and found.get("unless", "\n") in event["text"]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from .registry import INSPECT, Document, Evidence, Finding, Sections, check, provision, shortened
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.cuda import CachedLibrary, Library
+
+from .registry import INSPECT, Evidence, Finding, check, provision, shortened
+from .sections import Sections
 
 
-def nothing_registered(plan: Document) -> str | None:
+def nothing_registered(plan: Plan) -> str | None:
     """The skip reason where no planned toolkit is registered with the linker."""
     return None if plan["linker"]["directories"] else (
         "gpu_toolkits and gpu_stacks: no toolkit is registered with the linker"
@@ -16,7 +19,7 @@ def nothing_registered(plan: Document) -> str | None:
 
 
 @check("linker.registered", reads=("linker",), skip_reason=nothing_registered)
-def registered(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def registered(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """gpufleet's file in ld.so.conf.d lists the planned directories, in order."""
     wanted = plan["linker"]
     files = {entry["path"]: entry["directories"] for entry in observed["linker"]["files"]}
@@ -31,7 +34,7 @@ def registered(plan: Document, observed: Sections) -> Iterator[Finding | Evidenc
         )
 
 
-def expected(plan: Document, observed: Sections) -> dict[str, str]:
+def expected(plan: Plan, observed: Sections) -> dict[str, str]:
     """{SONAME: path of the toolkit} of each library that a registered toolkit must provide."""
     paths = {toolkit["path"] for toolkit in plan["toolkits"] if toolkit["registered"]}
     wanted = {
@@ -50,7 +53,7 @@ def expected(plan: Document, observed: Sections) -> dict[str, str]:
 
 
 def _after_next_ldconfig(
-    offered: list[Any], wanted: dict[str, str], now: dict[str, Any],
+    offered: list[Library], wanted: dict[str, str], now: dict[str, CachedLibrary],
     is_foreign: Callable[[str, str], bool],
 ) -> Iterator[Finding]:
     """Libraries that the next ldconfig resolves elsewhere, although the cache is still right."""
@@ -72,7 +75,7 @@ def _after_next_ldconfig(
 
 
 @check("linker.cache", reads=("linker", "cudnn", "toolkits"), skip_reason=nothing_registered)
-def cache(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def cache(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The linker cache resolves each library of a registered toolkit to that toolkit."""
     if observed["linker"]["cache_error"]:
         yield Finding(f"{observed['linker']['cache_error']}: programs find no libraries through it",
@@ -80,7 +83,7 @@ def cache(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
         return
     entries = observed["linker"]["cache"]
     ours = tuple(f"{path}/" for path in plan["linker"]["directories"])
-    first: dict[str, dict[str, Any]] = {}
+    first: dict[str, CachedLibrary] = {}
     for entry in entries:
         first.setdefault(entry["soname"], entry)
         if not entry["exists"] and entry["path"].startswith(ours):
@@ -103,18 +106,18 @@ def cache(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"The linker cache does not list {shortened(unknown)} of {toolkit}",
                 f"{provision(plan)} (or on the host: ldconfig)")
     for soname, toolkit in wanted.items():
-        entry = first.get(soname)
-        if entry is None:
+        cached = first.get(soname)
+        if cached is None:
             continue
-        if entry["exists"] and is_foreign(entry["realpath"], toolkit):
+        if cached["exists"] and is_foreign(cached["realpath"], toolkit):
             yield Finding(
-                f"The linker loads {soname} from {entry['path']}, not from {toolkit}",
+                f"The linker loads {soname} from {cached['path']}, not from {toolkit}",
                 f"on the host: remove that directory from /etc/ld.so.conf.d, run ldconfig; then"
                 f" {provision(plan)}",
             )
-        elif not entry["exists"] and not entry["path"].startswith(ours):
+        elif not cached["exists"] and not cached["path"].startswith(ours):
             yield Finding(
-                f"The linker cache lists {soname} first as {entry['path']}, which does not exist",
+                f"The linker cache lists {soname} first as {cached['path']}, which does not exist",
                 "on the host: ldconfig",
             )
     yield Evidence(f"{len(entries)} entries of CUDA and cuDNN")
@@ -122,7 +125,7 @@ def cache(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("linker.providers", reads=("linker", "cudnn", "toolkits"), repair=INSPECT, severity="major",
        skip_reason=nothing_registered)
-def providers(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def providers(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No other directory that the linker searches provides a planned toolkit's libraries.
 
     The linker may prefer the right one now. Another order, a package or another program's

@@ -10,23 +10,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from gpufleet.model import pairs
+from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
     INSPECT,
     PAIR_CHECKS,
-    Document,
     Evidence,
     Finding,
-    Sections,
     SkipReason,
     check,
     no_gpus_declared,
     provision,
+    required,
     shortened,
 )
+from .sections import Sections
 
 PORTS = "20000 to 32767"
 DEVICE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)/(?:device:)?(\w+:\d+)$")
@@ -39,28 +40,25 @@ WRONG_NUMBERS = (
 class Meeting:
     """One run, from the view of one host: its own side is `own`, at `index` of `sides`."""
 
-    plan: Document
-    record: Document
+    plan: Plan
+    record: pairs.Meeting
     index: int
 
     @property
-    def own(self) -> dict[str, Any]:
-        side: dict[str, Any] = self.record["sides"][self.index]
-        return side
+    def own(self) -> pairs.Side:
+        return self.record["sides"][self.index]
 
     @property
-    def other(self) -> dict[str, Any]:
-        side: dict[str, Any] = self.record["sides"][1 - self.index]
-        return side
+    def other(self) -> pairs.Side:
+        return self.record["sides"][1 - self.index]
 
     @property
     def peer(self) -> str:
-        return str(self.record["hosts"][1 - self.index])
+        return self.record["hosts"][1 - self.index]
 
     @property
     def gpus(self) -> int | None:
-        count: int | None = self.record["gpus"][self.index]
-        return count
+        return self.record["gpus"][self.index]
 
     @property
     def what(self) -> str:
@@ -70,7 +68,9 @@ class Meeting:
 Judge = Callable[[Meeting], Iterator[Finding | Evidence]]
 
 
-def not_applicable(kind: str, plan: Document, pair: Document, stack: Document) -> str | None:
+def not_applicable(
+    kind: str, plan: Plan, pair: pairs.PlannedMeeting, stack: pairs.SharedStack
+) -> str | None:
     """The declaration by which a kind of run between two hosts does not apply, or None."""
     if kind == "nccl" and no_gpus_declared(plan):
         return no_gpus_declared(plan)
@@ -85,7 +85,7 @@ def not_applicable(kind: str, plan: Document, pair: Document, stack: Document) -
 def skip_unless_applicable(kind: str) -> SkipReason:
     """The skip reason where the run applies to no pair and no stack."""
 
-    def skip_reason(plan: Document) -> str | None:
+    def skip_reason(plan: Plan) -> str | None:
         reasons = [not_applicable(kind, plan, pair, stack)
                    for pair in plan["pairs"] for stack in pair["stacks"]]
         return "; ".join(dict.fromkeys(filter(None, reasons))) if all(reasons) else None
@@ -94,7 +94,7 @@ def skip_unless_applicable(kind: str) -> SkipReason:
 
 
 def meeting_results(
-    kind: str, plan: Document, observed: Sections, judge: Judge
+    kind: str, plan: Plan, observed: Sections, judge: Judge
 ) -> Iterator[Finding | Evidence]:
     """Judge the run of each pair and stack to which it applies."""
     for pair in plan["pairs"]:
@@ -172,8 +172,8 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
                       f" {meeting.record['release']}", provision(meeting.plan))
 
 
-def _waits(side: Document) -> bool:
-    return bool(side["stage"].startswith("waiting"))
+def _waits(side: pairs.Side) -> bool:
+    return side["stage"].startswith("waiting")
 
 
 # -- results ---------------------------------------------------------------------------------------
@@ -187,6 +187,7 @@ def judge_graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
         raise ValueError("a side does not report every part of its graph")
     good = True
     for side in meeting.record["sides"]:
+        parts: list[tuple[str, str | None, pairs.RemoteProduct | pairs.Variable, int | None]]
         parts = [("worker", wanted, row, row["wrong"]) for row in side["products"]]
         parts += [("ps", "CPU:0", row, 0) for row in side["variables"]]
         for job, device, row, wrong in parts:
@@ -202,9 +203,10 @@ def judge_graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
                 good = False
                 yield Finding(f"{meeting.what}: the product on {row['device']} has {wrong} wrong"
                               " rows", WRONG_NUMBERS, str(row))
-    if own["sum"]["wrong"] != 0:
+    total = required(own["sum"], "the sum of both hosts' products")
+    if total["wrong"] != 0:
         yield Finding(f"{meeting.what}: the sum of both hosts' products has"
-                      f" {own['sum']['wrong']} wrong rows", WRONG_NUMBERS, str(own["sum"]))
+                      f" {total['wrong']} wrong rows", WRONG_NUMBERS, str(total))
     elif good:
         yield Evidence(f"{meeting.what}: exact, on"
                    f" {shortened([row['device'] for row in own['products']])}, variables on"
@@ -223,7 +225,8 @@ def judge_reduction(communication: str) -> Judge:
     def judge(meeting: Meeting) -> Iterator[Finding | Evidence]:
         own, declared = meeting.own, meeting.record["gpus"]
         # As many on each host.
-        gpus = None if None in declared else min(declared)
+        known = [count for count in declared if count is not None]
+        gpus = min(known) if len(known) == len(declared) else None
         replicas = own["replicas"]
         kinds = [str(row["device"]).upper().split(":")[-2] for row in replicas]
         wanted = (["GPU"] * gpus if gpus else ["CPU"]) if gpus is not None else kinds
@@ -254,20 +257,20 @@ def judge_reduction(communication: str) -> Judge:
 
 
 @check("pair.parameter-server", reads=(), repair=INSPECT, registry=PAIR_CHECKS)
-def parameter_server(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def parameter_server(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Workers and parameter servers of two hosts compute an exact sum together."""
     yield from meeting_results("parameter-server", plan, observed, judge_graph)
 
 
 @check("pair.all-reduce", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
        skip_reason=skip_unless_applicable("all-reduce"))
-def all_reduce(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def all_reduce(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """MultiWorkerMirroredStrategy over two hosts gives every replica the exact sum."""
     yield from meeting_results("all-reduce", plan, observed, judge_reduction("RING"))
 
 
 @check("pair.nccl", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
        skip_reason=skip_unless_applicable("nccl"))
-def nccl(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def nccl(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """NCCL gives every GPU of two hosts the exact sum."""
     yield from meeting_results("nccl", plan, observed, judge_reduction("NCCL"))

@@ -9,16 +9,20 @@ was not read (hung, denied, damaged) is never reported as healthy.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, TypeVar
 
 from gpufleet.host_state.driver_state import Judge
 from gpufleet.host_state.host import Host
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.cuda import ClosedPath, Receipts
 from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
-Document = Mapping[str, Any]
+from .sections import Sections
+
+T = TypeVar("T")
 
 # What repairs it, in short, for the table of checks.
 PROVISION = "provision again"
@@ -45,27 +49,8 @@ class Evidence:
     evidence: str
 
 
-class Sections(Mapping[str, Any]):
-    """The data of those sections that a check declared to read, and of no others."""
-
-    def __init__(self, snapshot: Document, reads: tuple[str, ...]) -> None:
-        self.snapshot = snapshot
-        self._reads = reads
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._reads:
-            raise KeyError(f"the check reads {name} without declaring it")
-        return self.snapshot["sections"][name]["data"]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._reads)
-
-    def __len__(self) -> int:
-        return len(self._reads)
-
-
-Function = Callable[[Document, Sections], Iterator[Finding | Evidence]]
-SkipReason = Callable[[Document], str | None]
+Function = Callable[[Plan, Sections], Iterator[Finding | Evidence]]
+SkipReason = Callable[[Plan], str | None]
 
 
 @dataclass(frozen=True)
@@ -114,7 +99,14 @@ def check(
 # -- what several checks share ---------------------------------------------------------------------
 
 
-def provision(plan: Document) -> str:
+def required(value: T | None, what: str) -> T:
+    """A value that the check needs; without it the documents are damaged, and nothing is judged."""
+    if value is None:
+        raise ValueError(f"{what} is null")
+    return value
+
+
+def provision(plan: Plan) -> str:
     """The command that brings a host to its plan."""
     if found_locally(plan, "toolkits"):
         return "repair it by hand, or declare it and run ./gpufleet provision"
@@ -133,27 +125,29 @@ def numbers(version: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in (version or "").split(".") if part.isdigit())
 
 
-def no_gpus_declared(plan: Document) -> str | None:
+def no_gpus_declared(plan: Plan) -> str | None:
     """The skip reason where no GPUs are declared: a count of 0, or no count."""
-    expect = plan["expect"] or {"count": None}
-    count = expect["count"]
+    expect = plan["expect"]
+    count = expect["count"] if expect else None
     if count is None:
-        return "gpu_expect.count: not set" if any(expect.values()) else "gpu_expect: not set"
+        declared = any(expect.values()) if expect else False
+        return "gpu_expect.count: not set" if declared else "gpu_expect: not set"
     return "gpu_expect: {count: 0}" if count == 0 else None
 
 
-def mig_layout(plan: Document) -> Document:
+def mig_layout(plan: Plan) -> dict[str, list[str]]:
     """The declared MIG instances of each GPU."""
-    return (plan["driver"] or {}).get("mig") or {}
+    driver = plan["driver"]
+    return driver.get("mig") or {} if driver else {}
 
 
-def visible_gpus(plan: Document) -> int | None:
+def visible_gpus(plan: Plan) -> int | None:
     """How many GPUs CUDA must show to a program; None where that is not declared."""
     count = plan["expect"]["count"] if plan["expect"] else None
     return expectation.visible(count, mig_layout(plan))
 
 
-def wrong_gpu_count(plan: Document, number: int, wanted: int) -> bool:
+def wrong_gpu_count(plan: Plan, number: int, wanted: int) -> bool:
     """Whether CUDA shows a wrong number of GPUs.
 
     More than one, where MIG is declared, is left to gpu.mig.
@@ -161,7 +155,7 @@ def wrong_gpu_count(plan: Document, number: int, wanted: int) -> bool:
     return number < wanted or (number > wanted and not any(mig_layout(plan).values()))
 
 
-def mig_evidence(plan: Document) -> Iterator[Evidence]:
+def mig_evidence(plan: Plan) -> Iterator[Evidence]:
     """A note that not every MIG instance was tested."""
     if any(mig_layout(plan).values()):
         yield Evidence(
@@ -169,37 +163,37 @@ def mig_evidence(plan: Document) -> Iterator[Evidence]:
         )
 
 
-def found_locally(plan: Document, kind: str) -> str | None:
+def found_locally(plan: Plan, kind: Literal["toolkits", "cudnn"]) -> str | None:
     """The skip reason of checks of receipts, where `--local` found what is installed."""
     found = any(row.get("found") for row in plan[kind])
     return "gpu_toolkits: not set, these were found" if found else None
 
 
-def no_toolkits(plan: Document) -> str | None:
+def no_toolkits(plan: Plan) -> str | None:
     """The skip reason of the checks of toolkits."""
     return None if plan["toolkits"] else "gpu_toolkits and gpu_stacks: no toolkit is declared"
 
 
-def no_cudnn(plan: Document) -> str | None:
+def no_cudnn(plan: Plan) -> str | None:
     """The skip reason of the checks of cuDNN."""
     return None if plan["cudnn"] else "gpu_toolkits and gpu_stacks: no cuDNN is declared"
 
 
-def no_stacks(plan: Document) -> str | None:
+def no_stacks(plan: Plan) -> str | None:
     """The skip reason of the checks of stacks."""
     return None if plan["stacks"] else "gpu_stacks: []"
 
 
-def driver_findings(judge: Judge, plan: Document, observed: Sections) -> Iterator[Finding]:
+def driver_findings(judge: Judge, plan: Plan, observed: Sections) -> Iterator[Finding]:
     """The faults that a function of host_state reports of the driver, as findings."""
     for fault in judge(plan, Host(observed.snapshot)):
         yield Finding(f"{fault.cause[:1].upper()}{fault.cause[1:]}", fault.remedy)
 
 
-def unreadable_paths(trees: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
-    """Findings for what users other than root cannot read or enter, of each (path, tree)."""
-    for path, tree in trees:
-        entries = [f"{entry['path']} (mode {entry['mode']})" for entry in tree["closed"]]
+def unreadable_paths(trees: Iterable[tuple[str, list[ClosedPath]]]) -> Iterator[Finding]:
+    """Findings for what users other than root cannot read or enter, of each (path, closed)."""
+    for path, closed in trees:
+        entries = [f"{entry['path']} (mode {entry['mode']})" for entry in closed]
         if entries:
             yield Finding(
                 f"Some users cannot read {shortened(entries)}: {path} is unusable for them",
@@ -208,7 +202,7 @@ def unreadable_paths(trees: Iterable[tuple[str, Document]]) -> Iterator[Finding]
             )
 
 
-def _planned(plan: Document, kind: str, receipt_id: str) -> str | None:
+def _planned(plan: Plan, kind: str, receipt_id: str) -> str | None:
     """The version that the plan has for a receipt, if any."""
     versions = {("toolkit", row["short"]): row["version"] for row in plan["toolkits"]}
     versions |= {("cudnn", f"{row['toolkit']}-{row['major']}"): row["version"]
@@ -241,7 +235,7 @@ def not_executable(observed: Sections, paths: Iterable[str]) -> Iterator[Finding
 
 
 def files_unchanged(
-    plan: Document, receipts: Document, kind: str, receipt_id: str, path: str
+    plan: Plan, receipts: Receipts, kind: str, receipt_id: str, path: str
 ) -> Iterator[Finding]:
     """Compare installed files with their receipt, file by file."""
     found = [r for r in receipts["receipts"] if (r["kind"], r["id"]) == (kind, receipt_id)]

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from gpufleet.diff import restart
 from gpufleet.host_state.host import Host
+from gpufleet.model.plan import Plan
 
-from .registry import REBOOT, Document, Evidence, Finding, Sections, check
+from .registry import REBOOT, Evidence, Finding, check
+from .sections import Sections
 
 PENDING = {
     "reload": "The driver's kernel modules must be reloaded",
@@ -17,17 +19,17 @@ PENDING = {
 }
 
 
-def _not_managed(plan: Document) -> str | None:
-    driver = plan["driver"] or {}
-    if driver.get("managed"):
+def _not_managed(plan: Plan) -> str | None:
+    driver = plan["driver"]
+    if driver and driver.get("managed"):
         return None
-    source = driver.get("source")
+    source = driver.get("source") if driver else None
     return f"gpu_driver: {{source: {source}}}" if source else "gpu_driver: not set"
 
 
 @check("driver.pending", reads=("kernel", "gpus", "driver"), repair=REBOOT,
        skip_reason=_not_managed)
-def pending(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def pending(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No driver restart is pending: the installed driver is the running one."""
     decision = restart.decide(plan, Host(observed.snapshot))
     marker = observed["driver"].get("reboot_pending")

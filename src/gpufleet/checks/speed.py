@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from gpufleet.catalog import performance
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.compute import ComputeRun, SustainedResult
 from gpufleet.model.verdict import Verdict
 
 from .compute import gpu_results, no_gpus, run_error, runs
@@ -14,13 +16,15 @@ from .holders import busy_finding
 from .registry import (
     HARDWARE,
     INVENTORY,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
+    required,
     visible_gpus,
 )
+from .sections import Sections
+
+T = TypeVar("T")
 
 # Throttle reasons by which the hardware itself slows a GPU down.
 FORCED = {"hw-slowdown", "hw-thermal", "hw-power-brake"}
@@ -29,19 +33,21 @@ LEAST_KEPT = 0.6
 
 
 @check("gpu.throughput", reads=("compute",), repair=HARDWARE, severity="major", skip_reason=no_gpus)
-def throughput(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU has at least the declared throughput, or the minimum of its model."""
     best: dict[int, float] = {}
-    names: dict[int, str] = {}
+    names: dict[int, str | None] = {}
     unknown = False
-    for _, run, problem in runs(plan, observed):
-        if problem:
-            yield problem
+    for _, run in runs(plan, observed):
+        if isinstance(run, Finding):
+            yield run
             unknown = True
             continue
-        names |= {device["index"]: device["name"] for device in run["devices"]}
+        names |= _names(run)
         for entry in run["cublas"]:
-            if finding := busy_finding(f"GPU {entry['gpu']}", entry, observed):
+            if finding := busy_finding(
+                    f"GPU {entry['gpu']}", entry["error"], observed, device=entry["gpu"],
+                    busy=entry["busy"]):
                 yield finding
                 unknown = True
             else:
@@ -73,7 +79,7 @@ def throughput(plan: Document, observed: Sections) -> Iterator[Finding | Evidenc
                                          for gpu, speed in sorted(best.items())))
 
 
-def _floor(plan: Document, name: str | None) -> tuple[float | None, str]:
+def _floor(plan: Plan, name: str | None) -> tuple[float | None, str]:
     """The minimum TFLOP/s, and where it comes from."""
     declared, because = plan["expect"].get("tflops"), plan["expect"].get("tflops_because")
     is_declared = because in {None, "gpu_expect.tflops"}
@@ -92,45 +98,50 @@ DEEP_NOT_REQUESTED = Finding(
 
 
 def deep(
-    plan: Document, observed: Sections, part: str
-) -> Iterator[tuple[Document, dict[int, str], Finding | None]]:
-    """The deep run (of the newest toolkit), and the names of its devices."""
+    plan: Plan, observed: Sections, part: Callable[[ComputeRun], list[T] | None]
+) -> Iterator[tuple[ComputeRun, list[T]] | Finding]:
+    """The deep run (of the newest toolkit) and one of its parts, or why that cannot be judged."""
     if not observed["compute"]["deep"]:
-        yield {}, {}, DEEP_NOT_REQUESTED
+        yield DEEP_NOT_REQUESTED
         return
-    planned = [(run, problem) for _, run, problem in runs(plan, observed)]
-    found = [run for run, _ in planned if run and run[part] is not None]
+    planned = [run for _, run in runs(plan, observed)]
+    found = [(run, entries) for run in planned
+             if not isinstance(run, Finding) and (entries := part(run)) is not None]
     if not found:
-        reasons = "; ".join(problem.cause if problem else str(run["error"])
-                            for run, problem in planned)
-        yield {}, {}, Finding(f"The deep run stopped before this step: {reasons}",
-                              "see toolkit.cublas; ./gpufleet verify --deep --deadline 900",
-                              verdict=Verdict.INCONCLUSIVE)
-    for run in found:
-        yield run, {d["index"]: d["name"] for d in run["devices"]}, None
+        reasons = "; ".join(run.cause if isinstance(run, Finding) else str(run["error"])
+                            for run in planned)
+        yield Finding(f"The deep run stopped before this step: {reasons}",
+                      "see toolkit.cublas; ./gpufleet verify --deep --deadline 900",
+                      verdict=Verdict.INCONCLUSIVE)
+    yield from found
+
+
+def _names(run: ComputeRun) -> dict[int, str | None]:
+    return {device["index"]: device["name"] for device in run["devices"]}
 
 
 @check("gpu.sustained", reads=("compute",), repair=HARDWARE, severity="major", deep=True,
        skip_reason=no_gpus)
-def sustained(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def sustained(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Under minutes of load each GPU stays exact, keeps its speed, and cools down again."""
-    for run, names, problem in deep(plan, observed, "sustained"):
-        if problem:
-            yield problem
+    for found in deep(plan, observed, lambda run: run["sustained"]):
+        if isinstance(found, Finding):
+            yield found
             continue
+        run, entries = found
         yield from gpu_results(
-            plan, observed, "Sustained load", run["sustained"], run=run, unit="rows")
-        for entry in run["sustained"]:
+            plan, observed, "Sustained load", entries, run=run, unit="rows")
+        for entry in entries:
             if entry["error"] or entry["busy"]:
                 continue
-            yield from _under_load(plan, entry, names.get(entry["gpu"]))
+            yield from _under_load(plan, entry, _names(run).get(entry["gpu"]))
 
 
 def _under_load(
-    plan: Document, entry: dict[str, Any], name: str | None
+    plan: Plan, entry: SustainedResult, name: str | None
 ) -> Iterator[Finding | Evidence]:
     gpu, samples = f"GPU {entry['gpu']}", entry["samples"]
-    speeds = [sample["tflops"] for sample in samples]
+    speeds = [required(sample["tflops"], "a sample's tflops") for sample in samples]
     hottest = max((s["temperature_c"] for s in samples if s["temperature_c"] is not None),
                   default=None)
     if not speeds or max(speeds) <= 0:
@@ -163,20 +174,22 @@ def _under_load(
 
 @check("gpu.bandwidth", reads=("compute",), repair=HARDWARE, severity="major", deep=True,
        skip_reason=no_gpus)
-def bandwidth(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def bandwidth(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU copies its own memory without errors, at its model's minimum speed or more."""
-    for run, names, problem in deep(plan, observed, "bandwidth"):
-        if problem:
-            yield problem
+    for found in deep(plan, observed, lambda run: run["bandwidth"]):
+        if isinstance(found, Finding):
+            yield found
             continue
+        run, entries = found
         yield from gpu_results(
-            plan, observed, "Copying memory", run["bandwidth"], run=run, unit="blocks")
-        for entry in run["bandwidth"]:
+            plan, observed, "Copying memory", entries, run=run, unit="blocks")
+        for entry in entries:
             if entry["error"] or entry["busy"]:
                 continue
-            rate, found = entry["gib_s"] or 0, performance.floors(names.get(entry["gpu"]) or "")
-            if rate <= 0 or (found and rate < found.gib_s):
-                least = (f"the minimum is {found.gib_s} ({found.because})" if found
+            name = _names(run).get(entry["gpu"]) or ""
+            rate, floors = entry["gib_s"] or 0, performance.floors(name)
+            if rate <= 0 or (floors and rate < floors.gib_s):
+                least = (f"the minimum is {floors.gib_s} ({floors.because})" if floors
                          else "nothing was copied")
                 yield Finding(f"GPU {entry['gpu']} copies its memory at {rate} GiB/s, {least}",
                               "see gpu.memory-errors and gpu.throttle")
@@ -185,13 +198,13 @@ def bandwidth(plan: Document, observed: Sections) -> Iterator[Finding | Evidence
 
 @check("gpu.peer", reads=("compute",), repair=INVENTORY, severity="major", deep=True,
        skip_reason=no_gpus)
-def peer(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def peer(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Copies from one GPU to another arrive unchanged."""
-    for run, _, problem in deep(plan, observed, "peer"):
-        if problem:
-            yield problem
+    for found in deep(plan, observed, lambda run: run["peer"]):
+        if isinstance(found, Finding):
+            yield found
             continue
-        entries = run["peer"]
+        _, entries = found
         if not entries and (visible_gpus(plan) or 0) < 2:
             yield Evidence("one GPU has no peer")
         elif not entries:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
+from gpufleet.model.plan import Plan, PlannedStack
+from gpufleet.model.sections.stacks import InstalledStack
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
     INSPECT,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     files_unchanged,
     no_stacks,
     not_executable,
     provision,
+    required,
     shortened,
     timed_out,
     unreadable_paths,
 )
+from .sections import Sections
 
 
-def installed(plan: Document, observed: Sections) -> Iterator[tuple[Document, dict[str, Any]]]:
+def installed(plan: Plan, observed: Sections) -> Iterator[tuple[PlannedStack, InstalledStack]]:
     """Each planned stack that is installed, with what was observed of it."""
     found = {stack["venv"]: stack for stack in observed["stacks"]["stacks"]}
     for stack in plan["stacks"]:
@@ -34,7 +35,7 @@ def installed(plan: Document, observed: Sections) -> Iterator[tuple[Document, di
 
 
 @check("stack.release", reads=("stacks", "receipts"), skip_reason=no_stacks)
-def release(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def release(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each stack has the planned Python, framework and packages."""
     receipts = {r["id"]: r for r in observed["receipts"]["receipts"] if r["kind"] == "stack"}
     present = {stack["name"]: found for stack, found in installed(plan, observed)}
@@ -94,7 +95,7 @@ def _differences(was: dict[str, str], now: dict[str, str]) -> list[str]:
 
 
 @check("stack.files", reads=("receipts",), deep=True, skip_reason=no_stacks)
-def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every file of each stack, its binding to CUDA included, is unchanged since installation."""
     for stack in plan["stacks"]:
         yield from files_unchanged(
@@ -102,23 +103,25 @@ def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("stack.python", reads=("stacks",), skip_reason=no_stacks)
-def python(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each stack starts the planned Python, and loads only its own code."""
     for stack, found in installed(plan, observed):
-        name, start = stack["name"], found["start"]
+        name, start = stack["name"], required(found["start"], "a stack's start")
         if start["error"]:
             yield timed_out(f"The Python of {name}", start["error"]) or Finding(
                 f"The Python of {name} does not start: {start['error']}",
                           provision(plan), start["error"])
             continue
-        if ".".join(start["python"].split(".")[:2]) != stack["python"]:
+        version = required(start["python"], "the version of a stack's Python")
+        if ".".join(version.split(".")[:2]) != stack["python"]:
             yield Finding(f"{name} starts Python {start['python']}, planned is {stack['python']}",
                           provision(plan))
         if start["prefix"] not in {found["venv"], found["realpath"]}:
             yield Finding(f"{found['venv']}/bin/python runs in {start['prefix']}", provision(plan))
         # Other libraries of its own toolkit belong to the toolkit.
-        foreign = [path for path in (found["framework"] or {"strangers": []})["strangers"]
-                     if not path.startswith(f"{stack['toolkit_path']}/")]
+        framework = found["framework"]
+        foreign = [path for path in (framework["strangers"] if framework else [])
+                   if not path.startswith(f"{stack['toolkit_path']}/")]
         for what, places in (("searches for modules in", start["strange"]),
                              ("runs at every start, though no package contains it:",
                               found["hooks"]),
@@ -133,12 +136,12 @@ def python(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("stack.readable", reads=("stacks", "disks"), repair=INSPECT, severity="major",
        skip_reason=no_stacks)
-def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every user can start each stack's interpreter and read its packages."""
     present = {stack["name"]: found for stack, found in installed(plan, observed)}
     for stack in plan["stacks"]:
         if stack["name"] not in present:
             yield Finding(f"{stack['venv']} does not exist: no permissions were checked",
                           provision(plan), verdict=Verdict.INCONCLUSIVE)
-    yield from unreadable_paths(present.items())
+    yield from unreadable_paths((name, found["closed"]) for name, found in present.items())
     yield from not_executable(observed, [found["venv"] for found in present.values()])

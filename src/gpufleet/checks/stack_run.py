@@ -3,61 +3,81 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Generic, NamedTuple, TypeVar
 
+from gpufleet.model.plan import Plan, PlannedStack
+from gpufleet.model.sections.cuda import Receipts
+from gpufleet.model.sections.stacks import Framework, Product, TowerSum
 from gpufleet.model.verdict import Verdict
 
 from .holders import busy_finding
 from .registry import (
     INVENTORY,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     mig_evidence,
     no_gpus_declared,
     no_stacks,
     provision,
+    required,
     shortened,
     timed_out,
     visible_gpus,
 )
+from .sections import Sections
 from .stack import installed
 
+T = TypeVar("T")
 DRIVER_LIBRARY = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so")
 
 
+class Ran(NamedTuple, Generic[T]):
+    """A planned stack, its framework's run, and a part of that run."""
+
+    stack: PlannedStack
+    framework: Framework
+    part: T
+
+
+class NotRun(NamedTuple):
+    """A planned stack of which a part of the run cannot be judged, and why."""
+
+    stack: PlannedStack
+    finding: Finding
+    framework: Framework | None = None
+
+
 def framework_runs(
-    plan: Document, observed: Sections, part: str
-) -> Iterator[tuple[Document, dict[str, Any], Finding | None]]:
-    """Each planned stack, its framework run, and why `part` of the run cannot be judged."""
+    plan: Plan, observed: Sections, part: Callable[[Framework], T | None]
+) -> Iterator[Ran[T] | NotRun]:
+    """The run of each planned stack's framework, or why a part of it cannot be judged."""
     present = {stack["name"] for stack, _ in installed(plan, observed)}
     for stack in plan["stacks"]:
         if stack["name"] not in present:
-            yield stack, {}, Finding(
+            yield NotRun(stack, Finding(
                 f"{stack['name']} is not installed: nothing ran",
                 provision(plan),
                 verdict=Verdict.INCONCLUSIVE,
-            )
+            ))
     for stack, found in installed(plan, observed):
         framework = found["framework"]
         if framework is None:
-            yield stack, {}, Finding(
+            yield NotRun(stack, Finding(
                 f"{stack['name']} was not started: the snapshot has mode"
                 f" '{observed.snapshot['mode']}'",
                 "./gpufleet verify (it probes in mode 'full')",
                 verdict=Verdict.INCONCLUSIVE,
-            )
-        elif not framework[part]:
-            yield stack, framework, _not_run(plan, stack, framework)
+            ))
+        elif not (result := part(framework)):
+            yield NotRun(stack, _stopped(plan, stack, framework), framework)
         else:
-            yield stack, framework, None
+            yield Ran(stack, framework, result)
 
 
-def _not_run(plan: Document, stack: Document, framework: dict[str, Any]) -> Finding:
+def _stopped(plan: Plan, stack: PlannedStack, framework: Framework) -> Finding:
     if framework["state"] == "hung":
         return Finding(
             f"TensorFlow of {stack['name']} hung: {framework['error']}",
@@ -72,13 +92,14 @@ def _not_run(plan: Document, stack: Document, framework: dict[str, Any]) -> Find
 
 
 @check("stack.build", reads=("stacks",), skip_reason=no_stacks)
-def build(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def build(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow is the planned release, built for the planned CUDA and cuDNN."""
-    for stack, framework, problem in framework_runs(plan, observed, "build"):
-        if problem:
-            yield problem
+    for run in framework_runs(plan, observed, lambda framework: framework["build"]):
+        if isinstance(run, NotRun):
+            yield run.finding
             continue
-        actual, wanted = framework["build"], stack["build"]
+        stack, framework, actual = run
+        wanted = stack["build"]
         if framework["version"] != stack["version"]:
             yield Finding(f"{stack['name']} imports TensorFlow {framework['version']}, planned is"
                           f" {stack['version']}", provision(plan))
@@ -98,14 +119,14 @@ def build(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("stack.libraries", reads=("stacks",), skip_reason=no_stacks)
-def libraries(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow loads every CUDA and cuDNN library that its build needs."""
     bindings = {found["venv"]: found["binding"] for found in observed["stacks"]["stacks"]}
-    for stack, framework, problem in framework_runs(plan, observed, "loader"):
-        if problem:
-            yield problem
+    for run in framework_runs(plan, observed, lambda framework: framework["loader"]):
+        if isinstance(run, NotRun):
+            yield run.finding
             continue
-        loader = framework["loader"]
+        stack, framework, loader = run
         binding = bindings.get(stack["venv"])
         if binding is None:
             yield Finding(f"It is unknown whether the libraries of {stack['name']} can be loaded",
@@ -129,7 +150,7 @@ def libraries(plan: Document, observed: Sections) -> Iterator[Finding | Evidence
             if soname in failed:
                 yield Finding(
                     f"TensorFlow of {stack['name']} cannot load {soname}, and does not use the"
-                    f" GPU: {failed[soname]}", provision(plan), failed[soname])
+                    f" GPU: {failed[soname]}", provision(plan), failed[soname] or "")
             elif soname not in opened and not any(
                 name == soname or name.startswith(f"{soname}.") for name in mapped
             ):
@@ -143,22 +164,24 @@ def libraries(plan: Document, observed: Sections) -> Iterator[Finding | Evidence
 
 
 @check("stack.mapped", reads=("stacks", "toolkits", "receipts"), skip_reason=no_stacks)
-def mapped(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def mapped(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The process maps only CUDA and cuDNN files that the stack's own receipts list."""
     # Maps name real paths; a tree may be reached through a link.
     real = {tree["path"]: tree["realpath"] for tree in observed["toolkits"]["trees"]}
     real |= {found["venv"]: found["realpath"] for found in observed["stacks"]["stacks"]}
-    for stack, framework, problem in framework_runs(plan, observed, "mapped"):
-        if problem:
+    for run in framework_runs(plan, observed, lambda framework: framework["mapped"]):
+        if isinstance(run, NotRun):
             # Without a mapped file nothing is proven, even if it ran.
-            yield problem if framework.get("state") != "ok" else Finding(
-                f"TensorFlow of {stack['name']} mapped no CUDA library",
+            ended = run.framework is not None and run.framework["state"] == "ok"
+            yield run.finding if not ended else Finding(
+                f"TensorFlow of {run.stack['name']} mapped no CUDA library",
                 "see stack.libraries", verdict=Verdict.INCONCLUSIVE)
             continue
-        own = stack["toolkit_path"] if stack["cuda_source"] == "toolkit" else stack["venv"]
+        stack, framework, paths = run
+        own = _home(stack)
         homes = (f"{own}/", f"{real.get(own, own)}/")
-        foreign = [path for path in framework["mapped"] if not path.startswith(homes)]
-        unknown = [path for path in framework["mapped"] if path not in foreign
+        foreign = [path for path in paths if not path.startswith(homes)]
+        unknown = [path for path in paths if path not in foreign
                    and path not in _expected_files(stack, observed["receipts"], path)]
         # A changed symlink may point to what another stack needs: that must not be moved away.
         others = [path for path in unknown if any(
@@ -185,27 +208,35 @@ def mapped(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                 f" {shortened(foreign)}",
                 f"{provision(plan)} (it binds the stack to its toolkit again)",
                 "\n".join(foreign))
-        yield Evidence(f"{stack['name']}: {len(framework['mapped'])} files, of {own}")
+        yield Evidence(f"{stack['name']}: {len(paths)} files, of {own}")
 
 
-def _expected_files(stack: Document, receipts: Document, path: str) -> list[str]:
+def _home(stack: PlannedStack) -> str:
+    """Where the stack's CUDA libraries are: in its toolkit, or in its own environment."""
+    if stack["cuda_source"] == "toolkit":
+        return required(stack["toolkit_path"], "a stack's toolkit_path")
+    return stack["venv"]
+
+
+def _expected_files(stack: PlannedStack, receipts: Receipts, path: str) -> list[str]:
     """The files of the stack's own receipt for a library like this one.
 
     Where there is no such receipt another check reports it, and nothing can be concluded here.
     """
     root, kind = stack["venv"], "stack"
     if stack["cuda_source"] == "toolkit":
-        root, kind = stack["toolkit_path"], "cudnn" if "/libcudnn" in path else "toolkit"
+        root, kind = _home(stack), "cudnn" if "/libcudnn" in path else "toolkit"
     own = [row for row in receipts["receipts"] if (row["kind"], row["path"]) == (kind, root)]
     major = f"-{stack['build']['cudnn_major']}"
     return [library for row in own if kind != "cudnn" or row["id"].endswith(major)
             for library in row["libraries"]] if own else [path]
 
 
-def _not_mapped(framework: dict[str, Any]) -> list[str]:
+def _not_mapped(framework: Framework) -> list[str]:
     """Libraries that the loader opened, but of which no file is mapped."""
     stems = {PurePosixPath(path).name.partition(".so")[0] for path in framework["mapped"]}
-    opened = (framework["loader"] or {"opened": []})["opened"]
+    loader = framework["loader"]
+    opened = loader["opened"] if loader else []
     return [name for name in opened
             if name.partition(".so")[0] not in stems and not DRIVER_LIBRARY.match(name)]
 
@@ -216,32 +247,35 @@ def _parse_device(device: str | None) -> tuple[str, str] | None:
     return (found.group(1), found.group(2)) if found else None
 
 
-def _is_on_requested_device(entry: Document) -> bool:
+def _is_on_requested_device(entry: Product) -> bool:
     device = _parse_device(entry["device"])
     return device is not None and device == _parse_device(entry["requested"])
 
 
 @check("stack.matmul", reads=("stacks",), skip_reason=no_stacks)
-def matmul(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Matrices are multiplied on the declared devices only, with exact results."""
-    for stack, framework, problem in framework_runs(plan, observed, "matmul"):
-        if problem and framework.get("state") == "failed":
-            yield busy_finding(stack["name"], {"error": framework["error"]}, observed) or Finding(
-                f"TensorFlow of {stack['name']} does not run: {framework['error']}",
+    for run in framework_runs(plan, observed, lambda framework: framework["matmul"]):
+        if isinstance(run, NotRun) and run.framework and run.framework["state"] == "failed":
+            name, error = run.stack["name"], run.framework["error"]
+            yield busy_finding(name, error, observed) or Finding(
+                f"TensorFlow of {name} does not run: {error}",
                 f"{provision(plan)}; if stack.files and toolkit.files pass, the host prevents it:"
                 " check noexec in findmnt, ulimit -a, free")
             continue
-        if problem:
-            yield problem
+        if isinstance(run, NotRun):
+            yield run.finding
             continue
+        stack, framework, results = run
         if framework["state"] != "ok":
-            yield _not_run(plan, stack, framework)
-        yield from products(plan, observed, stack, framework["matmul"])
-        total = framework["tower_sum"] or {
+            yield _stopped(plan, stack, framework)
+        yield from products(plan, observed, stack["name"], results)
+        total: TowerSum = framework["tower_sum"] or {
             "error": "it was not computed", "wrong": None, "devices": []}
-        busy = busy_finding(f"{stack['name']} on all devices together", total, observed)
+        busy = busy_finding(
+            f"{stack['name']} on all devices together", total["error"], observed)
         # A busy GPU has no result to add.
-        lacking = any(busy_finding("", entry, observed) for entry in framework["matmul"])
+        lacking = any(_busy("", entry, observed) for entry in results)
         if total["error"] and not total["wrong"] and (busy or lacking):
             yield from [busy] if busy else []
         elif total["error"] or total["wrong"] != 0:
@@ -250,18 +284,22 @@ def matmul(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                 f" ({total['error'] or total['wrong']})", "see the devices' own results above")
 
 
+def _busy(where: str, entry: Product, observed: Sections) -> Finding | None:
+    return busy_finding(where, entry["error"], observed, device=entry["requested"])
+
+
 def products(
-    plan: Document, observed: Sections, stack: Document, entries: list[Document]
+    plan: Plan, observed: Sections, name: str, entries: list[Product]
 ) -> Iterator[Finding | Evidence]:
     """The product of each device, or that other processes use the device."""
     for entry in entries:
-        busy = busy_finding(f"{stack['name']} on {entry['requested']}", entry, observed)
-        yield from [busy] if busy else product(plan, stack, entry)
+        busy = _busy(f"{name} on {entry['requested']}", entry, observed)
+        yield from [busy] if busy else product(plan, name, entry)
 
 
-def product(plan: Document, stack: Document, entry: Document) -> Iterator[Finding | Evidence]:
+def product(plan: Plan, name: str, entry: Product) -> Iterator[Finding | Evidence]:
     """One device's product."""
-    where = f"{stack['name']} on {entry['requested']}"
+    where = f"{name} on {entry['requested']}"
     if entry["error"]:
         yield Finding(f"{where} could not multiply: {entry['error']}",
                       "see gpu.count, driver.loaded and stack.libraries", str(entry))
@@ -287,18 +325,19 @@ def product(plan: Document, stack: Document, entry: Document) -> Iterator[Findin
     repair=INVENTORY,
     skip_reason=lambda plan: no_stacks(plan) or no_gpus_declared(plan),
 )
-def gpu(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def gpu(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every stack multiplies matrices on every declared GPU."""
     wanted = {("gpu", str(index)) for index in range(visible_gpus(plan) or 0)}
     yield from mig_evidence(plan)
-    for stack, framework, problem in framework_runs(plan, observed, "matmul"):
-        if problem:
-            yield problem
+    for run in framework_runs(plan, observed, lambda framework: framework["matmul"]):
+        if isinstance(run, NotRun):
+            yield run.finding
             continue
-        proven = {_parse_device(entry["device"]) for entry in framework["matmul"]
+        stack, _, results = run
+        proven = {_parse_device(entry["device"]) for entry in results
                   if entry["wrong"] == 0 and not entry["error"]}
-        busy = [(entry, finding) for entry in framework["matmul"]
-                if (finding := busy_finding(
+        busy = [(entry, finding) for entry in results
+                if (finding := _busy(
                     f"{stack['name']} on {entry['requested']}", entry, observed))]
         yield from (finding for _, finding in busy)
         held_up = {_parse_device(entry["requested"]) for entry, _ in busy}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from gpufleet.diff.cuda import other_patches
+from gpufleet.model.plan import Plan, PlannedToolkit
+from gpufleet.model.sections.cuda import ToolkitTree
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
     INSPECT,
-    Document,
     Evidence,
     Finding,
-    Sections,
     check,
     files_unchanged,
     found_locally,
@@ -21,16 +20,18 @@ from .registry import (
     not_executable,
     numbers,
     provision,
+    required,
     timed_out,
     unreadable_paths,
 )
+from .sections import Sections
 
 # Below 12.2.1 the third number of version.json may be a date (11.8.20220929).
 DATES_START = 10000
 
 
 @check("toolkit.present", reads=("toolkits",), skip_reason=no_toolkits)
-def present(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def present(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each planned CUDA toolkit is installed, and version file, nvcc and libraries agree."""
     trees = {tree["path"]: tree for tree in observed["toolkits"]["trees"]}
     for toolkit in plan["toolkits"]:
@@ -49,7 +50,7 @@ def present(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
                    f" nvcc {tree['nvcc']}, cudart {', '.join(tree['cudart'])}")
 
 
-def _mismatches(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
+def _mismatches(toolkit: PlannedToolkit, tree: ToolkitTree) -> Iterator[str]:
     wanted = numbers(toolkit["version"])
     found = numbers(tree["version"])
     if tree["version_source"] and not found:
@@ -80,20 +81,21 @@ def _mismatches(toolkit: Document, tree: dict[str, Any]) -> Iterator[str]:
 
 @check("toolkit.files", reads=("receipts",), deep=True,
        skip_reason=lambda plan: no_toolkits(plan) or found_locally(plan, "toolkits"))
-def files(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every toolkit file is unchanged since installation, and the planned patches are applied."""
     receipts = {r["id"]: r for r in observed["receipts"]["receipts"] if r["kind"] == "toolkit"}
     for toolkit in plan["toolkits"]:
         short = toolkit["short"]
         yield from files_unchanged(plan, observed["receipts"], "toolkit", short, toolkit["path"])
-        other = other_patches(receipts.get(short, {}), short, toolkit["patches"])
-        if short in receipts and other:
+        other = short in receipts and other_patches(
+            receipts[short], short, toolkit["patches"])
+        if other:
             yield Finding(f"{toolkit['path']}: {other['because']}", provision(plan))
 
 
 @check("toolkit.readable", reads=("toolkits", "disks"), repair=INSPECT, severity="major",
        skip_reason=no_toolkits)
-def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every user can enter each toolkit, and read and load its libraries."""
     trees = {tree["path"]: tree for tree in observed["toolkits"]["trees"]}
     for toolkit in plan["toolkits"]:
@@ -101,7 +103,7 @@ def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
             yield Finding(f"{toolkit['path']} does not exist: no permissions were checked",
                           provision(plan), verdict=Verdict.INCONCLUSIVE)
     planned = [toolkit["path"] for toolkit in plan["toolkits"] if toolkit["path"] in trees]
-    yield from unreadable_paths((path, trees[path]) for path in planned)
+    yield from unreadable_paths((path, trees[path]["closed"]) for path in planned)
     yield from not_executable(observed, planned)
 
 
@@ -111,9 +113,10 @@ def readable(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]
     severity="major",
     skip_reason=lambda plan: None if plan["default_link"] else "gpu_cuda_default: not set",
 )
-def default_link(plan: Document, observed: Sections) -> Iterator[Finding | Evidence]:
+def default_link(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The default CUDA path is a symlink to the declared toolkit."""
-    link, wanted = observed["toolkits"]["default"], plan["default_link"]
+    link = observed["toolkits"]["default"]
+    wanted = required(plan["default_link"], "the plan's default_link")
     target = f"{wanted['path'].rpartition('/')[0]}/{wanted['target']}"
     if link["state"] != "link":
         state = ("is missing" if link["state"] == "missing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpufleet.host_state import adoption, ownership
 from gpufleet.host_state.host import Host, mapping, mappings
@@ -42,7 +42,7 @@ def toolkit_change(host: Host, row: PlannedToolkit, adopt: bool) -> PlanChange |
 
 
 def other_patches(
-    receipt: Row, identity: str, planned: Sequence[Patch]
+    receipt: Mapping[str, object], identity: str, planned: Sequence[Patch]
 ) -> PlanChange | None:
     """A repair, when it was installed with other patches than the planned ones.
 

@@ -84,10 +84,11 @@ def probe_and_judge(
             os.killpg(running.pid, signal.SIGKILL)
         output.seek(0)
         text = output.read().decode("utf-8", "replace").strip()
+    snapshot: Snapshot | None
     try:
-        found = {**json.loads(text.rpartition("\n")[2]), "host": plan["host"]}
-        result = judge.judge(plan, found)
-        snapshot: Snapshot | None = cast(Snapshot, found)
+        # The judge marks sections that are not of their type.
+        snapshot = cast(Snapshot, {**json.loads(text.rpartition("\n")[2]), "host": plan["host"]})
+        result = judge.judge(plan, snapshot)
     except (ValueError, TypeError):
         snapshot = None
         result = judge.unreachable(
