@@ -16,8 +16,8 @@ import pytest
 from gpufleet.checks import judge
 from gpufleet.checks.host import SECTIONS
 from gpufleet.model.verdict import Verdict
-from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import Document, document, with_driver
+from tests.support.host_parts import with_gpus
 
 Path = tuple[str | int, ...]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpufleet.checks import judge
-from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import Document, data
+from tests.support.host_parts import with_gpus
 
 OLD, NEW = "535.261.03", "550.163.01"
 HELD = {"pid": 77, "user": "ada", "command": "python", "nodes": ["/dev/nvidia0"]}

@@ -12,18 +12,7 @@ from gpufleet.diff.restart import decide
 from gpufleet.host_state.host import Host
 from gpufleet.resolver import resolve
 from tests.support.host_documents import section
-from tests.support.restart_hosts import (
-    BEFORE,
-    HELD,
-    NEW,
-    NOW,
-    OLD,
-    OURS,
-    Row,
-    host,
-    marker,
-    plan,
-)
+from tests.support.restart_hosts import BEFORE, HELD, NEW, NOW, OLD, OURS, Row, host, marker, plan
 
 REFUSED = {"boot_id": NOW, "said": "No such device"}
 # {what it is: (plan, host, action, words of because)}

@@ -10,8 +10,8 @@ from gpufleet.checks import judge
 from gpufleet.probe.constants import FRAMEWORK_MARK
 from gpufleet.probe.host import Host
 from gpufleet.probe.workload_run import run_framework
-from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import data, document
+from tests.support.host_parts import with_gpus
 from tests.support.toolkit_run import run
 
 INTERPRETER = """\

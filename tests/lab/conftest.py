@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.settings import Lab
-from tests.support.lab_artifacts import (
-    TOOLKIT,
-    pack_small,
-)
+from tests.support.lab_artifacts import TOOLKIT, pack_small
 
 
 @pytest.fixture

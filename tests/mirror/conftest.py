@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mirror_site import (
-    CONTENTS,
-    Desk,
-    Handler,
-    Site,
-)
+from tests.support.mirror_site import CONTENTS, Desk, Handler, Site
 
 
 @pytest.fixture

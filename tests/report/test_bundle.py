@@ -15,8 +15,8 @@ from gpufleet.errors import ConfigurationError
 from gpufleet.report.bundle import bundles
 from gpufleet.resolver import environment
 from gpufleet.verification.session import HostRun, judge_saved
-from tests.checks.test_checks import with_gpus
 from tests.support.healthy_host import Document, data, document
+from tests.support.host_parts import with_gpus
 
 # Each of them stands in one text; what follows it must not be in what comes out.
 SECRETS = {

@@ -17,8 +17,6 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 Document = dict[str, Any]
 Break = Callable[[Document, Document], None]
-# A break by its name, and the checks that catch it: {check: (words of cause, of remedy)}.
-Row = tuple[str, Break, dict[str, tuple[str, str]]]
 
 # What the healthy host's declarations excuse.
 EXCUSED = {
@@ -36,21 +34,6 @@ EXCUSED = {
          "gpu.sustained", "gpu.bandwidth", "gpu.peer", "stack.capability"),
         "gpu_expect: {count: 0}"),
 }
-
-
-def registering(faults: list[Row]) -> Callable[..., Callable[[Break], Break]]:
-    """A decorator that adds a break to a table, with the checks that catch it."""
-
-    def fault(**caught: tuple[str, str]) -> Callable[[Break], Break]:
-        def register(function: Break) -> Break:
-            named = {name.replace("__", ".").replace("_", "-"): words
-                     for name, words in caught.items()}
-            faults.append((function.__name__, function, named))
-            return function
-
-        return register
-
-    return fault
 
 
 def document(name: str) -> Document:

@@ -1,0 +1,254 @@
+"""What a toolkit computes on two GPUs, and how fast."""
+
+from __future__ import annotations
+
+from tests.support.check_faults import faults_on
+from tests.support.healthy_host import Document, data
+from tests.support.host_parts import PROVISION, compute_run, held_by_ann, with_gpus
+
+fault, harmless = faults_on(with_gpus)
+
+
+@fault("toolkit.cublas",
+       cause="cuBLAS of CUDA 11.8 on GPU 1 gave 1 wrong rows", remedy="out of service")
+def one_wrong_row(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][1]["wrong"] = 1
+
+
+@fault("toolkit.cublas", cause="on GPU 0 gave unchecked wrong rows", remedy="out of service")
+def a_product_that_was_not_checked(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][0]["wrong"] = None
+
+
+@fault("toolkit.cublas", cause="on GPU 0: killed by SIGSEGV", remedy="driver.loaded")
+@fault("gpu.throughput", cause="GPU 0 has no measured throughput", remedy="toolkit.cublas")
+def cublas_that_crashes(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["state"] = "failed"
+    compute_run(snapshot)["cublas"][0].update(wrong=None, tflops=None, error="killed by SIGSEGV")
+
+
+@fault("toolkit.cublas", cause="on GPU 0: no answer within 60 s", remedy="state D", verdict="HUNG")
+@fault("gpu.throughput", cause="GPU 0 has no measured throughput", remedy="toolkit.cublas")
+def cublas_that_hangs(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["state"] = "hung"
+    compute_run(snapshot)["cublas"][0].update(
+        wrong=None, tflops=None, error="no answer within 60 s")
+
+
+@fault("toolkit.cublas", cause="nothing was computed on GPU 1", remedy="toolkit.device-query")
+def a_gpu_that_was_left_out(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"].pop()
+
+
+@fault("toolkit.cublas", verdict="HUNG",
+       cause="no answer: stopped in the stage cublas, no answer within 60 s", remedy="state D")
+@fault("cudnn.convolution", verdict="HUNG",
+       cause="nothing was computed on GPU 0, 1", remedy="state D")
+@fault("toolkit.nvrtc", cause="The rest of CUDA 11.8: no answer", remedy="state D", verdict="HUNG")
+@fault("gpu.throughput", verdict="INCONCLUSIVE",
+       cause="No GPU has a measured throughput", remedy="toolkit.cublas")
+@fault("gpu.sustained", verdict="INCONCLUSIVE",
+       cause="stopped before this step", remedy="--deadline")
+@fault("gpu.bandwidth", verdict="INCONCLUSIVE",
+       cause="stopped before this step", remedy="--deadline")
+@fault("gpu.peer", cause="stopped before this step", remedy="--deadline", verdict="INCONCLUSIVE")
+def a_run_that_was_stopped(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot).update(
+        state="hung", error="stopped in the stage cublas, no answer within 60 s",
+        cublas=[], cudnn=[], bandwidth=None, peer=None, sustained=None)
+
+
+@fault("toolkit.cublas", verdict="INCONCLUSIVE",
+       cause="GPU 0 was not tested: only 312 MiB of its memory are free, 1024 are"
+             " needed;"
+             " held by pid 4711 (ann, python3)",
+       remedy="wait until these processes end")
+@fault("gpu.throughput", verdict="INCONCLUSIVE",
+       cause="held by pid 4711 (ann, python3)", remedy="wait")
+def a_gpu_whose_memory_others_hold(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][0].update(
+        busy={"free_mib": 312, "wanted_mib": 1024}, wrong=None, tflops=None)
+    held_by_ann(snapshot)
+
+
+@fault("toolkit.cublas", verdict="INCONCLUSIVE",
+       cause="it has no memory left (cublasCreate_v2 returned 1"
+             " CUBLAS_STATUS_NOT_INITIALIZED); held by pid 4711",
+       remedy="wait")
+@fault("gpu.throughput", cause="held by pid 4711", remedy="wait", verdict="INCONCLUSIVE")
+def cublas_without_memory_beside_a_job(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][0].update(
+        wrong=None, tflops=None,
+        error="cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED")
+    held_by_ann(snapshot)
+
+
+@fault("toolkit.cublas", cause="on GPU 0: cublasCreate_v2 returned 1", remedy="driver.loaded")
+@fault("gpu.throughput", cause="GPU 0 has no measured throughput", remedy="toolkit.cublas")
+def cublas_without_memory_that_nobody_holds(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][0].update(
+        wrong=None, tflops=None,
+        error="cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED")
+
+
+@fault("toolkit.device-query",
+       cause="cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", remedy="driver.loaded")
+def a_driver_that_refuses(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["driver"] = {
+        "cuinit": 803, "version": "12.2",
+        "error": "cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}
+
+
+@fault("toolkit.device-query",
+       cause="lists 1 GPUs, declared is gpu_expect: {count: 2}", remedy="gpu.count")
+def a_gpu_that_cuda_is_not_shown(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["devices"].pop()
+
+
+@fault("toolkit.device-query",
+       cause="GPU 0 (NVIDIA H100 PCIe) has no memory_mib, sm_count", remedy="kernel log")
+def a_gpu_without_figures(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["devices"][0].update(memory_mib=0, sm_count=0)
+
+
+@fault("toolkit.device-query",
+       cause="is at 0000:0f:00.0, where the PCI bus has no NVIDIA GPU", remedy="gpu.count")
+def a_gpu_that_is_nowhere(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["devices"][0]["address"] = "0000:0f:00.0"
+
+
+@fault("toolkit.nvrtc", cause="NVRTC of CUDA 11.8: there is no libnvrtc.so.*", remedy=PROVISION)
+def no_compiler(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["nvrtc"].update(
+        ptx=False, error="there is no libnvrtc.so.* in /usr/local/x")
+
+
+@fault("toolkit.nvrtc", cause="returns no PTX", remedy=PROVISION)
+def a_compiler_that_makes_nothing(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["nvrtc"]["ptx"] = False
+
+
+@fault("toolkit.nvrtc", cause="reports version 12.3", remedy=PROVISION)
+def a_compiler_of_another_release(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["nvrtc"]["version"] = "12.3"
+
+
+@fault("toolkit.nvrtc",
+       cause="A kernel by NVRTC of CUDA 11.8 on GPU 1 gave 3 wrong numbers",
+       remedy="out of service")
+def a_kernel_that_computes_wrong(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["nvrtc"]["ran"][1]["wrong"] = 3
+
+
+@fault("toolkit.nvrtc",
+       cause="maps libraries from outside /usr/local/cuda-11.8: /opt/x/libnvrtc.so.12",
+       remedy=PROVISION)
+def libraries_of_another_tree(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["mapped"].append("/opt/x/libnvrtc.so.12")
+
+
+@fault("cudnn.convolution",
+       cause="cuDNN 8.6.0 in CUDA 11.8 on GPU 0: killed by SIGABRT", remedy="gpu.count")
+def cudnn_that_crashes(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cudnn"][0].update(wrong=None, error="killed by SIGABRT")
+
+
+@fault("cudnn.convolution", cause="on GPU 1 gave 4 wrong numbers", remedy="out of service")
+def cudnn_that_computes_wrong(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cudnn"][1]["wrong"] = 4
+
+
+@fault("cudnn.convolution", cause="reports version 8.9.7", remedy=PROVISION)
+def cudnn_of_another_release(plan: Document, snapshot: Document) -> None:
+    for entry in compute_run(snapshot)["cudnn"]:
+        entry["version"] = "8.9.7"
+
+
+@fault("cudnn.convolution", cause="nothing was computed on GPU 0, 1", remedy="toolkit.device-query")
+def a_planned_cudnn_that_nobody_tried(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cudnn"] = []
+
+
+@fault("gpu.throughput",
+       cause="GPU 1 multiplies float32 at 9.8 TFLOP/s, the minimum is 15.3 (30% of 51",
+       remedy="gpu.throttle")
+def slower_than_its_model(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][1]["tflops"] = 9.8
+
+
+@fault("gpu.throughput",
+       cause="at 34.4 TFLOP/s, the minimum is 40.0 (gpu_expect.tflops)", remedy="gpu.settings")
+@fault("gpu.sustained", cause="keeps", remedy="gpu.throttle")
+def slower_than_declared(plan: Document, snapshot: Document) -> None:
+    plan["expect"].update(tflops=40.0, tflops_because="gpu_expect.tflops")
+
+
+@fault("gpu.throughput", cause="GPU 0 has no measured throughput", remedy="toolkit.cublas")
+def nothing_per_second(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][0]["tflops"] = 0.0
+
+
+@fault("gpu.throughput", verdict="NOT-DECLARED",
+       cause="gpu_expect.tflops: not set, and no minimum of the model is known",
+       remedy="gpu_expect: {tflops: ...}")
+def a_model_that_nobody_knows(plan: Document, snapshot: Document) -> None:
+    for device in compute_run(snapshot)["devices"]:
+        device["name"] = "NVIDIA X9000"
+
+
+@fault("gpu.sustained", cause="--deep: not requested", remedy="--deep", verdict="NOT-DECLARED")
+@fault("gpu.bandwidth", cause="--deep", remedy="--deep", verdict="NOT-DECLARED")
+@fault("gpu.peer", cause="--deep", remedy="--deep", verdict="NOT-DECLARED")
+def not_asked_to_be_deep(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "compute")["deep"] = False
+    compute_run(snapshot).update(sustained=None, bandwidth=None, peer=None)
+
+
+@fault("gpu.sustained", verdict="INCONCLUSIVE",
+       cause="The deep run stopped before this step", remedy="--deadline")
+@fault("gpu.bandwidth", verdict="INCONCLUSIVE",
+       cause="stopped before this step", remedy="--deadline")
+@fault("gpu.peer", cause="stopped before this step", remedy="--deadline", verdict="INCONCLUSIVE")
+def deep_and_never_got_there(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot).update(sustained=None, bandwidth=None, peer=None)
+
+
+@fault("gpu.sustained",
+       cause="throttled by its hardware under load (hw-thermal), at 93 degrees", remedy="fans")
+def too_hot_under_load(plan: Document, snapshot: Document) -> None:
+    for sample in compute_run(snapshot)["sustained"][0]["samples"][90:92]:
+        sample.update(temperature_c=93, throttle=["hw-thermal"])
+
+
+@fault("gpu.sustained", cause="GPU 1 fell from", remedy="airflow")
+def slower_and_slower_under_load(plan: Document, snapshot: Document) -> None:
+    for at, sample in enumerate(compute_run(snapshot)["sustained"][1]["samples"]):
+        sample["tflops"] = 40 - at / 5
+
+
+@fault("gpu.sustained", verdict="INCONCLUSIVE",
+       cause="was still hot when the run ended", remedy="wait until it is cool")
+def hot_for_a_long_time(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["sustained"][0]["settled_s"] = None
+
+
+@fault("gpu.sustained", cause="Sustained load on GPU 0 gave 2 wrong rows", remedy="out of service")
+def wrong_under_load(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["sustained"][0]["wrong"] = 2
+
+
+@fault("gpu.bandwidth",
+       cause="GPU 0 copies its memory at 220.0 GiB/s, the minimum is 931", remedy="gpu.throttle")
+def slow_memory(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["bandwidth"][0]["gib_s"] = 220.0
+
+
+@fault("gpu.bandwidth",
+       cause="Copying memory on GPU 1 gave 1 wrong blocks", remedy="out of service")
+def memory_that_forgets(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["bandwidth"][1]["wrong"] = 1
+
+
+@fault("gpu.peer", cause="4096 numbers changed on the way from GPU 1 to GPU 0", remedy="ACS")
+def a_bridge_that_changes_what_passes(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["peer"][1]["wrong"] = 4096

@@ -1,0 +1,41 @@
+"""The environment: modulefiles, profile, a login's variables."""
+
+from __future__ import annotations
+
+from tests.support.check_faults import faults_on, no_gpus
+from tests.support.healthy_host import Document, data
+from tests.support.host_parts import PROVISION, receipt
+
+fault, harmless = faults_on(no_gpus)
+
+
+@fault("environment.login", cause="PYTHONPATH=/opt/site", remedy="remove it")
+def python_path_set(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "environment")["login"]["PYTHONPATH"] = "/opt/site"
+
+
+@fault("environment.files",
+       cause="1 of its 2 files changed under /: opt/gpufleet/modulefiles/cuda/11.8",
+       remedy=PROVISION)
+def modulefile_edited(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "environment")["changed"] = [
+        {"path": "opt/gpufleet/modulefiles/cuda/11.8", "what": "size"}]
+
+
+@fault("environment.files",
+       cause="by an earlier plan: /opt/gpufleet/modulefiles/cuda/11.8", remedy=PROVISION)
+def modulefile_of_an_earlier_plan(plan: Document, snapshot: Document) -> None:
+    plan["environment"][0]["text"] += "prepend-path PATH /usr/local/cuda-11.8/bin\n"
+
+
+@fault("environment.files",
+       cause="by an earlier plan: /etc/profile.d/gpufleet-cuda.sh", remedy=PROVISION)
+def profile_no_longer_declared(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "environment")["texts"]["/etc/profile.d/gpufleet-cuda.sh"] = {
+        "sha256": "ab", "for": "toolkit 11.8"}
+
+
+@fault("environment.files", cause="environment files has no receipt", remedy=PROVISION)
+def environment_never_written(plan: Document, snapshot: Document) -> None:
+    receipts = data(snapshot, "receipts")["receipts"]
+    receipts.remove(receipt(snapshot, "environment"))

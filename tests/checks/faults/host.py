@@ -1,0 +1,105 @@
+"""The host itself: the probe, its disks, the plan, an installation, GPUs that are not declared."""
+
+from __future__ import annotations
+
+from tests.support.check_faults import faults_on, no_gpus
+from tests.support.healthy_host import Document, data
+from tests.support.host_parts import PROVISION, receipt
+
+fault, harmless = faults_on(no_gpus)
+
+
+@fault("host.probe", cause="Probing 'driver' hung", remedy="state D", verdict="HUNG")
+def driver_section_hung(plan: Document, snapshot: Document) -> None:
+    snapshot["sections"]["driver"] = {
+        "state": "hung", "seconds": 20, "error": "no answer within 20 s", "data": None}
+
+
+@fault("host.probe", cause="The snapshot is of gpu02, the plan is for gpu01", remedy="same host")
+def snapshot_of_another_host(plan: Document, snapshot: Document) -> None:
+    snapshot["host"] = "gpu02"
+
+
+@fault("host.disk", cause="No space is left in /tmp (3 MiB, 4718592 files)", remedy="df -h")
+def disk_full(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "disks")["free_mib"]["/tmp"] = 3
+
+
+@fault("host.disk", cause="No space is left in / (74132 MiB, 0 files)", remedy="df -i")
+def disk_without_inodes(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "disks")["free_files"]["/"] = 0
+
+
+@fault("host.disk", cause="/var/lib/gpufleet cannot be written", remedy="kernel log")
+def disk_mounted_read_only_after_an_error(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "disks")["readonly"] = ["/var/lib/gpufleet"]
+
+
+@fault("host.plan",
+       cause="gpu_stacks[0].tensorflow: There is no TensorFlow 9.9", remedy="the newest")
+def wish_refused(plan: Document, snapshot: Document) -> None:
+    plan["problems"] = [{"code": "unknown-release", "message": "There is no TensorFlow 9.9.",
+                         "where": "gpu_stacks[0].tensorflow", "remedy": "Declare the newest."}]
+
+
+@fault("install.complete",
+       cause="installation of toolkit 11.8 in /usr/local/cuda-11.8 was started", remedy=PROVISION)
+def killed_while_installing(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "receipts")["journal"] = [
+        {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+         "version": "11.8.0", "state": "installing", "fresh": True, "started": "now"}]
+
+
+@fault("install.complete",
+       cause="stack old in /opt/old", remedy="./gpufleet remove --stack old --limit gpu01")
+def killed_while_installing_what_nobody_declares_any_more(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "receipts")["journal"] = [
+        {"schema": 1, "kind": "stack", "id": "old", "path": "/opt/old", "version": "1",
+         "state": "installing", "fresh": True, "started": "now"}]
+
+
+@fault("install.complete", cause="removal of stack old in /opt/old was started", remedy=PROVISION)
+def killed_while_removing(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "receipts")["journal"] = [
+        {"schema": 1, "kind": "stack", "id": "old", "path": "/opt/old", "version": "1",
+         "state": "removing", "fresh": False, "started": "now"}]
+
+
+@fault("install.complete",
+       cause="installation of cudnn 8.0-5", remedy=f"gpu_prune: true, then {PROVISION}")
+def killed_while_installing_a_cudnn_that_nobody_declares_any_more(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "receipts")["journal"] = [
+        {"schema": 1, "kind": "cudnn", "id": "8.0-5", "path": "/usr/local/cuda-8.0",
+         "version": "5.1", "state": "installing", "fresh": True, "started": "now"}]
+
+
+@fault("host.probe", verdict="INCONCLUSIVE",
+       cause="schema 2, this release reads 1", remedy="new snapshot")
+def snapshot_of_another_schema(plan: Document, snapshot: Document) -> None:
+    snapshot["schema"] = 2
+
+
+@fault("install.complete", cause="toolkit-11.8.json cannot be read", remedy=PROVISION)
+def receipt_unreadable(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "receipts")["unreadable"] = [
+        {"path": "/var/lib/gpufleet/receipts/toolkit-11.8.json", "error": "Expecting value"}]
+
+
+@fault("install.owned",
+       cause="/usr/local/cuda-11.8/bin/nvcc (belongs to user 1000)", remedy="chown root:root")
+def file_of_another_owner(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "toolkit")["exposed"] = [
+        {"path": "/usr/local/cuda-11.8/bin/nvcc", "what": "belongs to user 1000"}]
+
+
+@fault("gpu.count",
+       cause="1 NVIDIA GPUs are in the host, declared is gpu_expect: {count: 0}",
+       remedy="inventory")
+def card_that_is_not_declared(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "gpus")["pci"] = [
+        {"address": "0000:01:00.0", "vendor": "0x10de", "device": "0x2330", "class": "0x030200",
+         "driver": None}]

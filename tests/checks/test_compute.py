@@ -1,0 +1,161 @@
+"""What toolkits and stacks compute: busy GPUs, speed floors, GPUs in parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpufleet.checks import compute as checks
+from gpufleet.checks import holders, judge
+from gpufleet.inventory import Connection, InventoryHost
+from gpufleet.verification.session import ProbeOptions, probe_config
+from tests.checks.faults.compute import (
+    a_gpu_whose_memory_others_hold,
+    cublas_without_memory_beside_a_job,
+    cublas_without_memory_that_nobody_holds,
+)
+from tests.support.healthy_host import Document, data, verdicts
+from tests.support.host_parts import compute_run, framework, with_gpus
+
+
+def test_a_kernel_made_from_ptx_is_told_and_no_fault(plan: Document, snapshot: Document) -> None:
+    with_gpus(plan, snapshot)
+    framework(snapshot)["matmul"][0]["first_s"] = 1830.4
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["stack.capability"]["verdict"] == "PASS"
+    evidence = found["stack.capability"]["evidence"]
+    assert "compiles PTX at the first use, which took 1830.4 s" in evidence
+
+
+def test_who_holds_a_gpu_is_read_from_nvidia_smi_too(plan: Document, snapshot: Document) -> None:
+    with_gpus(plan, snapshot)
+    a_gpu_whose_memory_others_hold(plan, snapshot)
+    data(snapshot, "driver")["holders"] = None
+    data(snapshot, "smi")["devices"][0]["processes"] = [
+        {"pid": 12, "name": "/usr/bin/python3", "memory_mib": 70000}]
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert "held by pid 12 (unknown user, python3)" in found["toolkit.cublas"]["cause"]
+    del snapshot["sections"]["smi"]
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert "its processes are unknown" in found["toolkit.cublas"]["cause"]
+
+
+def test_a_desktop_that_nvidia_smi_lists_holds_no_gpu(plan: Document, snapshot: Document) -> None:
+    with_gpus(plan, snapshot)
+    cublas_without_memory_that_nobody_holds(plan, snapshot)
+    data(snapshot, "smi")["devices"][0].update(memory_free_mib=300, processes=[
+        {"pid": 7, "name": "/usr/lib/xorg/Xorg", "memory_mib": 20},
+        {"pid": 8, "name": "/usr/bin/python3", "memory_mib": 200}])
+    # Root saw that nobody has a card open: the Python that nvidia-smi lists is the probe's own.
+    assert verdicts(plan, snapshot)["toolkit.cublas"] == "FAIL"
+    data(snapshot, "driver")["holders"] = None
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["toolkit.cublas"]["cause"].endswith("held by pid 8 (unknown user, python3)")
+
+
+@pytest.mark.parametrize("container", [True, False])
+def test_who_cannot_see_others_does_not_blame_the_hardware(
+    plan: Document, snapshot: Document, container: bool
+) -> None:
+    with_gpus(plan, snapshot)
+    cublas_without_memory_that_nobody_holds(plan, snapshot)
+    data(snapshot, "smi")["devices"][0]["memory_free_mib"] = 200
+    data(snapshot, "kernel")["container"] = None
+    assert verdicts(plan, snapshot)["toolkit.cublas"] == "FAIL"
+    if container:
+        data(snapshot, "kernel")["container"] = "docker"
+    else:
+        data(snapshot, "driver")["holders"] = None
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["toolkit.cublas"]["verdict"] == "INCONCLUSIVE"
+    assert "its processes are unknown" in found["toolkit.cublas"]["cause"]
+
+
+@pytest.mark.parametrize("name", [
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce RTX 3080 Laptop GPU"])
+def test_the_floor_of_the_declared_model_is_not_for_a_part_of_it(
+    plan: Document, snapshot: Document, name: str
+) -> None:
+    with_gpus(plan, snapshot)
+    found = compute_run(snapshot)
+    for device, entry in zip(found["devices"], found["cublas"], strict=True):
+        device["name"], entry["tflops"] = name, 4.0
+    plan["expect"].update(tflops=15.3, tflops_because="30% of 51 TFLOP/s, data sheet")
+    assert verdicts(plan, snapshot)["gpu.throughput"] == "NOT-DECLARED"
+    plan["expect"]["tflops_because"] = "gpu_expect.tflops"
+    assert verdicts(plan, snapshot)["gpu.throughput"] == "FAIL"
+
+
+def test_of_cards_in_parts_cuda_shows_a_program_one(plan: Document, snapshot: Document) -> None:
+    with_gpus(plan, snapshot)
+    plan["driver"]["mig"] = {"all": ["7g.80gb"]}
+    for card in data(snapshot, "gpus")["mig"]:
+        card.update(mode="on", instances=["7g.80gb"])
+    found, in_container = compute_run(snapshot), data(snapshot, "containers")["run"]["framework"]
+    found.update(peer=[], **{name: found[name][:1] for name in (
+        "devices", "cublas", "cudnn", "bandwidth", "sustained")})
+    del found["nvrtc"]["ran"][1], framework(snapshot)["matmul"][1], in_container["matmul"][1]
+    framework(snapshot)["small"]["local_devices"].pop()
+    judged = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert {check["verdict"] for check in judged.values()} == {"PASS"}
+    for check in ("toolkit.device-query", "stack.gpu"):
+        assert "only that one was tested" in judged[check]["evidence"]
+    found["devices"].clear()
+    assert verdicts(plan, snapshot)["toolkit.device-query"] == "FAIL"
+    wishes = {"gpu_expect": {"count": 2}, "gpu_mig": ["7g.80gb"]}
+    host = InventoryHost("gpu01", wishes, Connection("gpu01"))
+    assert probe_config(host, ProbeOptions("facts"))["expect_gpus"] == 1
+
+
+def test_a_small_job_does_not_excuse_a_gpu_with_room(plan: Document, snapshot: Document) -> None:
+    with_gpus(plan, snapshot)
+    cublas_without_memory_beside_a_job(plan, snapshot)
+    for device in data(snapshot, "smi")["devices"]:
+        device["memory_free_mib"] = 60000
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["toolkit.cublas"]["verdict"] == "FAIL"
+    data(snapshot, "smi")["devices"][0]["memory_free_mib"] = 200
+    assert verdicts(plan, snapshot)["toolkit.cublas"] == "INCONCLUSIVE"
+
+
+def test_one_sample_that_is_held_back_or_not_read_is_no_fault(
+    plan: Document, snapshot: Document
+) -> None:
+    with_gpus(plan, snapshot)
+    first, *others = compute_run(snapshot)["sustained"][0]["samples"]
+    first["throttle"] = ["hw-slowdown", "hw-slowdown"]
+    for sample in others:
+        sample["throttle"] = None
+    assert verdicts(plan, snapshot)["gpu.sustained"] == "PASS"
+
+
+def test_where_nothing_is_declared_any_placement_will_do(
+    plan: Document, snapshot: Document
+) -> None:
+    with_gpus(plan, snapshot)
+    plan["expect"]["count"] = None
+    assert verdicts(plan, snapshot)["stack.device-placement"] == "PASS"
+
+
+@pytest.mark.parametrize("error", [
+    "InternalError: Blas GEMM launch failed : a.shape=(2048, 2048)",
+    "InternalError: Blas xGEMM launch failed",
+    "ResourceExhaustedError: OOM when allocating tensor with shape[2048,2048]",
+    "cudaSetDevice returned 2 cudaErrorMemoryAllocation",
+    "cuDevicePrimaryCtxRetain returned 2 CUDA_ERROR_OUT_OF_MEMORY",
+    "cublasCreate_v2 returned 3 CUBLAS_STATUS_ALLOC_FAILED",
+])
+def test_errors_of_a_full_gpu_are_known(error: str) -> None:
+    assert holders.NO_ROOM.search(error)
+
+
+def test_other_errors_are_not_taken_for_a_full_gpu() -> None:
+    assert not holders.NO_ROOM.search("cudaSetDevice returned 35 cudaErrorInsufficientDriver")
+    assert not holders.NO_ROOM.search("killed by SIGSEGV")
+
+
+def test_without_a_gpu_only_the_compiler_is_judged(plan: Document, snapshot: Document) -> None:
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["toolkit.nvrtc"]["verdict"] == "PASS"
+    assert "no GPU: it was only compiled" in found["toolkit.nvrtc"]["evidence"]
+    assert checks.no_gpus(plan) == "gpu_expect: {count: 0}"
+    assert found["toolkit.cublas"]["verdict"] == "NOT-DECLARED"

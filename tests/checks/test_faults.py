@@ -1,0 +1,42 @@
+"""Each fault is caught by its checks, with cause and remedy, and by no other check."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpufleet.checks import CHECKS, judge
+from tests.support.check_faults import Fault, faults, no_gpus
+from tests.support.healthy_host import Break, document, verdicts, with_cards, with_driver
+from tests.support.host_parts import with_gpus
+
+FAULTS = faults()
+# The verdicts of each healthy host before anything is broken, and those that differ.
+UNUSED = {"PASS", "NOT-DECLARED"}
+HEALTHY: dict[Break, set[str]] = {
+    no_gpus: UNUSED, with_driver: UNUSED, with_cards: {"PASS"}, with_gpus: {"PASS"}}
+# TensorFlow and containers do not use the GPUs of this host.
+DIFFER: dict[Break, dict[str, str]] = {with_cards: {"stack.gpu": "FAIL", **dict.fromkeys(
+    ("containers.cdi", "containers.gpus", "containers.reload"), "NOT-DECLARED")}}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.area}-{fault.name}")
+def test_a_fault_is_caught_by_its_checks_alone(fault: Fault) -> None:
+    plan, snapshot = document("plan.json"), document("snapshot.json")
+    fault.healthy(plan, snapshot)
+    before = verdicts(plan, snapshot)
+    assert {check: verdict for check, verdict in before.items()
+            if verdict not in HEALTHY[fault.healthy]} == DIFFER.get(fault.healthy, {})
+    fault.apply(plan, snapshot)
+    after = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert {check for check in before if after[check]["verdict"] != before[check]} == set(
+        fault.caught)
+    for check, caught in fault.caught.items():
+        assert after[check]["verdict"] == caught.verdict
+        assert caught.cause in after[check]["cause"]
+        assert caught.remedy in after[check]["remedy"]
+
+
+def test_every_check_is_proven_by_a_fault() -> None:
+    # These two are broken in test_restart.py and test_stack.py.
+    others = {"driver.pending", "stack.gpu"}
+    assert {check for fault in FAULTS for check in fault.caught} | others == set(CHECKS)

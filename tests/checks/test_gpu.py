@@ -1,0 +1,135 @@
+"""GPUs and the log of the kernel: models, resets, kinds of GPUs, and what is only reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpufleet.catalog import facts
+from gpufleet.checks import judge
+from tests.support.healthy_host import Document, data, verdicts, with_cards
+from tests.support.host_parts import LINK, WORKING, card, event, printed
+from tests.support.smi_text import CONSUMER, OLD
+
+
+def test_a_card_that_was_reset_since_needs_nothing_more(plan: Document, snapshot: Document) -> None:
+    with_cards(plan, snapshot)
+    event(snapshot, "xid", code=95, address="0000:00:00.0", text="NVRM: Xid: 95, uncontained")
+    assert verdicts(plan, snapshot)["kernel.log"] == "FAIL"
+    event(snapshot, "xid", code=154, address="0000:00:00.0", uptime_s=900.0,
+          text="NVRM: Xid: 154, GPU recovery action changed from 0x1 (GPU Reset) to 0x0 (None)")
+    assert verdicts(plan, snapshot)["kernel.log"] == "PASS"
+    event(snapshot, "xid", code=79, address="0000:00:00.0", uptime_s=1000.0,
+          text="NVRM: Xid: 79, fallen off the bus")
+    assert verdicts(plan, snapshot)["kernel.log"] == "FAIL"
+
+
+@pytest.mark.parametrize(("model", "name", "same"), [
+    ("RTX 3080", "NVIDIA GeForce RTX 3080", True), ("H100", "NVIDIA H100 PCIe", True),
+    ("RTX 3080", "NVIDIA GeForce RTX 3080 Ti", False),
+    ("RTX 3080", "NVIDIA GeForce RTX 3080 Laptop GPU", False)])
+def test_another_kind_of_a_model_is_another_model(
+    plan: Document, snapshot: Document, model: str, name: str, same: bool
+) -> None:
+    with_cards(plan, snapshot)
+    plan["expect"]["model"] = model
+    for at in (0, 1):
+        card(snapshot, at)["name"] = name
+    assert verdicts(plan, snapshot)["gpu.identity"] == ("PASS" if same else "FAIL")
+
+
+@pytest.mark.parametrize(("reason", "verdict", "words"), [
+    ("hw_thermal_slowdown", "FAIL", "heat at 80"), ("hw_power_brake_slowdown", "FAIL", "brake"),
+    # It may also have been a change of clocks.
+    ("hw_slowdown", "INCONCLUSIVE", "its hardware")])
+def test_hardware_that_slows_a_card_down_is_named(
+    plan: Document, snapshot: Document, reason: str, verdict: str, words: str
+) -> None:
+    with_cards(plan, snapshot)
+    name = f"clocks_event_reasons/clocks_event_reason_{reason}"
+    printed(snapshot, {**WORKING, name: "Active"}, {})
+    found = {each["id"]: each for each in judge.judge(plan, snapshot)["checks"]}
+    assert (found["gpu.throttle"]["verdict"], words in found["gpu.throttle"]["cause"]) == (
+        verdict, True)
+    # A laptop on its battery is slowed down by design.
+    plan["expect"]["model"] = "NVIDIA RTX A5000 Laptop GPU"
+    for at in (0, 1):
+        card(snapshot, at)["name"] = plan["expect"]["model"]
+    assert verdicts(plan, snapshot)["gpu.throttle"] == "PASS"
+
+
+@pytest.mark.parametrize("kind", ["consumer", "old", "virtual", "mig"])
+def test_healthy_cards_of_other_kinds_pass(plan: Document, snapshot: Document, kind: str) -> None:
+    with_cards(plan, snapshot)
+    virtual: dict[str, str | None] = dict.fromkeys((
+        LINK + "pcie_gen/max_link_gen", LINK + "pcie_gen/current_link_gen",
+        LINK + "link_widths/max_link_width", LINK + "link_widths/current_link_width",
+        "temperature/gpu_temp", "gpu_power_readings/current_power_limit",
+        "ecc_mode/current_ecc", "ecc_mode/pending_ecc", "utilization/gpu_util"), "N/A")
+    mig = {"mig_mode/current_mig": "Enabled", "utilization/gpu_util": "N/A", "mig_devices":
+           "<mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><fb_memory_usage>"
+           "<total>40192 MiB</total></fb_memory_usage></mig_device>"}
+    texts = {"consumer": CONSUMER, "old": OLD, "virtual": virtual, "mig": mig}[kind]
+    plan["expect"].update(model=None, memory_mib=None, ecc="off" if kind == "consumer" else None)
+    plan["driver"]["mig"] = None
+    printed(snapshot, texts, texts)
+    found = judge.judge(plan, snapshot)["checks"]
+    assert {each["id"]: each["cause"] for each in found if each["id"].startswith("gpu.")
+            and each["verdict"] not in {"PASS", "NOT-DECLARED"}} == {}
+
+
+def test_a_declaration_that_names_no_card_excuses_identity(
+    plan: Document, snapshot: Document
+) -> None:
+    with_cards(plan, snapshot)
+    plan["expect"].update(model=None, memory_mib=None)
+    found = {each["id"]: each for each in judge.judge(plan, snapshot)["checks"]}
+    assert (found["gpu.identity"]["verdict"], found["gpu.identity"]["cause"]) == (
+        "NOT-DECLARED", "gpu_expect: {count: 2} (no model, memory_mib or uuids)")
+
+
+def test_every_number_in_the_table_has_a_source_and_a_remedy_if_it_needs_one() -> None:
+    table = facts.document("xids.yml")
+    for code, row in table["xids"].items():
+        assert row["source"] in table["sources"], code
+        assert row["kind"] in {"hardware", "driver", "record", "application"}, code
+        needed = row["kind"] in {"hardware", "driver"}
+        assert bool(table["remedies"][row["remedy"]].format(gpu="0000:01:00.0")) is needed, code
+
+
+def test_a_refused_module_is_told_where_no_driver_runs(plan: Document, snapshot: Document) -> None:
+    with_cards(plan, snapshot)
+    event(snapshot, "key-rejected")
+    for each in data(snapshot, "gpus")["pci"]:
+        each["driver"] = None
+    found = {each["id"]: each for each in judge.judge(plan, snapshot)["checks"]}["kernel.log"]
+    assert (found["verdict"], "mokutil --import" in found["remedy"]) == ("FAIL", True)
+
+
+def test_what_programs_did_is_told_with_their_names(plan: Document, snapshot: Document) -> None:
+    with_cards(plan, snapshot)
+    event(snapshot, "xid", code=31, address="0000:00:00.0", pid=4567, process="python", count=3)
+    found = {each["id"]: each for each in judge.judge(plan, snapshot)["checks"]}
+    told = found["kernel.application-errors"]
+    assert (told["verdict"], told["evidence"]) == (
+        "PASS", "Xid 31 of 0000:00:00.0, 3 times, last by python 4567: a program touched memory"
+                " that is not its own")
+
+
+def test_without_a_card_and_a_word_of_it_nothing_is_asked_of_cuda(
+    plan: Document, snapshot: Document
+) -> None:
+    plan["expect"]["count"] = None
+    found = verdicts(plan, snapshot)
+    assert (found["driver.cuda"], found["driver.access"]) == ("PASS", "PASS")
+
+
+@pytest.mark.parametrize("section", ["smi", "kernel_log"])
+def test_a_section_that_hung_is_said_to_hang(
+    plan: Document, snapshot: Document, section: str
+) -> None:
+    with_cards(plan, snapshot)
+    before = verdicts(plan, snapshot)
+    snapshot["sections"][section] = {
+        "state": "hung", "seconds": 96, "error": "nvidia-smi gave no answer", "data": None}
+    found = verdicts(plan, snapshot)
+    assert {found[name] for name in found if found[name] != before[name]} == {"HUNG"}

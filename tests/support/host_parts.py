@@ -1,0 +1,120 @@
+"""Parts of the healthy host's documents, by name; and the same host with two GPUs in full use."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from gpufleet.probe.smi_document import parse_smi
+from tests.support.healthy_host import Document, data, with_cards
+from tests.support.smi_text import smi_text
+
+LIB = "/usr/local/cuda-11.8/targets/x86_64-linux/lib"
+PROVISION = "./gpufleet provision --limit gpu01"
+
+
+def cudnn_tree(snapshot: Document) -> Document:
+    found: Document = data(snapshot, "cudnn")["trees"][0]
+    return found
+
+
+def stack(snapshot: Document) -> Document:
+    found: Document = data(snapshot, "stacks")["stacks"][0]
+    return found
+
+
+def receipt(snapshot: Document, kind: str) -> Document:
+    return next(r for r in data(snapshot, "receipts")["receipts"] if r["kind"] == kind)
+
+
+def with_gpus(plan: Document, snapshot: Document, count: int = 2) -> None:
+    """Turn the healthy pair into a healthy host that has GPUs."""
+    with_cards(plan, snapshot, count)
+    place = "/job:localhost/replica:0/task:0/device:GPU:"
+    with_gpus_in_containers(plan, snapshot, count)
+    run = data(snapshot, "containers")["run"]
+    stack(snapshot)["framework"]["matmul"] = [
+        {"requested": f"/GPU:{n}", "device": f"{place}{n}", "n": 2048, "wrong": 0, "first_s": 0.5,
+         "steady_s": 0.001, "tflops": 17.1, "error": None} for n in range(count)]
+    run["framework"]["matmul"] = deepcopy(stack(snapshot)["framework"]["matmul"])
+
+
+def with_gpus_in_containers(plan: Document, snapshot: Document, count: int) -> None:
+    """The same for containers."""
+    plan["containers"]["gpus"] = count
+    there = data(snapshot, "containers")
+    there["cdi"] = [{"path": "/run/cdi/nvidia.yaml", "driver_version": "535.261.03",
+                     "devices": [*map(str, range(count)), "all"], "error": None}]
+    there["run"]["gpus"] = [{"node": f"/dev/nvidia{n}", "error": None} for n in range(count)]
+    there["run"]["reload"] = {"error": None, "gpus": deepcopy(there["run"]["gpus"])}
+
+
+def compute_run(snapshot: Document) -> Document:
+    found: Document = data(snapshot, "compute")["runs"][0]
+    return found
+
+
+def framework(snapshot: Document) -> Document:
+    found: Document = data(snapshot, "stacks")["stacks"][0]["framework"]
+    return found
+
+
+def held_by_ann(snapshot: Document) -> None:
+    """Somebody computes on the host; the persistence daemon only keeps it awake."""
+    data(snapshot, "driver")["holders"] = [
+        {"pid": 900, "user": "nvidia-persistenced", "command": "nvidia-persiste",
+         "nodes": ["/dev/nvidia0"]},
+        {"pid": 4711, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]}]
+    data(snapshot, "smi")["devices"][0]["memory_free_mib"] = 300
+
+
+RUNNING, LATER = "6.1.0-27-amd64", "6.1.0-50-amd64"
+
+
+def package(snapshot: Document, name: str) -> Document:
+    rows = data(snapshot, "packages")["driver"]
+    found: Document = next(row for row in rows if row["name"] == name)
+    return found
+
+
+def kernel(snapshot: Document) -> Document:
+    found: Document = data(snapshot, "kernel")["installed"][0]
+    return found
+
+
+def from_nvidia(plan: Document, snapshot: Document) -> None:
+    """The driver is from NVIDIA's repository."""
+    plan["driver"]["source"] = "nvidia_repo"
+    data(snapshot, "receipts")["receipts"][-1]["source"] = "nvidia_repo"
+
+
+def later_kernel(snapshot: Document, **fields: object) -> None:
+    """A kernel package was installed; its image boots next, DKMS did not build for it."""
+    data(snapshot, "kernel").update(next_boot=LATER)
+    data(snapshot, "kernel")["installed"].append(
+        {"version": LATER, "image": True, "headers": False, "modules": [],
+         "initramfs": f"/boot/initrd.img-{LATER}", "initramfs_nouveau": False, **fields})
+
+
+def card(snapshot: Document, at: int = 0) -> Document:
+    found: Document = data(snapshot, "smi")["devices"][at]
+    return found
+
+
+def printed(snapshot: Document, *cards: dict[str, str | None]) -> None:
+    """Let nvidia-smi have said this of the cards."""
+    places = [{"pci/pci_bus_id": f"00000000:0{at}:00.0", **texts} for at, texts in enumerate(cards)]
+    data(snapshot, "smi").update(parse_smi(smi_text(places)))
+
+
+def event(snapshot: Document, kind: str, **fields: Any) -> None:
+    data(snapshot, "kernel_log")["events"].append(
+        {"kind": kind, "code": None, "address": None, "pid": None, "process": None,
+         "uptime_s": 100.5, "count": 1, "text": f"what the kernel said of {kind}", **fields})
+
+
+WORKING: dict[str, str | None] = {
+    "clocks_event_reasons/clocks_event_reason_gpu_idle": "Not Active",
+    "clocks_event_reasons/clocks_event_reason_sw_power_cap": "Active",
+    "utilization/gpu_util": "100 %", "temperature/gpu_temp": "80 C"}
+LINK = "pci/pci_gpu_link_info/"
