@@ -41,7 +41,7 @@ attributes:
   diff_mode: {support: none}
 extends_documentation_fragment:
   - gpufleet.gpu.attributes
-author: [The gpufleet developers]
+author: ["The gpufleet developers (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""
@@ -62,6 +62,7 @@ path:
 """
 
 import os
+import pathlib
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.download import (
@@ -77,12 +78,14 @@ def obtain(module):
     """Return the path of the checked file, and whether it was downloaded."""
     params = module.params
     if params["source"]:
-        if not os.path.isabs(os.path.expanduser(params["source"])):
+        # Not of type path: that would turn an empty source, which means none, into a directory.
+        directory = pathlib.Path(params["source"]).expanduser()
+        if not directory.is_absolute():
             raise StateError(
                 "gpu_artifacts_source is {source}: set it to the directory's absolute "
                 "path.".format(**params)
             )
-        path = os.path.join(os.path.expanduser(params["source"]), params["file"])
+        path = str(directory / params["file"])
         if not os.path.isfile(path):
             raise StateError(
                 "{file} is not in {source}, the directory of gpu_artifacts_source. Download it "

@@ -23,7 +23,7 @@ attributes:
     support: full
 extends_documentation_fragment:
   - gpufleet.gpu.attributes
-author: [The gpufleet developers]
+author: ["The gpufleet developers (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""

@@ -28,7 +28,7 @@ attributes:
 extends_documentation_fragment:
   - gpufleet.gpu.attributes
   - gpufleet.gpu.state_dir
-author: [The gpufleet developers]
+author: ["The gpufleet developers (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""

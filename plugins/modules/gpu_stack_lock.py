@@ -38,7 +38,7 @@ attributes:
   diff_mode: {support: full}
 extends_documentation_fragment:
   - gpufleet.gpu.attributes
-author: [The gpufleet developers]
+author: ["The gpufleet developers (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""
