@@ -7,22 +7,20 @@ runs on the host and finds out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
 
 from gpufleet.checks.judge import points_to
 from gpufleet.diff import changes
 from gpufleet.host_state.host import Host
-from gpufleet.model.verdict import Verdict
-
-Document = Mapping[str, Any]
+from gpufleet.model.plan import Plan
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.verdict import HostResult, Verdict
 
 UNJUDGED = {Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE}
 
 
 def why(
-    plan: Document, snapshot: Document | None, result: Document, *, kept: bool = False
+    plan: Plan, snapshot: Snapshot | None, result: HostResult, *, kept: bool = False
 ) -> list[str]:
     """Return each reason to run Ansible on a host; none if the host matches its plan.
 
@@ -36,13 +34,13 @@ def why(
             *unjudged(result)]
 
 
-def differences(plan: Document, snapshot: Document) -> list[str]:
+def differences(plan: Plan, snapshot: Snapshot) -> list[str]:
     """What the roles would do, a sentence each."""
     return [f"{row['action']} {row['what']} {row['id']}: {row['because']}"
             for row in changes(plan, snapshot)]
 
 
-def left(plan: Document, snapshot: Document) -> list[str]:
+def left(plan: Plan, snapshot: Snapshot) -> list[str]:
     """What the playbook would remove: planned artifacts, and the installers' caches."""
     planned = {row["file"] for row in plan["artifacts"]}
     found = map(PurePosixPath, Host(snapshot).caches)
@@ -50,7 +48,7 @@ def left(plan: Document, snapshot: Document) -> list[str]:
             if path.parent.name != "artifacts" or path.name in planned]
 
 
-def unjudged(result: Document) -> list[str]:
+def unjudged(result: HostResult) -> list[str]:
     """What the probe could not determine, each cause once."""
     bad = {check["id"] for check in result["checks"] if check["verdict"] == Verdict.FAIL}
     causes = [check["cause"] for check in result["checks"]
@@ -58,7 +56,7 @@ def unjudged(result: Document) -> list[str]:
     return [f"not judged: {cause}" for cause in dict.fromkeys(causes)]
 
 
-def beyond(plan: Document, snapshot: Document | None, result: Document) -> list[str]:
+def beyond(plan: Plan, snapshot: Snapshot | None, result: HostResult) -> list[str]:
     """The failed checks of a host on which provisioning has nothing to do, so cannot fix them."""
     if plan["problems"] or snapshot is None or differences(plan, snapshot):
         return []

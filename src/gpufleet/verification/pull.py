@@ -105,7 +105,7 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def metrics(document: Mapping[str, Any], seconds: float) -> str:
+def metrics(document: CollectedResult, seconds: float) -> str:
     """The verdicts as the nightly's metrics, and the run's own time and duration.
 
     The metrics of the run have other names than the nightly's, which alerts watch.
