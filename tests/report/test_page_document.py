@@ -158,14 +158,14 @@ def change(host: str, check: str | None, what: str, **more: Any) -> Document:
 
 
 def test_what_changed_is_said_once_for_all_its_checks_and_hosts() -> None:
-    summarized = change_summary.summarize({"changes": [
+    summarized = change_summary.summarize([
         change("gpu01", None, "Running kernel: 2, and was 1.", kind="kernel", weight="note"),
         change("gpu01", "gpu.smi", "gpu.smi hangs: no answer."),
         change("gpu01", "gpu.pcie", "gpu.pcie hangs: no answer."),
         change("gpu02", "gpu.smi", "gpu.smi hangs: no answer."),
         change("gpu03", "gpu.smi", "gpu.smi hangs: no answer."),
         change("gpu04", "gpu.smi", "gpu.smi hangs: no answer.", strikes=2),
-    ]})
+    ])
     assert [(each.text, each.checks, each.hosts) for each in summarized] == [
         ("hangs: no answer.", ("gpu.smi",), ("gpu02", "gpu03")),
         ("hangs: no answer.", ("gpu.smi", "gpu.pcie"), ("gpu01",)),

@@ -6,7 +6,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from gpufleet.model.nightly import Standing
 
 from .change import Change, count_nights
 
@@ -135,7 +136,7 @@ def throughput_changes(
                 "", "good")
 
 
-def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterator[dict[str, Any]]:
+def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterator[Standing]:
     """Yield a row of the document's `standing` for each card that is slow tonight."""
     for (host, title), each in _slow(speeds).items():
         worst, how = max(each, key=lambda it: (it[0].row, it[0].drop))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpufleet.model.nightly import ChangeEntry, Weight
+
 # The order in which changes are listed.
-WEIGHTS = ("bad", "good", "note")
+WEIGHTS: tuple[Weight, ...] = ("bad", "good", "note")
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,15 @@ class Change:
     after: str | None
     text: str
     remedy: str
-    weight: str
+    weight: Weight
     strikes: int = 0
+
+    def entry(self) -> ChangeEntry:
+        """The change as the document has it."""
+        return {
+            "kind": self.kind, "host": self.host, "check": self.check, "before": self.before,
+            "after": self.after, "text": self.text, "remedy": self.remedy, "weight": self.weight,
+            "strikes": self.strikes}
 
 
 def count_nights(count: int) -> str:

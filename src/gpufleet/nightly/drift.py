@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
+from gpufleet.model.nightly import Changes, Standing
 from gpufleet.model.verdict import Verdict
 
 from . import baselines
@@ -66,7 +66,7 @@ class Window:
     cards: dict[str, set[str]] = field(default_factory=dict)
 
 
-def document(window: Window) -> dict[str, Any]:
+def document(window: Window) -> Changes:
     """Return the CHANGES document of the window's last night."""
     first = len(window.nights) < 2
     changes = [] if first else sorted(
@@ -75,7 +75,7 @@ def document(window: Window) -> dict[str, Any]:
         "schema": SCHEMA,
         "since": None if first else window.nights[-2],
         "night": window.nights[-1],
-        "changes": [asdict(change) for change in changes],
+        "changes": [change.entry() for change in changes],
         "standing": sorted(_standing(window), key=lambda it: (it["host"], it["check"])),
         "hosts": _counts(window, -1),
         "hosts_before": None if first else _counts(window, -2),
@@ -87,7 +87,7 @@ def _counts(window: Window, night: int) -> dict[str, int]:
     return {verdict.value: letters.count(letter) for verdict, letter in LETTERS.items()}
 
 
-def _standing(window: Window) -> Iterator[dict[str, Any]]:
+def _standing(window: Window) -> Iterator[Standing]:
     """Everything that is bad tonight, new or not."""
     for (host, check), line in window.checks.items():
         now = line[-1]

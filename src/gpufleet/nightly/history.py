@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gpufleet.model.nightly import Changes, Past, PastHost
 from gpufleet.model.verdict import CheckResult as CheckEntry
 from gpufleet.model.verdict import Verdict
 
@@ -174,17 +175,17 @@ class History:
         """Return the newest run of a kind."""
         return next(iter(self.nights(1, kind)), None)
 
-    def past(self, last: int = WINDOW, *, named: str = SPEEDS) -> dict[str, Any]:
+    def past(self, last: int = WINDOW, *, named: str = SPEEDS) -> Past:
         """Return the PAST document of the last nightly runs; `named`: a pattern of measures."""
         nights = self.nights(last, NIGHTLY)
-        hosts: dict[str, dict[str, Any]] = {
+        hosts: dict[str, PastHost] = {
             name: {"verdicts": letters, "measures": {}}
             for name, letters in self.letters(nights).items()}
         for (host, name), line in self.numbers(nights, named).items():
             hosts[host]["measures"][name] = line
         return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
 
-    def changes(self, night: int | None = None) -> dict[str, Any]:
+    def changes(self, night: int | None = None) -> Changes:
         """Return the CHANGES document of a nightly run, by default of the newest."""
         nights = self.nights(kind=NIGHTLY)
         if night is not None:

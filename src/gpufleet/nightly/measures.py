@@ -17,22 +17,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TypeGuard
 
+from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import CublasResult
 from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.sections.stacks import Framework, Product
-from gpufleet.model.snapshot import SectionData
+from gpufleet.model.snapshot import SectionData, Snapshot
 from gpufleet.model.validator import section_data
 
-Document = Mapping[str, Any]
-Pair = tuple[str, Any]
+Pair = tuple[str, str | float | None]
 
 # How TensorFlow's device names begin; a number follows.
 GPU, CPU = "/GPU:", "/CPU:"
 
 
-def measures(snapshot: Document | None, plan: Document) -> dict[str, float | str]:
+def measures(snapshot: Snapshot | None, plan: Plan) -> dict[str, float | str]:
     """Return the measured values of a host; none of sections that are damaged or hung."""
     try:
         return _measures(snapshot, plan) if snapshot else {}
@@ -41,7 +41,7 @@ def measures(snapshot: Document | None, plan: Document) -> dict[str, float | str
         return {}
 
 
-def _measures(snapshot: Document, plan: Document) -> dict[str, float | str]:
+def _measures(snapshot: Snapshot, plan: Plan) -> dict[str, float | str]:
     data = section_data(snapshot)
     names = dict(_cards(data))
     found = [*_versions(data, plan), *_gpus(data, names), *_products(data, plan, names)]
@@ -49,7 +49,7 @@ def _measures(snapshot: Document, plan: Document) -> dict[str, float | str]:
             for name, value in found if _is_known(value)}
 
 
-def _is_known(value: Any) -> bool:
+def _is_known(value: str | float | None) -> TypeGuard[str | float]:
     return bool(value) if isinstance(value, str) else value is not None and math.isfinite(value)
 
 
@@ -70,7 +70,7 @@ def _devices(data: SectionData) -> list[SmiDevice]:
     return smi["devices"] if smi and smi["status"] == 0 else []
 
 
-def _versions(data: SectionData, plan: Document) -> Iterator[Pair]:
+def _versions(data: SectionData, plan: Plan) -> Iterator[Pair]:
     if system := data.get("os"):
         yield "os.version", f"{system['id']} {system['version_id']}"
     if kernel := data.get("kernel"):
@@ -111,7 +111,7 @@ def _gpus(data: SectionData, names: Mapping[int | str, str]) -> Iterator[Pair]:
         yield f"{name}.ecc_uncorrected", card["ecc_uncorrected_aggregate"]
 
 
-def _products(data: SectionData, plan: Document, names: Mapping[int | str, str]
+def _products(data: SectionData, plan: Plan, names: Mapping[int | str, str]
               ) -> Iterator[Pair]:
     for run in data["compute"]["runs"] if "compute" in data else ():
         where = f"toolkit.{_short(run['toolkit'], plan)}"
@@ -155,7 +155,7 @@ def _gpu(names: Mapping[int | str, str], number: int) -> str:
     return names.get(number, f"gpu.{number}")
 
 
-def _short(path: str, plan: Document) -> str:
+def _short(path: str, plan: Plan) -> str:
     """X.Y of the toolkit at this path."""
     planned = {toolkit["path"]: str(toolkit["short"]) for toolkit in plan.get("toolkits") or []}
     return planned.get(path) or path.rpartition("cuda-")[2]

@@ -16,6 +16,7 @@ from typing import Any
 
 import jinja2
 
+from gpufleet.model.nightly import ChangeEntry, Changes
 from gpufleet.report import change_summary, summary, terminal
 
 from .config import Mail
@@ -54,12 +55,12 @@ class Message:
     document: Mapping[str, Any] = field(default_factory=dict)
 
 
-def has_content(changes: Mapping[str, Any], done: Iterable[str] = ()) -> bool:
+def has_content(changes: Changes, done: Iterable[str] = ()) -> bool:
     """Whether a night needs a notification: something changed, or it is the first night."""
     return bool(changes["changes"] or list(done) or changes["since"] is None)
 
 
-def nightly_message(changes: Mapping[str, Any], link: str, done: Iterable[str] = ()) -> Message:
+def nightly_message(changes: Changes, link: str, done: Iterable[str] = ()) -> Message:
     """Return the message about a nightly run."""
     rows = {weight: [line for kind, line in grouped(changes["changes"]) if kind == weight]
             for weight in HEADINGS}
@@ -83,7 +84,7 @@ def nightly_message(changes: Mapping[str, Any], link: str, done: Iterable[str] =
         _most(sentences, MOST_DONE), link, _document(changes, sentences, link))
 
 
-def _document(changes: Mapping[str, Any], done: tuple[str, ...], link: str) -> dict[str, Any]:
+def _document(changes: Changes, done: tuple[str, ...], link: str) -> dict[str, Any]:
     """The document for programs: long lists are cut, with the number of rows left out."""
     document = {"event": "night", **changes, "done": list(done), "report": link}
     lists = {name: rows for name, rows in document.items() if isinstance(rows, list)}
@@ -114,13 +115,13 @@ def test_message_of(when: str) -> Message:
                    document={"schema": 1, "event": "test", "night": when})
 
 
-def grouped(changes: Iterable[Mapping[str, Any]]) -> list[tuple[str, Line]]:
+def grouped(changes: Iterable[ChangeEntry]) -> list[tuple[str, Line]]:
     """Return (weight, line), bad ones first; equal changes of many hosts are one line.
 
     More than `MOST_OF_CHECK` different texts of one check are one line, too.
     """
     found: dict[tuple[str, str, tuple[str, ...]], list[change_summary.Change]] = defaultdict(list)
-    for each in change_summary.summarize({"changes": _alike(changes)}):
+    for each in change_summary.summarize(_alike(changes)):
         found[each.weight, each.kind, each.checks].append(each)
     lines = []
     for (weight, _, checks), entries in found.items():
@@ -136,15 +137,16 @@ def grouped(changes: Iterable[Mapping[str, Any]]) -> list[tuple[str, Line]]:
     return sorted(lines, key=lambda it: list(HEADINGS).index(it[0]))
 
 
-def _alike(changes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _alike(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:
     """Remove addresses from ssh's messages where hosts differ in nothing else."""
-    def text_of(change: Mapping[str, Any]) -> tuple[str, str]:
+    def text_of(change: ChangeEntry) -> tuple[str, str]:
         return change["kind"], summary.mask_name(change["text"], change["host"])
 
     given = sorted(changes, key=lambda change: change["host"])
-    without = [{**change, "text": _ADDRESS.sub("...", change["text"]),
-                "remedy": _ADDRESS.sub("...", change["remedy"] or "")}
-               if change["check"] == "host.reachable" else change for change in given]
+    without: list[ChangeEntry] = [
+        {**change, "text": _ADDRESS.sub("...", change["text"]),
+         "remedy": _ADDRESS.sub("...", change["remedy"] or "")}
+        if change["check"] == "host.reachable" else change for change in given]
     many = Counter(map(text_of, without))
     return [other if many[text_of(other)] > 1 else change
             for change, other in zip(given, without, strict=True)]

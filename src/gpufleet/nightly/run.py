@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
+from gpufleet.model.nightly import Changes, Past
 from gpufleet.model.verdict import NOT_JUDGED, USAGE
 from gpufleet.report import directory as report
 from gpufleet.report import junit, summary, terminal
@@ -64,8 +64,8 @@ class NightlyRun:
         self.session: Session | None = None
         self.night: int | None = None
         self.nights: int | None = None
-        self.changes: dict[str, Any] | None = None
-        self.past: dict[str, Any] | None = None
+        self.changes: Changes | None = None
+        self.past: Past | None = None
         self.done: list[str] = []
         self.link = ""
 
@@ -171,10 +171,10 @@ class NightlyRun:
         """By host and card, how many nights in a row the card is slow."""
         hosts = {host.name for host in self.session.hosts} if self.session else set()
         return slow_nights({
-            (host, name): line for host, known in (self.past or {"hosts": {}})["hosts"].items()
+            (host, name): line for host, known in (self.past["hosts"] if self.past else {}).items()
             if host in hosts for name, line in known["measures"].items()})
 
-    def _notify(self, night: int, changes: dict[str, Any]) -> None:
+    def _notify(self, night: int, changes: Changes) -> None:
         """Notify each channel of this run, then of the runs that it missed, the oldest first.
 
         A message that a channel refuses twice is dropped: it must not block later ones.
@@ -204,7 +204,7 @@ class NightlyRun:
             raise channels.DeliveryError("; ".join(missed))
 
     def _notify_one(
-        self, channel: channels.Channel, document: dict[str, Any], *, late: bool
+        self, channel: channels.Channel, document: Changes, *, late: bool
     ) -> None:
         done = [] if late else self.done
         link = _link(self.settings, report.LATEST) if late else self.link

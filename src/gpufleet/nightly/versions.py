@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from gpufleet.model.nightly import Weight
+
 from .change import Change
 
 KINDS = {"driver": "driver", "kernel": "kernel", "gpus": "gpu"}
@@ -50,7 +52,9 @@ def card_changes(
     now = {address: uuid for uuid, (address, _) in after.items()}
     swapped: set[str] = set()
 
-    def change(uuid: str | None, new: str | None, text: str, remedy: str, weight: str) -> Change:
+    def change(
+        uuid: str | None, new: str | None, text: str, remedy: str, weight: Weight
+    ) -> Change:
         return Change("gpu", host, None, uuid, new, text, remedy, weight)
 
     for uuid, (address, model) in before.items():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+
+from gpufleet.model.nightly import ChangeEntry, Changes
 
 from .summary import Issue, insert_names, mask_name
 
@@ -44,10 +45,10 @@ class Change:
             self.kind, self.kind)
 
 
-def summarize(changes: Mapping[str, Any]) -> list[Change]:
-    """The document's changes: bad ones first, then by the number of hosts."""
-    checks: dict[tuple[Any, ...], list[str]] = defaultdict(list)
-    for change in changes["changes"]:
+def summarize(changes: Iterable[ChangeEntry]) -> list[Change]:
+    """The changes of a nightly run: bad ones first, then by the number of hosts."""
+    checks: dict[tuple[str, str, str, str, str, int], list[str]] = defaultdict(list)
+    for change in changes:
         # Several checks may report the same text: it is shown once, after their names.
         check, host = change["check"] or "", change["host"]
         text = change["text"].removeprefix(f"{check} ") if check else change["text"]
@@ -56,9 +57,9 @@ def summarize(changes: Mapping[str, Any]) -> list[Change]:
         key = (host, change["weight"], change["kind"], mask_name(text, host),
                mask_name(change["remedy"] or "", host), change["strikes"])
         checks[key] += [check] if check else []
-    hosts: dict[tuple[Any, ...], list[str]] = defaultdict(list)
-    for key, names in checks.items():
-        hosts[*key[1:], tuple(names)].append(key[0])
+    hosts: dict[tuple[str, str, str, str, int, tuple[str, ...]], list[str]] = defaultdict(list)
+    for (host, weight, kind, text, remedy, strikes), names in checks.items():
+        hosts[weight, kind, text, remedy, strikes, tuple(names)].append(host)
     summary = [
         Change(weight, kind, insert_names(text, found, "HOST"), insert_names(remedy, found),
                strikes, names, tuple(found))
@@ -67,10 +68,10 @@ def summarize(changes: Mapping[str, Any]) -> list[Change]:
     return sorted(summary, key=lambda change: (WEIGHTS.index(change.weight), -len(change.hosts)))
 
 
-def strikes(changes: Mapping[str, Any] | None) -> Callable[[Issue], int]:
+def strikes(changes: Changes | None) -> Callable[[Issue], int]:
     """A function that returns for how many nights in a row an issue exists; 0 if unknown."""
     known = {(row["host"], row["check"]): int(row["strikes"])
-             for row in (changes or {}).get("standing", ())}
+             for row in (changes["standing"] if changes else ())}
 
     def nights(issue: Issue) -> int:
         return max((known.get((host, check), 0) for host in issue.hosts for check in issue.checks),

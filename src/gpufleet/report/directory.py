@@ -19,6 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.model.nightly import Changes, Past
 from gpufleet.model.verdict import SYMBOLS, Bundle, Verdict
 from gpufleet.paths import host_file_name
 from gpufleet.verification.session import Session
@@ -31,7 +32,7 @@ LATEST = "latest"
 
 
 def render_page(
-    session: Session, changes: dict[str, Any] | None = None, past: dict[str, Any] | None = None
+    session: Session, changes: Changes | None = None, past: Past | None = None
 ) -> str:
     """The self-contained HTML page; it loads nothing.
 
@@ -70,7 +71,7 @@ def render_page(
         strikes=change_summary.strikes(changes),
         change_summary=[
             replace(change, remedy=session.with_inventory_args(change.remedy))
-            for change in (change_summary.summarize(changes) if changes else ())],
+            for change in (change_summary.summarize(changes["changes"]) if changes else ())],
         trend=page.bad_nights(past),
         versions=fleet_versions.compare_versions(host_versions),
         data=_embedded(page.document(session, past, changes, host_versions)),
@@ -132,8 +133,8 @@ def create_directory(parent: Path) -> Path:
 
 
 def write_report(
-    directory: Path, session: Session, changes: dict[str, Any] | None = None,
-    past: dict[str, Any] | None = None,
+    directory: Path, session: Session, changes: Changes | None = None,
+    past: Past | None = None,
 ) -> Path:
     """Write page, verdicts, snapshots and plans, without JUnit; return the page's path."""
     write_documents(directory, session)
@@ -153,7 +154,7 @@ def update_latest(directory: Path) -> Path:
     return link
 
 
-def _json(document: Any) -> str:
+def _json(document: object) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 

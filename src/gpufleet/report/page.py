@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 from gpufleet.checks.judge import CHECK_IDS
+from gpufleet.model.nightly import ChangeEntry, Changes, Past, PastHost
 from gpufleet.model.verdict import Verdict
 from gpufleet.verification.session import HostRun, Session
 
@@ -64,8 +65,8 @@ class Texts:
 
 
 def document(
-    session: Session, past: Mapping[str, Any] | None = None,
-    changes: Mapping[str, Any] | None = None,
+    session: Session, past: Past | None = None,
+    changes: Changes | None = None,
     host_versions: Mapping[str, fleet_versions.HostVersions] | None = None,
 ) -> dict[str, Any]:
     """Everything that the script shows; `past` and `changes` are documents of the history.
@@ -91,7 +92,7 @@ def document(
     # Evidence of failures has room before evidence of passed checks, for all hosts.
     for host in order:
         hosts[host.name]["seen"] = _passed_evidence(host, indexes, texts)
-    changed: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    changed: dict[str, list[ChangeEntry]] = defaultdict(list)
     for change in changes["changes"] if changes else ():
         changed[change["host"]].append(change)
     nights, left = _nights(past, hosts), MOST_MEASURED
@@ -103,7 +104,7 @@ def document(
             "changed": [
                 texts.number(
                     mask_name(" ".join([", ".join(change.checks), change.text]), host.name))
-                for change in change_summary.summarize({"changes": changed[host.name]})],
+                for change in change_summary.summarize(changed[host.name])],
             "nights": known["verdicts"][-len(nights):] if known and nights else "",
             "series": series if left >= 0 or not series else None,
         }
@@ -162,18 +163,18 @@ def _passed_evidence(
             if check["verdict"] == Verdict.PASS and check["evidence"]]
 
 
-def _nights(past: Mapping[str, Any] | None, hosts: Iterable[str]) -> list[str]:
+def _nights(past: Past | None, hosts: Iterable[str]) -> list[str]:
     """The newest nights, as many as fit into the page."""
     if not past:
         return []
-    rows = sum(1 for name in hosts for measure in past["hosts"].get(name, {}).get("measures", ())
+    rows = sum(1 for name in hosts if name in past["hosts"]
+               for measure in past["hosts"][name].get("measures", {})
                if MEASURE.fullmatch(measure))
-    nights: list[str] = past["nights"]
-    return nights[-max(LEAST_NIGHTS, MOST_MEASURED // max(1, rows) - ROW):]
+    return past["nights"][-max(LEAST_NIGHTS, MOST_MEASURED // max(1, rows) - ROW):]
 
 
 def _series(
-    versions: fleet_versions.HostVersions, known: Mapping[str, Any], nights: int, texts: Texts
+    versions: fleet_versions.HostVersions, known: PastHost, nights: int, texts: Texts
 ) -> Iterator[list[Any]]:
     """`[stack or toolkit, GPU, min, max, median, last, steps]` of each throughput series."""
     found = []
@@ -203,7 +204,7 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def bad_nights(past: Mapping[str, Any] | None) -> list[tuple[str, int, dict[str, int]]]:
+def bad_nights(past: Past | None) -> list[tuple[str, int, dict[str, int]]]:
     """(night, number of unhealthy hosts, their number by verdict), the oldest first."""
     if not past:
         return []

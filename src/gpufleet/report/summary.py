@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpufleet.model.verdict import CheckResult, Verdict
+from gpufleet.model.verdict import CheckResult, HostResult, Verdict
 from gpufleet.verification.session import HostRun, Session
 
 TITLES = {
@@ -212,7 +212,7 @@ def _named(names: list[str], hosts: list[HostRun]) -> str:
     return ", ".join(names) if len(names) <= 5 else f"{len(names)} of {len(hosts)} hosts"
 
 
-def counts(result: Mapping[str, Any]) -> dict[Verdict, int]:
+def counts(result: HostResult) -> dict[Verdict, int]:
     """How many checks of a host have each verdict."""
     found = [Verdict(check["verdict"]) for check in result["checks"]]
     return {verdict: found.count(verdict) for verdict in Verdict if verdict in found}
