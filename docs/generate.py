@@ -34,7 +34,7 @@ from . import documents
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = """\
-**measured**: on that day the release's own wheel was read (`./gpufleet measure`) and says the same
+**measured**: on that day the release's own wheel was read (`./gpufleet measure`) and agrees
 as the plan: the sonames of the CUDA libraries that it is linked to and of those that it opens while
 it runs, its CUDA and cuDNN's major version, the GPU architectures that it has code for, and what
 its `and-cuda` extra asks for; and the index has wheels for these Pythons. *But for* names what it
@@ -120,14 +120,14 @@ def roles() -> Iterator[Path]:
 
 
 def mark(version: str, row: dict[str, Any] | None) -> str:
-    """What measuring a release's wheel came to, in few words."""
+    """The result of the measurement of a release's wheel, for one cell of the table."""
     if row is None:
         return "not yet"
     if "absent" in row:
         return row["absent"]
-    told = compare.differences(compare.expected(version), row)
-    unsaid = compare.unsaid(row)
-    return "; ".join([row["date"], *told]) + (f", but for {', '.join(unsaid)}" if unsaid else "")
+    differences = compare.differences(compare.expected(version), row)
+    missing = ", ".join(compare.not_measured(row))
+    return "; ".join([row["date"], *differences]) + (f", but for {missing}" if missing else "")
 
 
 def matrix() -> str:
@@ -168,7 +168,7 @@ def fault_table() -> str:
     places = "".join(f"- **{place}**: {text}\n" for place, text in faults.PLACES.items())
     heading = ["number", "what people see", "caught by", "how proven"]
     return (
-        f"# The faults\n{source}\nHow GPU hosts break, the check that says so (and those that"
+        f"# The faults\n{source}\nHow GPU hosts break, the check that reports it (and those that"
         f" state the same cause), and how that is proven:\n\n{places}\n"
         f"{table(heading, faults.table())}"
     )

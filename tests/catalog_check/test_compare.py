@@ -65,12 +65,12 @@ def test_another_file_under_the_same_name_is_named() -> None:
     assert "the index says 0000" in told
 
 
-def test_a_name_without_its_version_fits_any_and_is_said_to_be_unsaid() -> None:
+def test_a_name_without_its_version_fits_any_and_is_named_as_not_measured() -> None:
     row = MEASURED["1.0.0"]
     assert "libcudnn.so" in row["opened"]
-    assert any("libcudnn.so" in each for each in compare.unsaid(row))
+    assert any("libcudnn.so" in each for each in compare.not_measured(row))
     partly = {**row, "unread": ["libtensorflow_cc.so.2"]}
-    assert "what libtensorflow_cc.so.2 is linked to (not read)" in compare.unsaid(partly)
+    assert "what libtensorflow_cc.so.2 is linked to (not read)" in compare.not_measured(partly)
     plan = compare.expected("1.0.0")
     plan["sonames"] = [each for each in plan["sonames"] if "cufft" not in each]
     assert compare.differences(plan, row) == [

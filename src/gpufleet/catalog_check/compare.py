@@ -38,7 +38,7 @@ def differences(plan: Row, found: Row) -> list[str]:
     return [*_versions(plan, found), *_sonames(plan, found), *_lists(plan, found)]
 
 
-def unsaid(found: Row) -> list[str]:
+def not_measured(found: Row) -> list[str]:
     """Return what the wheel does not contain or was not read for: the plan is unchecked there."""
     bare = [name for name in found["opened"] if name.endswith(".so")]
     return [

@@ -79,7 +79,7 @@ def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"{label(card)} uses {link['width']} of {width} PCIe lanes",
                 "reseat the GPU and check its riser; if its slot has no more lanes, declare"
                 f" gpu_expect: {{pcie: {{width: {link['width']}}}}}")
-        # An idle link slows down by design: its present generation says nothing.
+        # An idle link slows down by design: its present generation proves nothing.
         able, present = link["generation_max"], link["generation"]
         speed = "has a link of PCIe generation"
         if wanted and able is not None and able < wanted:
@@ -90,7 +90,7 @@ def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield Finding(
                 f"{label(card)} {speed} {present} under load, it can be"
                 f" {wanted or able}",
-                "reseat the card, look at its riser and at the firmware's link speed; where the"
+                "reseat the card, check its riser and the firmware's link speed; where the"
                 f" slot has no more, declare gpu_expect: {{pcie: {{generation:"
                 f" {present}}}}}")
         for field, needed, value in (

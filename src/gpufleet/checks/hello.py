@@ -131,7 +131,7 @@ def device_placement(plan: Plan, observed: Sections) -> Iterator[Finding | Evide
         if not result:
             yield Finding(f"{stack['name']} logs no device for its product",
                           f"see stack.matmul; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
-        elsewhere = [place for place in result if f"{kind}:" not in place.lower()]
+        elsewhere = [device for device in result if f"{kind}:" not in device.lower()]
         if elsewhere and count is not None:
             yield Finding(
                 f"{stack['name']} places its product on {elsewhere[0]} instead of a"

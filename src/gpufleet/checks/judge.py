@@ -30,7 +30,7 @@ def judge(plan: Plan, snapshot: Snapshot) -> HostResult:
 
 
 def unreachable(cause: str, remedy: str, evidence: str = "") -> HostResult:
-    """The result of a host that gave no snapshot: said once, not once per check."""
+    """The result of a host without a snapshot: one entry, not one per check."""
     return _host([
         _entry(REACHABLE, REACHABLE_STATEMENT, Verdict.UNREACHABLE,
                cause=cause, remedy=remedy, evidence=evidence)
@@ -38,7 +38,7 @@ def unreachable(cause: str, remedy: str, evidence: str = "") -> HostResult:
 
 
 def points_to(check: CheckResult, others: Collection[str]) -> bool:
-    """Whether a check says no more than that it could not be judged, and which other says why."""
+    """Whether a check could not be judged only because of another check, which it names."""
     pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
     return check["verdict"] == Verdict.INCONCLUSIVE and bool(pointed and pointed[1] in others)
 

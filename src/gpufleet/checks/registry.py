@@ -107,7 +107,7 @@ def required(value: T | None, what: str) -> T:
 
 
 def provision(plan: Plan) -> str:
-    """The command that brings a host to its plan."""
+    """The command that repairs a host according to its plan."""
     if found_locally(plan, "toolkits"):
         return "repair it by hand, or declare it and run ./gpufleet provision"
     return f"./gpufleet provision --limit {plan['host']}"

@@ -122,15 +122,15 @@ def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         framework = found["framework"]
         foreign = [path for path in (framework["strangers"] if framework else [])
                    if not path.startswith(f"{stack['toolkit_path']}/")]
-        for what, places in (("searches for modules in", start["strange"]),
+        for what, paths in (("searches for modules in", start["strange"]),
                              ("runs at every start, though no package contains it:",
                               found["hooks"]),
                              ("runs code that is neither its own nor the system's:", foreign)):
-            if places:
+            if paths:
                 yield Finding(
-                    f"{name} {what} {shortened(places)}",
+                    f"{name} {what} {shortened(paths)}",
                     "on the host: move that away, or remove what refers to it (a .pth file,"
-                    " sitecustomize.py, pyvenv.cfg, /etc/ld.so.conf.d)", "\n".join(places))
+                    " sitecustomize.py, pyvenv.cfg, /etc/ld.so.conf.d)", "\n".join(paths))
         yield Evidence(f"{name}: Python {start['python']} in {start['prefix']}")
 
 

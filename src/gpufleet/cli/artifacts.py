@@ -56,16 +56,17 @@ def needed(options: argparse.Namespace) -> Needs:
 
 
 def mirror_of(options: argparse.Namespace, found: Needs) -> fetch.Mirror:
-    """The mirror, with the places that the call and the inventory name."""
-    places = [Path(name).expanduser().absolute() for name in options.places]
-    for place in places:
-        if not place.is_dir():
-            raise ConfigurationError(
-                "There is no such directory.", f"--from {place}", "Name one that has the files.")
+    """The mirror, with the sources that the options and the inventory name."""
+    directories = [Path(name).expanduser().absolute() for name in options.directories]
+    for directory in directories:
+        if not directory.is_dir():
+            raise ConfigurationError("There is no such directory.", f"--from {directory}",
+                                     "Name one that has the files.")
     sites = [source for source in found.sources if source.startswith(("http://", "https://"))]
-    places += [Path(source).expanduser() for source in found.sources if source not in sites]
+    directories += [Path(source).expanduser() for source in found.sources if source not in sites]
     indexes = {lock.index_url for lock in found.locks.values() if lock.index_url}
-    return fetch.Mirror(options.directory, tuple(places), tuple(sites), tuple(sorted(indexes)))
+    return fetch.Mirror(
+        options.directory, tuple(directories), tuple(sites), tuple(sorted(indexes)))
 
 
 def fetch_files(options: argparse.Namespace, console: Console) -> int:
@@ -118,7 +119,7 @@ def verify(options: argparse.Namespace, console: Console) -> int:
 
 
 def finish(options: argparse.Namespace, console: Console, result: fetch.Result) -> int:
-    """Tell what came of it; its exit status."""
+    """Print the result; returns the exit status."""
     if options.json:
         print_json(show.document(result))
     show.end(console, result)
@@ -185,7 +186,8 @@ def parser() -> Parser:
     group.add_argument("--json", action="store_true",
                        help="Print one JSON document on standard output")
     group = verb.add_argument_group("fetch")
-    group.add_argument("--from", dest="places", action="append", default=[], metavar="DIRECTORY",
+    group.add_argument("--from", dest="directories", action="append", default=[],
+                       metavar="DIRECTORY",
                        help="Take correct files from this directory; may be repeated")
     group = verb.add_argument_group("serve")
     group.add_argument("--bind", default="0.0.0.0", metavar="ADDRESS",
@@ -219,8 +221,8 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
 def refuse_others(options: argparse.Namespace) -> None:
     """Refuse options of another action."""
     hosts = {"inventory", "limit", "extra_vars", "vault_password_file", "with_gpufleet", "json"}
-    others = {"fetch": {"bind", "port"}, "verify": {"bind", "port", "places"},
-              "serve": {*hosts, "places"}}[options.act]
+    others = {"fetch": {"bind", "port"}, "verify": {"bind", "port", "directories"},
+              "serve": {*hosts, "directories"}}[options.act]
     own = parser()
     for action in own._actions:
         if action.dest in others and action.dest in own.given(options.args):

@@ -68,13 +68,13 @@ def inventory_args(options: argparse.Namespace) -> str:
 
 
 def save_bundles(session: Session, directory: Path, console: Console) -> None:
-    """Save what can be sent to others, and say what to check in it before."""
+    """Save what can be sent to others, and print what to check in it first."""
     saved = report.write_bundles(directory, session)
     console.print(f"Saved to {directory}, to be sent: {bundle.NOTE}", markup=False, soft_wrap=True)
     for host in saved:
         if not host["same_verdicts"]:
             console.print(f"{host['host']}: without its names the verdicts differ;"
-                          " say so when you send it.", style="bold red", markup=False)
+                          " mention it when you send it.", style="bold red", markup=False)
 
 
 def run_suite(session: Session, path: Path, options: argparse.Namespace, rest: list[str]) -> None:

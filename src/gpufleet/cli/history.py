@@ -96,15 +96,16 @@ def document(history: History, options: argparse.Namespace) -> Document:
             near = difflib.get_close_matches(given, known, 3)
             raise ConfigurationError(
                 f"No night knew of the {table.removesuffix('s')} {given}.", str(history.path),
-                f"Did you mean {' or '.join(near)}?" if near else "Look at ./gpufleet history.")
+                f"Did you mean {' or '.join(near)}?" if near
+                else "./gpufleet history shows the names.")
     letters = history.letters(nights)
     hosts: dict[str, Document] = {
         name: {"verdicts": line, "checks": {}, "measures": {}} for name, line in letters.items()
         if options.host in {None, name}}
     if options.check or (options.host and not options.measure):
-        for (host, check), said in sorted(history.check_results(
+        for (host, check), results in sorted(history.check_results(
                 nights, host=options.host, check=options.check).items()):
-            hosts[host]["checks"][check] = _check(said)
+            hosts[host]["checks"][check] = _check(results)
     if options.measure or (options.host and not options.check):
         for (host, name), numbers in sorted(history.numbers(
                 nights, options.measure or "*", options.host).items()):
@@ -115,15 +116,15 @@ def document(history: History, options: argparse.Namespace) -> Document:
 
 
 def _check(line: Sequence[drift.CheckResult | None]) -> Document:
-    letters = "".join(said.letter if said else NOT_THERE for said in line)
-    # What was said last that was not "it holds".
-    last = next((said for said in reversed(line) if said and said.letter not in GOOD), None)
+    letters = "".join(result.letter if result else NOT_THERE for result in line)
+    # The last result that was not good.
+    last = next((result for result in reversed(line) if result and result.letter not in GOOD), None)
     return {"verdicts": letters, "strikes": drift.strikes(letters),
             "flapping": drift.is_flapping(drift.judged(letters)),
             "cause": last.cause if last else None, "remedy": last.remedy if last else None}
 
 
-# -- what a person sees ----------------------------------------------------------------------------
+# -- output on a terminal --------------------------------------------------------------------------
 
 
 def show(console: Console, found: Document, path: Path) -> None:
@@ -154,7 +155,7 @@ def _host(letters: str) -> Document:
 
 
 def _lines(console: Console, rows: Mapping[tuple[str, str], Document], good: str) -> None:
-    hosts, checks = ({key[place] for key in rows} for place in (0, 1))
+    hosts, checks = ({key[position] for key in rows} for position in (0, 1))
     titles = [title for title, shown in (
         ("host", len(hosts) > 1 or len(checks) == 1), ("check", len(checks) > 1)) if shown]
     odd = {key: row for key, row in rows.items() if set(row["verdicts"]) - GOOD}
@@ -182,22 +183,22 @@ def _strip(letters: str) -> Text:
 
 
 def _now(row: Document) -> Text:
-    """In a word how it stands, and the cause that was last said."""
+    """The present state in a few words, and the last cause."""
     letter = row["verdicts"][-1]
-    said = Text()
+    text = Text()
     if row["flapping"]:
-        said.append("flapping", style="bold red")
+        text.append("flapping", style="bold red")
     elif row["strikes"]:
-        said.append(f"bad for {_count(row['strikes'], 'night')}", style="bold red")
+        text.append(f"bad for {_count(row['strikes'], 'night')}", style="bold red")
     elif letter == "?":
-        said.append("not judged", style="yellow")
+        text.append("not judged", style="yellow")
     else:
-        said.append("not there" if letter == NOT_THERE else "healthy",
+        text.append("not there" if letter == NOT_THERE else "healthy",
                     style="dim" if letter == NOT_THERE else "green")
     if row["cause"]:
         over = not row["strikes"] and letter in GOOD
-        said.append(f"{'; had been' if over else ''}: {row['cause']}", style="dim" if over else "")
-    return said
+        text.append(f"{'; had been' if over else ''}: {row['cause']}", style="dim" if over else "")
+    return text
 
 
 def _charts(console: Console, rows: Mapping[tuple[str, str], Sequence[float | None]]) -> None:
@@ -212,7 +213,7 @@ def _charts(console: Console, rows: Mapping[tuple[str, str], Sequence[float | No
         device, measure = split_measure(name)
         known = [value for value in line if value is not None]
         if not any(known):
-            # No wrong result, no memory error in any night: there is nothing to look at.
+            # No wrong result, no memory error in any night: there is nothing to show.
             continue
         if above != (host, device):
             above = (host, device)
@@ -257,16 +258,16 @@ def _record(history: History, directory: Path, kind: str) -> None:
             raise ConfigurationError(f"It cannot be read: {error}", str(path), "Name the directory"
                                      " of a report, such as reports/latest.") from error
 
-    said = read("report.json")
-    if any(night.started == said["started"] for night in history.nights(kind=kind)):
-        raise ConfigurationError(f"This run ({said['started']}) is in the history already.",
+    report = read("report.json")
+    if any(night.started == report["started"] for night in history.nights(kind=kind)):
+        raise ConfigurationError(f"This run ({report['started']}) is in the history already.",
                                  str(directory))
     hosts = []
-    for name, result in said["hosts"].items():
+    for name, result in report["hosts"].items():
         file = f"{host_file_name(name)}.json"
-        there = (directory / "snapshots" / file).exists()
-        hosts.append(HostRun(name, read(f"snapshots/{file}") if there else None,
+        probed = (directory / "snapshots" / file).exists()
+        hosts.append(HostRun(name, read(f"snapshots/{file}") if probed else None,
                              read(f"plans/{file}"), result))
-    history.record(Session(hosts, said["started"], said["finished"]), kind=kind)
+    history.record(Session(hosts, report["started"], report["finished"]), kind=kind)
 
 

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
 
 def _checked(settings: Settings) -> str:
     """What a nightly run would do, or a `ConfigurationError` where it could not."""
-    _places(settings)
+    _check_directories(settings)
     hosts, count = len(configured_hosts(settings)), len(channels.configured_channels(settings))
     worst_h = math.ceil(hosts / settings.fanout) * settings.deadline_s / 3600
     source = (f"The hosts' own results are read from {settings.pulled}." if settings.pulled
@@ -79,17 +79,17 @@ def _checked(settings: Settings) -> str:
     return f"{hosts} hosts, {count} channels. {source}"
 
 
-def _places(settings: Settings) -> None:
-    """Refuse places that are there and cannot be written to, and a `pulled` that is not there."""
+def _check_directories(settings: Settings) -> None:
+    """Refuse existing directories that are not writable, and a `pulled` that cannot be read."""
     if settings.pulled and not os.access(settings.pulled, os.R_OK | os.X_OK):
         raise ConfigurationError(
-            "It is not there, or cannot be read.", f"pulled: {settings.pulled}",
-            "Bring the hosts' results there, readable by the user of the nightly.")
+            "It does not exist, or cannot be read.", f"pulled: {settings.pulled}",
+            "Collect the hosts' results there, readable by the user of the nightly run.")
     for name in ("state_dir", "reports_dir", "textfile_dir"):
-        place = getattr(settings, name)
-        if place and place.exists() and not os.access(place, os.W_OK | os.X_OK):
-            raise ConfigurationError("It cannot be written to.", f"{name}: {place}",
-                                     "Have it belong to the user of the nightly.")
+        directory = getattr(settings, name)
+        if directory and directory.exists() and not os.access(directory, os.W_OK | os.X_OK):
+            raise ConfigurationError("It cannot be written to.", f"{name}: {directory}",
+                                     "Make the user of the nightly run its owner.")
 
 
 def _status(settings: Settings) -> int:

@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
 def unknown_option(
     rest: Sequence[str], options: Iterable[str], remedy: str, programs: str = ""
 ) -> ConfigurationError:
-    """The error for an argument that nobody knows, with the nearest option that exists."""
+    """The error for an unknown argument, with the nearest option that exists."""
     name = rest[0].partition("=")[0]
     near = difflib.get_close_matches(name, sorted(options), 1)
     message = f"There is no option {name}{programs}." if name.startswith("-") else (

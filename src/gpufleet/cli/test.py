@@ -53,7 +53,7 @@ def parser() -> Parser:
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Run a tier, then say what it leaves out; pytest's exit status."""
+    """Run a tier, then print what it leaves out; returns pytest's exit status."""
     require_checkout("test")
     require({**LAB, **COMPILER, **BROWSER, **ALERTS, **(VM if options.tier == "all" else {})})
     tier = TIERS[options.tier]

@@ -102,7 +102,7 @@ def judged(options: argparse.Namespace, console: Console) -> tuple[Session, Path
              else inventory_hosts(selector(options)))
     if options.launcher == "slurm":
         hosts = slurm_steps(hosts, options, how, pairs)
-    # Before the probe, which may take minutes: a directory that cannot be written is told now.
+    # Before the probe, which may take minutes: a directory that is not writable is reported now.
     directory = report.create_directory(options.report)
     with terminal.progress(console, "Probing", len(hosts)) as progress:
         session = verify(hosts, how, progress, planner=plan_local_host if options.local else None,

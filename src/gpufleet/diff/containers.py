@@ -17,10 +17,11 @@ def containers_change(plan: Mapping[str, Any], host: Host) -> PlanChange | None:
     kind, identity = containers.RECEIPT
     wanted, entry = plan.get("containers"), host.journal(kind, identity)
 
-    begun = f"the journal records {(entry or {}).get('state')} since {(entry or {}).get('started')}"
+    state, since = (entry or {}).get("state"), (entry or {}).get("started")
+    unfinished = f"the journal records {state} since {since}"
     if wanted is None:
         if entry and entry.get("state") == "removing":
-            return change(kind, identity, "remove", begun)
+            return change(kind, identity, "remove", unfinished)
         if (host.receipt(kind, identity) or entry) and plan.get("prune"):
             return change(kind, identity, "remove", "it is no longer declared (gpu_prune)")
         return None
@@ -31,7 +32,7 @@ def containers_change(plan: Mapping[str, Any], host: Host) -> PlanChange | None:
         because = f"{written.get('path')} cannot be read: {written['error']}"
         return change(kind, identity, "refuse", because)
     if entry:
-        return change(kind, identity, "finish", begun)
+        return change(kind, identity, "finish", unfinished)
     off = [*containers.lacking(wanted, host), *containers.stale(wanted, host)]
     if host.receipt(kind, identity) is None:
         return change(kind, identity, "install", off[0] if off else "gpufleet has not set it up")

@@ -68,7 +68,7 @@ def restart_change(plan: Mapping[str, Any], host: Host) -> PlanChange | None:
 
 
 def library_change(host: Host, plan: Mapping[str, Any]) -> PlanChange | None:
-    """The library alone; a driver that is managed brings its own."""
+    """The library alone; a managed driver includes its own."""
     row = plan["driver_library"]
     if row is None or driver_state.managed(plan):
         return None

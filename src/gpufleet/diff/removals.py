@@ -1,4 +1,4 @@
-"""What the next run removes: leftovers that nothing declares, where `gpu_prune` says so."""
+"""What the next run removes: undeclared leftovers, if `gpu_prune` is set. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .row import change
 
 
 def removals(plan: Mapping[str, Any], host: Host) -> list[PlanChange]:
-    """What the next run takes away, and why, as rows of `changes`."""
+    """What the next run removes, and why, as rows of `changes`."""
     undeclared = "no longer declared (gpu_prune)"
     rows, paths = [], []
     for each in leftovers.found(plan, host):
-        if each.begun:
-            because = f"its removal started at {each.begun} and did not finish"
+        if each.removing_since:
+            because = f"its removal started at {each.removing_since} and did not finish"
         elif plan.get("prune") and not each.users:
             because = f"it is in {each.path} and {undeclared}"
         else:
@@ -32,7 +32,7 @@ def removals(plan: Mapping[str, Any], host: Host) -> list[PlanChange]:
 
 
 def _default_link(host: Host, gone: list[str]) -> list[PlanChange]:
-    """The default link, where it leads to a toolkit that goes, or went in a run that was killed."""
+    """The default link, if it points to a toolkit that is removed now or was by a killed run."""
     link = host.default_link or {}
     if link.get("state") != "link":
         return []

@@ -113,16 +113,16 @@ def _repositories(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
         row for row in mappings(part(host, "packages").get("sources"))
         if not _OTHER_REPOSITORY.search(f"{row.get('path')} {row.get('uris')}")
     ]
-    places: dict[str, list[Row]] = {}
+    repositories: dict[str, list[Row]] = {}
     for row in sources:
         for uri in texts(row.get("uris")):
             suites = " ".join(texts(row.get("suites")))
-            places.setdefault(f"{uri.rstrip('/')} {suites}", []).append(row)
-    for place, rows in places.items():
+            repositories.setdefault(f"{uri.rstrip('/')} {suites}", []).append(row)
+    for repository, rows in repositories.items():
         if len(rows) > 1 and len({str(row.get("signed_by")) for row in rows}) > 1:
-            cause = f"the repository {place} is defined with different keys, in {_paths(rows)}: the"
-            yield _unwanted(plan, rows, f"{cause} package manager refuses to read either")
-    if len(places) > 1 and mapping(plan["driver"])["source"] == "nvidia_repo":
+            cause = f"the repository {repository} is defined with different keys, in {_paths(rows)}"
+            yield _unwanted(plan, rows, f"{cause}: the package manager refuses to read either")
+    if len(repositories) > 1 and mapping(plan["driver"])["source"] == "nvidia_repo":
         cause = f"drivers come from several repositories, of {_paths(sources)}"
         yield _unwanted(plan, sources, f"{cause}: packages of both would be mixed")
 

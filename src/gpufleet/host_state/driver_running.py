@@ -103,10 +103,10 @@ def mismatch(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
 
 def mig(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     """Each GPU is split into the declared instances, and no others."""
-    layout, seen = mapping(mapping(plan["driver"]).get("mig")), part(host, "gpus").get("mig")
-    if not layout or seen is None or without_card(plan, host):
+    layout, observed = mapping(mapping(plan["driver"]).get("mig")), part(host, "gpus").get("mig")
+    if not layout or observed is None or without_card(plan, host):
         return
-    by_index = {str(row.get("gpu")): row for row in mappings(seen)}
+    by_index = {str(row.get("gpu")): row for row in mappings(observed)}
     for index in [*by_index, *(each for each in layout if each not in {"all", *by_index})]:
         wanted = layout.get(index, layout.get("all"))
         if wanted is None:

@@ -218,12 +218,12 @@ class Host:
         free = self._value("disks", "free_mib")
         if not isinstance(free, Mapping):
             return None
-        place = self._nearest(directory, [str(each) for each in free])
-        if place is None or not isinstance(free[place], int | float):
+        path = self._nearest(directory, [str(each) for each in free])
+        if path is None or not isinstance(free[path], int | float):
             return None
         systems = self._value("disks", "filesystem")
-        system = systems.get(place) if isinstance(systems, Mapping) else None
-        return Room(place, str(system if system is not None else place), int(free[place]))
+        system = systems.get(path) if isinstance(systems, Mapping) else None
+        return Room(path, str(system if system is not None else path), int(free[path]))
 
     def noexec(self, directory: str) -> bool:
         """Whether a directory is known to be on a noexec file system."""
@@ -237,7 +237,7 @@ class Host:
     @staticmethod
     def _nearest(directory: str, known: list[str]) -> str | None:
         path = PurePosixPath(directory)
-        for place in (path, *path.parents):
-            if str(place) in known:
-                return str(place)
+        for candidate in (path, *path.parents):
+            if str(candidate) in known:
+                return str(candidate)
         return None

@@ -22,12 +22,15 @@ KINDS: tuple[Kind, ...] = ("stack", "cudnn", "toolkit")  # in the order of remov
 
 @dataclass(frozen=True)
 class Leftover:
-    """`begun`: when its removal started; `users`: foreign environments bound to its toolkit."""
+    """What is installed and no longer declared.
+
+    `removing_since`: when its removal started; `users`: foreign environments that use its toolkit.
+    """
 
     kind: Kind
     id: str
     path: str
-    begun: str | None
+    removing_since: str | None
     users: tuple[str, ...]
 
     @property
@@ -55,13 +58,13 @@ def found(plan: Mapping[str, Any], host: Host) -> list[Leftover]:
 def _leftover(host: Host, kind: Kind, row: Row) -> Leftover:
     identity, path = str(row.get("id")), str(row.get("path"))
     entry = host.journal(kind, identity) or {}
-    begun = str(entry.get("started")) if entry.get("state") == "removing" else None
+    since = str(entry.get("started")) if entry.get("state") == "removing" else None
     users = [
         str(stack.get("venv"))
         for stack in host.foreign_stacks
         if kind != "stack" and str(stack.get("bound_to")).startswith(f"{path}/")
     ]
-    return Leftover(kind, identity, path, begun, tuple(users))
+    return Leftover(kind, identity, path, since, tuple(users))
 
 
 def notes(plan: Mapping[str, Any], host: Host) -> Iterator[str]:
@@ -73,7 +76,7 @@ def notes(plan: Mapping[str, Any], host: Host) -> Iterator[str]:
             "(gpu_driver): it stays installed and held, and gpu_prune does not remove it"
         )
     for each in found(plan, host):
-        if each.begun:
+        if each.removing_since:
             continue
         if not plan["prune"]:
             yield f"{each.name} is no longer declared; gpu_prune: true removes it"

@@ -74,12 +74,12 @@ class Result:
 class Mirror:
     """A mirror's directory and its sources.
 
-    `places`: directories with files; `sites`: base addresses of artifacts; `indexes`: addresses of
-    package indexes, with the login that they may need.
+    `directories`: where files are copied from; `sites`: base addresses of artifacts; `indexes`:
+    addresses of package indexes, with the login that they may need.
     """
 
     directory: Path
-    places: tuple[Path, ...] = ()
+    directories: tuple[Path, ...] = ()
     sites: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
 
@@ -133,8 +133,8 @@ class Mirror:
             shutil.copyfile(source, partial)
             put(str(partial), target, file.checksum, seals)
 
-        for place in self.places:
-            source = place / file.name
+        for directory in self.directories:
+            source = directory / file.name
             if source.is_file() and source.resolve() != Path(target).resolve():
                 yield functools.partial(copy, source)
         sites = self.sites if file.kind == "artifact" else ()

@@ -1,6 +1,6 @@
 """JSON Schema (draft 2020-12) of a document, from its type, for programs that read our documents.
 
-It says what the validator says: keys that are not described pass, and a key that the validator
+It agrees with the validator: keys that are not described pass, and a key that the validator
 does not check has its meaning only.
 """
 

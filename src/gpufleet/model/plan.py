@@ -1,4 +1,4 @@
-"""The plan: what one host is to have. Made once of the inventory's variables, acted on by roles.
+"""The plan: what one host must have. Resolved from the inventory's variables, executed by roles.
 
 A plan with problems is never acted on. What depends on the host is null until it was probed.
 """
@@ -238,7 +238,7 @@ class ProblemEntry(TypedDict):
 
     code: Annotated[Text, "one of a fixed list, such as unknown-release"]
     message: str
-    where: Annotated[str, "the place in the variables, such as gpu_stacks[0].tensorflow"]
+    where: Annotated[str, "the location in the variables, such as gpu_stacks[0].tensorflow"]
     remedy: str
 
 

@@ -1,6 +1,6 @@
 """What gpufleet records on a host, under /var/lib/gpufleet: receipts, journal, restart marker.
 
-All are owned by root, of mode 0644, and written by rename. `receipts/KIND-ID.json` says what is
+All are owned by root, of mode 0644, and written by rename. `receipts/KIND-ID.json` records what is
 installed, `journal/KIND-ID.json` exists while an installation or removal is under way, and
 `reboot-pending.json` while a change of the driver waits for a restart.
 """
@@ -34,7 +34,7 @@ class ReceiptSource(TypedDict, total=False):
     sha256: Text | None
     md5: Text | None
     sha512: Text | None
-    adopted: Annotated[bool, "somebody else installed it, and gpufleet adopted it"]
+    adopted: Annotated[bool, "gpufleet did not install it, but adopted it"]
 
 
 class AppliedPatch(TypedDict):
@@ -75,7 +75,7 @@ class ReceiptFields(TypedDict):
         Text,
         "toolkit: 11.8; cudnn: 11.8-8; stack: its name; environment: `files`; driver: `driver`;"
         " containers: `engine`"]
-    path: Annotated[Path, "where it is installed; `/` for files in several places"]
+    path: Annotated[Path, "where it is installed; `/` for files in several directories"]
     version: Annotated[Text, "of what was adopted: the planned version"]
     installed: Annotated[Time, "when the installation was finished"]
     source: NotRequired[

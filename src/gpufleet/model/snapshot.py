@@ -2,7 +2,7 @@
 
 Each section has a state and a deadline of its own. `data` is null unless the state is `ok`; a value
 that could not be read is null, never a guess. A section that is not of its type is judged by no
-check: `host.probe` names the place, and checks that read it are INCONCLUSIVE.
+check: `host.probe` names the location, and checks that read it are INCONCLUSIVE.
 Keys that are not described here pass.
 """
 

@@ -42,7 +42,7 @@ PIP = "pip"  # `cuda: pip` in a stack: CUDA from pip wheels, no toolkit
 
 @dataclass(frozen=True)
 class StackSpec:
-    """One entry of gpu_stacks; `where` is its place in the variables."""
+    """One entry of gpu_stacks; `where` is its location in the variables."""
 
     where: str
     tensorflow: str

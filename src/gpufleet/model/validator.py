@@ -1,4 +1,4 @@
-"""The one validator of documents: every fault with its place, checked against the types.
+"""The one validator of documents: every fault with its location, checked against the types.
 
 `faults(Plan, document, "plan")` is empty for a document of its type. Keys that the type does not
 know pass, so a document of a later release can be read. Types are compiled once into functions.
@@ -15,10 +15,10 @@ from .shape import AnyOf, Choice, Key, ListOf, MappingOf, Object, Plain, Shape
 from .snapshot import Section, SectionData, Snapshot
 
 DAMAGED = "damaged"
-# A place as (the place around it, key or index); its text is made only where there is a fault.
-Place = tuple[Any, str | int]
-# Appends to a list what is wrong with a value at a place.
-Check = Callable[[Any, Place, list[str]], None]
+# A location as (the enclosing location, key or index); its text is built only for a fault.
+Location = tuple[Any, str | int]
+# Appends to a list what is wrong with a value at a location.
+Check = Callable[[Any, Location, list[str]], None]
 
 # An integer may be any number: no check is wrong with 0.5 where a count should be.
 _NAMES = {"text": "text", "integer": "a number", "number": "a number",
@@ -40,7 +40,7 @@ _TESTS: dict[str, Callable[[Any], bool]] = {
 
 
 def faults(document: object, value: object, name: str) -> list[str]:
-    """What is not as the type says, each as a sentence that begins with `name` and the place."""
+    """What does not fit the type, each a sentence that begins with `name` and the location."""
     return faults_of(shapes.shape_of(document), value, name)
 
 
@@ -113,9 +113,9 @@ def _compiled(shape: Shape) -> Check:
 def _leaf(shape: Plain | Choice) -> Check:
     wanted, fits = describe(shape), _test(shape)
 
-    def check(value: Any, place: Place, found: list[str]) -> None:
+    def check(value: Any, location: Location, found: list[str]) -> None:
         if not fits(value):
-            found.append(_fault(value, place, wanted))
+            found.append(_fault(value, location, wanted))
 
     return check
 
@@ -131,14 +131,14 @@ def _test(shape: Plain | Choice) -> Callable[[Any], bool]:
 def _list(shape: ListOf) -> Check:
     each, non_empty = _compiled(shape.item), shape.non_empty
 
-    def check(value: Any, place: Place, found: list[str]) -> None:
+    def check(value: Any, location: Location, found: list[str]) -> None:
         if not isinstance(value, list):
-            found.append(_fault(value, place, "a list"))
+            found.append(_fault(value, location, "a list"))
             return
         if non_empty and not value:
-            found.append(f"{_text(place)} is empty")
+            found.append(f"{_text(location)} is empty")
         for index, item in enumerate(value):
-            each(item, (place, index), found)
+            each(item, (location, index), found)
 
     return check
 
@@ -146,14 +146,14 @@ def _list(shape: ListOf) -> Check:
 def _mapping(shape: MappingOf) -> Check:
     each, non_empty = _compiled(shape.value), shape.non_empty
 
-    def check(value: Any, place: Place, found: list[str]) -> None:
+    def check(value: Any, location: Location, found: list[str]) -> None:
         if not isinstance(value, Mapping):
-            found.append(_fault(value, place, "a mapping"))
+            found.append(_fault(value, location, "a mapping"))
             return
         if non_empty and not value:
-            found.append(f"{_text(place)} is empty")
+            found.append(f"{_text(location)} is empty")
         for name, item in value.items():
-            each(item, (place, name), found)
+            each(item, (location, name), found)
 
     return check
 
@@ -162,15 +162,15 @@ def _object(shape: Object) -> Check:
     keys = [(key.name, key.required, _compiled(key.shape), key)
             for key in shape.keys if key.checked]
 
-    def check(value: Any, place: Place, found: list[str]) -> None:
+    def check(value: Any, location: Location, found: list[str]) -> None:
         if not isinstance(value, Mapping):
-            found.append(_fault(value, place, "a mapping"))
+            found.append(_fault(value, location, "a mapping"))
             return
         for name, required, each, key in keys:
             if name in value:
-                each(value[name], (place, name), found)
+                each(value[name], (location, name), found)
             elif required:
-                found.append(_missing(key, place))
+                found.append(_missing(key, location))
 
     return check
 
@@ -180,20 +180,20 @@ def _any_of(shape: AnyOf) -> Check:
     if nullable and not isinstance(only, AnyOf):
         inner = _compiled(only)
 
-        def check_present(value: Any, place: Place, found: list[str]) -> None:
+        def check_present(value: Any, location: Location, found: list[str]) -> None:
             if value is not None:
-                inner(value, place, found)
+                inner(value, location, found)
 
         return check_present
     options, wanted = [_compiled(option) for option in shape.options], describe(only)
 
-    def check(value: Any, place: Place, found: list[str]) -> None:
+    def check(value: Any, location: Location, found: list[str]) -> None:
         for option in options:
             wrong: list[str] = []
-            option(value, place, wrong)
+            option(value, location, wrong)
             if not wrong:
                 return
-        found.append(_fault(value, place, wanted))
+        found.append(_fault(value, location, wanted))
 
     return check
 
@@ -216,17 +216,17 @@ def describe(shape: Shape) -> str:
     return "a mapping"
 
 
-def _fault(value: Any, place: Place, wanted: str) -> str:
+def _fault(value: Any, location: Location, wanted: str) -> str:
     shown = "null" if value is None else f"{value!r:.40}"
-    return f"{_text(place)} is {shown}, and should be {wanted}"
+    return f"{_text(location)} is {shown}, and should be {wanted}"
 
 
-def _missing(key: Key, place: Place) -> str:
-    return f"{_text((place, key.name))} is missing, and should be {describe(key.shape)}"
+def _missing(key: Key, location: Location) -> str:
+    return f"{_text((location, key.name))} is missing, and should be {describe(key.shape)}"
 
 
-def _text(place: Place) -> str:
-    around, step = place
+def _text(location: Location) -> str:
+    around, step = location
     if around is None:
         return str(step)
     return f"{_text(around)}[{step}]" if isinstance(step, int) else f"{_text(around)}.{step}"

@@ -96,7 +96,7 @@ class HostProblem(ProblemEntry):
 
 
 class Refusal(TypedDict):
-    """What a command prints in place of its document where declarations are refused."""
+    """What a command prints instead of its document if declarations are refused."""
 
     schema: Annotated[int, "1"]
     problems: list[HostProblem]

@@ -112,7 +112,7 @@ def throughput_changes(
 ) -> Iterator[Change]:
     """Yield one change for each slow card (or processor), in the second low night.
 
-    The environment with the largest loss stands for the card. A further change is reported when
+    The environment with the largest loss represents the card. A further change is reported when
     the low value becomes the baseline, or the card is as fast as before.
     """
     for (host, title), each in _slow(speeds).items():

@@ -1,4 +1,4 @@
-"""Drain hosts that stay unhealthy, and resume them once healthy; only if the configuration says so.
+"""Drain hosts that stay unhealthy, and resume them once healthy; only if configured.
 
 A host is drained once the same check of severity critical FAILED or HUNG in `after_strikes` judged
 nights in a row, and resumed by the first night in which the host is healthy. A night that could not

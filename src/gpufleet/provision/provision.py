@@ -172,7 +172,7 @@ def with_new_locks(hosts: list[InventoryHost]) -> list[InventoryHost]:
 
 
 def merged(first: Session, again: Session) -> Session:
-    """The first session, with the hosts of the second one in place of theirs."""
+    """The first session, with its hosts replaced by those of the second one."""
     newer: dict[str, HostRun] = {run.name: run for run in again.hosts}
     hosts = [newer.get(run.name, run) for run in first.hosts]
     return Session(hosts, first.started, again.finished, first.seconds + again.seconds)

@@ -24,7 +24,7 @@ NO_XML = re.compile("[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010f
 
 
 def write(path: Path, session: Session, scheme: str) -> None:
-    """One case for each check of each host; `scheme` stands before the name, as testinfra's."""
+    """One case for each check of each host; `scheme` precedes the name, as in testinfra."""
     summary = session.document["summary"]
     tests, skipped = sum(summary.values()), summary[Verdict.NOT_DECLARED.value]
     failures = tests - skipped - summary[Verdict.PASS.value]

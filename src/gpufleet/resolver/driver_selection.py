@@ -108,12 +108,12 @@ def _best(context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None)
             )
         return _selected(context, kept)
     system = driver_sources.system_of(context.host)
-    place = system.source_name(spec.source) if system else spec.source
+    source = system.source_name(spec.source) if system else spec.source
     other = suggestion(context, spec, need)
     if not offered:
         context.refuse(
             Code.DRIVER_NOT_OFFERED,
-            f"{place} has no NVIDIA driver",
+            f"{source} has no NVIDIA driver",
             SOURCE,
             f"set gpu_driver: {other}" if other else "set source: preinstalled",
         )
@@ -126,7 +126,7 @@ def _best(context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None)
     for violation in driver_constraints.violations(context, nearest, spec, need):
         context.refuse(
             violation.code,
-            f"no driver branch of {place} fits; the nearest is {nearest.branch.number}: "
+            f"no driver branch of {source} fits; the nearest is {nearest.branch.number}: "
             f"{violation.message}",
             violation.where if violation.where != BRANCH else "gpu_driver",
             f"set gpu_driver: {other}" if other else _without(context, violation, system),
@@ -180,7 +180,7 @@ def _not_offered(
     context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None, offered: list[Offer]
 ) -> None:
     system = driver_sources.system_of(context.host)
-    place = system.source_name(spec.source) if system else spec.source
+    source = system.source_name(spec.source) if system else spec.source
     have = ", ".join(each.branch.number for each in offered)
     other = suggestion(context, spec, need)
     remedy = f"set gpu_driver: {other}" if other else "use another branch"
@@ -188,7 +188,7 @@ def _not_offered(
         remedy += f', or branch "{max(fitting, key=_rank).branch.number}"'
     context.refuse(
         Code.DRIVER_NOT_OFFERED,
-        f"{place} has no driver branch {spec.branch}; it has {have or 'none'}",
+        f"{source} has no driver branch {spec.branch}; it has {have or 'none'}",
         BRANCH,
         remedy,
     )

@@ -61,17 +61,17 @@ def _observed(context: ResolveContext) -> list[Gpu]:
     """The GPUs on the host's PCI bus, each kind once; with a note where the chip is not known."""
     found: dict[str, Gpu] = {}
     for row in context.host.gpus:
-        number, place = pci.digits(str(row.get("device"))), str(row.get("address"))
+        number, address = pci.digits(str(row.get("device"))), str(row.get("address"))
         card = pci.device(number)
         if card is None:
             context.note(
-                f"The GPU at {place} (PCI id 10de:{number}) is not known: it is unchecked"
+                f"The GPU at {address} (PCI id 10de:{number}) is not known: it is unchecked"
             )
         elif number not in found:
-            found[number] = Gpu(card.capability, card.label, f"GPU {place}", number)
+            found[number] = Gpu(card.capability, card.label, f"GPU {address}", number)
             if card.name is None:
                 context.note(
-                    f"The PCI id of the GPU at {place} is not known; by its range it "
+                    f"The PCI id of the GPU at {address} is not known; by its range it "
                     f"is {card.label}"
                 )
     return list(found.values())

@@ -96,22 +96,22 @@ def _instead(build: Build, pinned: str) -> str:
 def toolkit_fits(context: ResolveContext, spec: StackSpec, build: Build, chosen: Chosen) -> None:
     """Refuse a stack whose toolkit or cuDNN is older than its build's because of another pin."""
     if versions.key(chosen.toolkit.version) < versions.key(build.cuda):
-        places = ", ".join(want.where for want in chosen.wants if want.cuda != chosen.short)
+        locations = ", ".join(want.where for want in chosen.wants if want.cuda != chosen.short)
         context.refuse(
             Code.CUDA_MISMATCH,
             f"TensorFlow {build.version} was built with CUDA {build.cuda}; cuda-{chosen.short} "
             f"gets {chosen.toolkit.version}",
             spec.where,
-            f"declare CUDA {build.cuda} or newer in {places}",
+            f"declare CUDA {build.cuda} or newer in {locations}",
         )
     picked = chosen.majors.get(build.cudnn_major)
     if picked is None or cudnn.at_least(picked.archive.version, build.cudnn):
         return
-    places = ", ".join(want.where for want in picked.wants if want.pinned)
+    locations = ", ".join(want.where for want in picked.wants if want.pinned)
     context.refuse(
         Code.CUDNN_MISMATCH,
         f"TensorFlow {build.version} was built with cuDNN {build.cudnn}; cuda-{chosen.short} gets "
         f"{picked.archive.version}",
         spec.where,
-        f"declare cuDNN {build.cudnn} or newer in {places}",
+        f"declare cuDNN {build.cudnn} or newer in {locations}",
     )

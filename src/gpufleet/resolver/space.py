@@ -83,11 +83,11 @@ def _check_room(context: ResolveContext, needs: list[tuple[str, int, str]]) -> N
         total = sum(mib for _, mib, _ in wanted[system])
         if total <= free:
             continue
-        places = " and ".join(dict.fromkeys(directory for directory, _, _ in wanted[system]))
+        directories = " and ".join(dict.fromkeys(directory for directory, _, _ in wanted[system]))
         parts = ", ".join(f"{what} {mib}" for _, mib, what in wanted[system])
         context.refuse(
             Code.DISK_FULL,
-            f"{places}: {total} MiB needed, {free} MiB free ({parts}; estimated)",
+            f"{directories}: {total} MiB needed, {free} MiB free ({parts}; estimated)",
             f"host {context.host.name}".strip(),
             f"free {total - free} MiB, or set gpu_prefix, gpu_stack_root or gpu_tmpdir to a "
             "larger file system",

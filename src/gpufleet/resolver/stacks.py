@@ -75,10 +75,10 @@ def wants(context: ResolveContext, stack: Stack) -> tuple[list[toolkits.Want], l
     where = f"{spec.where}.cuda" if spec.cuda else spec.where
     cuda = (spec.cuda if exact else None) or stack.cuda
     pinned = spec.cudnn if pins.cudnn_fits(context, spec, build) else None
-    place = f"{spec.where}.cudnn" if spec.cudnn else spec.where
+    where = f"{spec.where}.cudnn" if spec.cudnn else spec.where
     return (
         [toolkits.Want(cuda, where, spec.name, declared=False)],
-        [cudnn.Want(stack.cuda, place, spec.name, pinned, build.cudnn)],
+        [cudnn.Want(stack.cuda, where, spec.name, pinned, build.cudnn)],
     )
 
 
@@ -123,7 +123,7 @@ def _wheels_too_old(card: gpus.Gpu, stack: Stack) -> bool:
 
 
 def _check_glibc(context: ResolveContext, stack: Stack) -> None:
-    """Refuse a host whose glibc is older than the wheel's platform tag says."""
+    """Refuse a host whose glibc is older than the wheel's platform tag requires."""
     have = context.host.glibc
     table = facts.rules("manylinux_glibc")
     for tag in stack.build.platform_tags:

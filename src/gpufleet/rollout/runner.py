@@ -176,7 +176,7 @@ class Rollout:
                          " resumed", "yellow")
         missing = self.scheduler.not_returned(resumed)
         for host, state in missing.items():
-            # Drain it before the scheduler does, so that the mark says it was gpufleet.
+            # Drain it before the scheduler does, so that the mark shows it was gpufleet.
             if not state.unschedulable:
                 self.scheduler.drain(host, f"{self.mark} does not come back: {state.state}")
         if missing:

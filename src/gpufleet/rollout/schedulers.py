@@ -3,8 +3,8 @@
 Runs the scheduler's own commands, on this machine or over ssh. The scheduler keeps the mark of who
 drained a node: a reason (Slurm) or an annotation (Kubernetes) that begins with our name and ends
 with our promise. A killed run recognizes its own nodes by that mark. A node that a person or the
-scheduler drained is never resumed, nor one that a person took over: by another reason, or by a
-word added to ours.
+scheduler drained is never resumed, nor one that a person took over: by another reason, or by
+text added to ours.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def slurm_states(output: str) -> dict[str, NodeState]:
 
 
 def kubernetes_states(output: str) -> dict[str, NodeState]:
-    """Parse the output of `kubectl get nodes -o json`; it does not tell which nodes are busy."""
+    """Parse the output of `kubectl get nodes -o json`; it does not show which nodes are busy."""
     found = {}
     for node in json.loads(output)["items"]:
         cordoned = bool(node["spec"].get("unschedulable"))

@@ -1,4 +1,4 @@
-"""What a host's variables mean for its probe: where to look, and how many GPUs to expect."""
+"""The settings of a host's probe by its variables: paths to read, and the number of GPUs. Pure."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from gpufleet.catalog import versions
 from gpufleet.model.problems import Code, Problems
 
 _LOGIN = re.compile(r"//[^/\s]*@")
-MAX_DISTANCE = 2  # more than that is not a typing error but another word
+MAX_DISTANCE = 2  # more than that is not a typing error but another name
 
 
 # A fleet's hosts declare the same names, and each is compared with every known one.

@@ -1,1 +1,1 @@
-"""The verification: look at hosts (`probe`), judge what was seen against the plan, report."""
+"""The verification: probe hosts, judge their snapshots against the plan, report."""

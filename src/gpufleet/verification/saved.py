@@ -1,7 +1,7 @@
-"""Reads saved documents: snapshots, plans, bundles; refuses a file that is none of them.
+"""Read saved documents: snapshots, plans, bundles; refuse a file that is none of them.
 
 A damaged section of a snapshot is no reason to refuse the file: the checks that read it are
-INCONCLUSIVE, and `host.probe` names the place.
+INCONCLUSIVE, and `host.probe` names the location.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Saved:
 
 
 def read_plan(name: str) -> Plan:
-    """The plan in a file. Raises `ConfigurationError`, with the place of the first fault."""
+    """The plan in a file. Raises `ConfigurationError`, with the location of the first fault."""
     document = _read(name)
     _require(Plan, document, "plan", name)
     return cast(Plan, document)

@@ -139,7 +139,7 @@ class Linker(TypedDict):
 
 
 class ChangedFile(TypedDict):
-    """A file that is not as its receipt says."""
+    """A file that differs from its receipt."""
 
     path: Text
     what: Annotated[

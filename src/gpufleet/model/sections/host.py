@@ -32,7 +32,7 @@ class KernelModule(TypedDict):
     name: Annotated[Text, "without the distribution's suffix: nvidia, not nvidia-current"]
     path: Path
     version: Annotated[Text | None, "of compressed modules only `nvidia` has one"]
-    license: Annotated[Text | None, "as modinfo shows it; tells open modules from proprietary ones"]
+    license: Annotated[Text | None, "as modinfo shows it; open modules have another one"]
 
 
 class InstalledKernel(TypedDict):
@@ -68,7 +68,7 @@ class Kernel(TypedDict):
         "what `systemd-detect-virt --container` prints; in a container the running kernel is not"
         " the host's own"]
     next_boot: Annotated[Text | None, "the kernel of the next boot"]
-    next_boot_source: Annotated[Text | None, "the file or program that says so"]
+    next_boot_source: Annotated[Text | None, "the file or program that determines it"]
     installed: list[InstalledKernel]
     secure_boot: SecureBoot
 
@@ -141,7 +141,7 @@ class Packages(TypedDict):
 
 
 class Event(TypedDict):
-    """What the kernel log says; one per kind, code and GPU, of the last time."""
+    """A message of the kernel log; one per kind, code and GPU, the last one."""
 
     kind: Annotated[
         Text,
@@ -181,7 +181,7 @@ class Login(TypedDict):
 
 
 class Variables(TypedDict):
-    """Variables that steer CUDA, as one place sets them."""
+    """Variables that affect CUDA, as one file or session sets them."""
 
     where: Annotated[Text, "a login, systemd, or the file that sets them"]
     variables: Annotated[dict[str, str | None], NON_EMPTY]

@@ -9,11 +9,11 @@ from gpufleet.model.types import UNCHECKED, Path, Text
 from .cuda import ClosedPath
 
 State = Literal["ok", "failed", "hung"]
-RUN_STATE = "`ok`: ran to its end; `failed`: `error` says why; `hung`: gave no answer"
+RUN_STATE = "`ok`: ran to its end; `failed`: `error` is the reason; `hung`: gave no answer"
 
 
 class FrameworkBuild(TypedDict):
-    """What the framework says of its own build."""
+    """What the framework reports of its own build."""
 
     cuda: str | int | float | None
     cudnn: str | int | float | None
@@ -107,7 +107,7 @@ class Framework(TypedDict):
     capabilities: Annotated[
         list[Text], "the compute capability of each GPU as the framework names it"]
     said: Annotated[
-        list[Text], "log lines that tell why a GPU is left out or its code compiled again"]
+        list[Text], "log lines with the reason why a GPU is left out or its code compiled again"]
     seconds: NotRequired[
         Annotated[dict[str, float | None], "`import` and `total`", UNCHECKED]]
 
