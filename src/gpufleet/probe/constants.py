@@ -1,7 +1,7 @@
 """What probe and workload have in common: the names of CUDA's files, the marks of output lines."""
 import re
 
-# libcudadebugger, libcuda and friends are the driver's and are told apart by the driver section.
+# libcudadebugger, libcuda and friends are the driver's and belong to the driver section.
 CUDA_FILE = re.compile(
     r"^lib(cudart|cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cudnn\w*|nvrtc"
     r"|nvrtc-builtins|nvJitLink|cupti|nccl|npp\w+|nvjpeg|nvblas|cufile)\.so(\.|$)")

@@ -45,7 +45,7 @@ class TrialContainer:
         self.with_gpus = host["expect_gpus"] != 0 and host.exists("/dev/nvidiactl")
 
     def call(self, *args, **more):
-        """What the engine said, a RuntimeError if it failed."""
+        """The engine's output. Raises RuntimeError if it failed."""
         share_s = max(1, min(more.get("most_s", 60), self.ends - time.monotonic()))
         status, out, err = run_command([self.engine, *args], share_s, partial=True)
         if more.get("checked", True) and status != 0:
@@ -136,7 +136,7 @@ class TrialContainer:
 
 
 def run_trial(host, wanted, found):
-    """What a container of our own sees of the cards, before and after systemd reloads its units."""
+    """The GPUs that a container of our own can open, before and after systemd reloads its units."""
     run = {"state": "ok", "error": None, "gpus": [], "reload": None, "stack": None,
            "framework": None, "image": None}
     try:
@@ -148,7 +148,7 @@ def run_trial(host, wanted, found):
     try:
         trial.start()
         run["gpus"] = trial.nodes()
-        # With a link missing, other people's containers would lose their cards by it: told so.
+        # With a link missing, other containers would lose their GPUs by it: not reloaded then.
         if trial.with_gpus and not found["dev_char"]["missing"] and shutil.which("systemctl"):
             status, _, err = run_command(["systemctl", "daemon-reload"], 20)
             run["reload"] = {"error": None if status == 0 else err.strip(), "gpus": trial.nodes()}

@@ -20,7 +20,7 @@ def elf_dynamic(path):
         stream.seek(offsets[0])
         segments = [_segment(stream.read(counts[0]), order, wide) for _ in range(counts[1])]
         # A copy that was cut off usually ends inside a segment, or before the section table,
-        # which stands at the end of the file. Holes count as content.
+        # which is at the end of the file. Holes count as content.
         end = offsets[1] + counts[2] * counts[3]
         for kind, offset, _address, length in segments:
             end = max(end, offset + length if kind != 6 else 0)
@@ -73,7 +73,7 @@ def _file_offset(segments, address):
 
 
 def elf_modinfo(path):
-    """{key: value} of what a kernel module says of itself; ValueError where it says nothing."""
+    """{key: value} of a kernel module's own information; ValueError if it has none."""
     with open(path, "rb") as stream:
         head = stream.read(64)
         if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:

@@ -63,8 +63,8 @@ def modprobe_files(host):
 def module_information(host, path, stem):
     """`version` and `license` of a module file; nothing where they cannot be read.
 
-    To unpack the driver itself, `stem`, takes a second. Of packed ones it alone is told, and from
-    the small module beside it, which the same build made.
+    Unpacking the driver itself, `stem`, takes a second. So of packed modules only its information
+    is returned, read from the small module beside it, which is of the same build.
     """
     try:
         if path.endswith(".ko"):

@@ -35,7 +35,7 @@ def login_variables(host, found, identity):
 
 
 def connected_account():
-    """Who came in and became root by sudo; None where nobody did."""
+    """The account that became root by sudo; None without sudo."""
     name = os.environ.get("SUDO_USER")
     if os.geteuid() != 0 or not name or name == "root":
         return None

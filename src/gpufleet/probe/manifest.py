@@ -54,7 +54,7 @@ def _entry(relative, location):
 
 
 def compare_manifest(root, manifest, deep=False):
-    """What no longer is as the manifest says: [{"path", "what"}]; contents only when `deep`."""
+    """The files that differ from the manifest: [{"path", "what"}]; contents only when `deep`."""
     changed = []
     for entry in manifest:
         path = os.path.join(root, entry["path"])
@@ -103,9 +103,9 @@ def recorded_files(venv, packages):
 
 
 def compare_records(venv, files, deep=False, infos=None):
-    """What is not as `recorded_files` says: [{"path", "what"}]; contents only when `deep`.
+    """The files that differ from `recorded_files`: [{"path", "what"}]; contents only when `deep`.
 
-    `infos` takes each file's state by its path: with 15,000 files nobody looks twice.
+    `infos` takes each file's state by its path: 15,000 files are read once.
     """
     changed = []
     for path, digest, size in files:
@@ -125,7 +125,7 @@ def read_record(path, sized=True):
             return [row for row in csv.reader(stream)
                     if len(row) == 3 and (row[2].isdigit() or not sized)]
     except OSError:
-        # A package without a record says nothing about itself; that it is gone, others see.
+        # A package without a record proves nothing about itself; other checks find it missing.
         return []
 
 

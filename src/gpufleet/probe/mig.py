@@ -8,7 +8,7 @@ from .text import first_match
 def mig_of(host):
     """[{"gpu", "mode", "instances"}] by index; None where no loaded driver could be asked.
 
-    Not asked unless somebody wants to know: without the persistence daemon it takes seconds.
+    Read only on request: without the persistence daemon it takes seconds.
     """
     if not host["mig"] or not host.exists("/proc/driver/nvidia/version"):
         return None

@@ -29,7 +29,7 @@ SOURCES = """
 
 
 class Sources:
-    """Imports the modules of SOURCES, and tells tracebacks the text of their lines."""
+    """Import the modules of SOURCES, and give tracebacks the text of their lines."""
 
     def __init__(self, packed):
         self.texts = json.loads(zlib.decompress(base64.b64decode(packed)).decode("utf-8"))

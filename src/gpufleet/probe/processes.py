@@ -82,7 +82,7 @@ class Child:
             except NoAnswerError as error:
                 answer = ["hung", None, str(error)]
             except Exception as error:
-                # A RuntimeError is this file's own, and says it in plain words.
+                # A RuntimeError is this file's own, with a plain message.
                 kind = "" if type(error) is RuntimeError else type(error).__name__ + ": "
                 answer = ["error", None, kind + str(error)]
             self.output.write(json.dumps(answer).encode("utf-8", "surrogatepass"))
@@ -153,7 +153,7 @@ def in_child(function, arguments, deadline_s):
 def run_command(argv, deadline_s, env=None, cwd=None, partial=False):
     """(status, stdout, stderr); status None when it could not be started or did not end.
 
-    What it said before it hung is kept if `partial`; stderr then is the plain reason.
+    Its output before it hung is kept if `partial`; stderr then is the plain reason.
     """
     out, err = scratch_file(), scratch_file()
     try:

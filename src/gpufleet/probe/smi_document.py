@@ -100,7 +100,7 @@ class SmiDevice:
         return sum(known) if known else None
 
     def throttle(self):
-        """Why the clocks are lower than they could be; None where the card does not say."""
+        """Why the clocks are lower than possible; None if the card does not report it."""
         for name in ("clocks_event_reasons", "clocks_throttle_reasons"):
             block = self.element.find(name)
             reasons = [] if block is None else [

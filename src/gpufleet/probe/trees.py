@@ -8,7 +8,7 @@ from .text import natural
 
 
 def toolkit_trees(host):
-    """Trees under the prefix and wherever a receipt says; links to a tree are not trees."""
+    """Trees under the prefix and at the paths of receipts; links to a tree are not trees."""
     trees = [name for name in host.glob(host["prefix"] + "/cuda-[0-9]*")
              if os.path.isdir(host.path(name)) and not os.path.islink(host.path(name))]
     for receipt in receipts_of_kind(host, "toolkit"):

@@ -9,12 +9,12 @@ from .text import natural
 
 
 def start_hooks(host, venv):
-    """Files that change what every start of an interpreter does, and that no package brought."""
+    """Files that change every start of an interpreter, and that no package contains."""
     found = []
     for site in host.glob(glob.escape(venv) + "/lib/python3*/site-packages"):
         names = [name for pattern in ("*.pth", "sitecustomize.py", "usercustomize.py")
                  for name in host.glob(glob.escape(site) + "/" + pattern)]
-        # Lines that are no code only add to the end of the way.
+        # Lines that are not code only append to the module search path.
         names = [name for name in names if not name.endswith(".pth") or re.search(
             r"^import\s", host.text_or_none(name) or "", re.MULTILINE)]
         # uv's own and ours have no record; ours are in the receipt.
@@ -27,7 +27,7 @@ def start_hooks(host, venv):
 
 
 def venvs(host, received):
-    """The environments that receipts name and that are there, and those that stand beside them."""
+    """The existing environments that receipts name, and those in the same directories."""
     locations = [path for path in received if os.path.isdir(host.path(path))]
     locations += [os.path.dirname(name) for name in host.glob(host["stack_root"] + "/*/pyvenv.cfg")
                if os.path.dirname(name) not in received]

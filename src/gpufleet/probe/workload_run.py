@@ -12,7 +12,7 @@ from .text import last_lines
 FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [], "matmul": [],
                     "tower_sum": None, "mapped": [], "strangers": [], "seconds": None,
                     "small": None, "capabilities": []}
-# What TensorFlow says when it leaves a GPU unused, or makes its code anew for it.
+# TensorFlow's log lines when it leaves a GPU unused, or compiles its code again for it.
 TELLING = re.compile(r"^.*(?:minimum required Cuda capability|jit-compiled from PTX"
                      r"|Skipping registering GPU|CUDA_ERROR_OUT_OF_MEMORY).*$", re.MULTILINE)
 

@@ -4,8 +4,8 @@
     python3 matmul.py --toolkit /usr/local/cuda-12.3     through that toolkit's own libraries
 
 The last line that begins with the mark is one JSON document, `framework` or a run of `compute` in
-docs/documents.md; all else is the libraries' output. It is printed again before each stage, so that
-a crash loses only what came after.
+docs/reference/documents.md; the rest is the libraries' output. It is printed again before each
+stage, so that a crash loses only what came after.
 """
 import argparse
 import os
@@ -45,5 +45,5 @@ def main(config=None):
     else:
         through_tensorflow(options)
     sys.stdout.flush()
-    # Interpreter shutdown of an old TensorFlow may crash after all is said.
+    # Interpreter shutdown of an old TensorFlow may crash after all output.
     os._exit(0)

@@ -1,13 +1,13 @@
-"""One side of a distributed TensorFlow run between two hosts, and where each part of it was.
+"""One side of a distributed TensorFlow run between two hosts, and the device of each part.
 
 Fed to a stack's own interpreter on standard input, on both hosts at the same time. Standard
 library and that stack's TensorFlow (1.x or 2.x) only, Python 3.6 and later. A line that begins with
-the mark is one JSON object: what this side hands to the other (`said`), and all that it knows
-(`document`, see docs/documents.md). As soon as both have said something, the control machine
-answers each with the list of what both said. All else goes over the network that is to be proven.
+the mark is one JSON object: this side's message to the other (`said`), and its results so far
+(`document`, see docs/reference/documents.md). As soon as both have sent a message, the control
+machine answers each with the list of both messages. The rest uses the network under test.
 
 - Ports are free ones of each host, outside the range that the kernel gives to others. Before
-  TensorFlow waits for anything, each side connects to each port: a firewall is told by its name.
+  TensorFlow waits for anything, each side connects to each port: a firewall is reported as such.
 - The operands are small integers, so every product and sum is exact in float32 and in TF32: the
   check demands equality, not closeness.
 - Nothing is left behind: all servers live in this one process, and it ends with its standard
@@ -45,7 +45,7 @@ class Side:
         self.config, self.me = config, config["index"]
         self.begin = time.time()
         self.answers, self.lock = Queue(), threading.Lock()
-        # A file without a name: whoever is killed leaves none behind.
+        # A file without a name: a killed process leaves none behind.
         self.nccl = tempfile.TemporaryFile("w+")  # noqa: SIM115 (to the end)
         self.document = {
             "state": "running", "stage": "starting", "error": None, "version": None,
@@ -73,12 +73,12 @@ class Side:
         self.end("stopped", "the other side ended, or the ssh session did")
 
     def end(self, state, error):
-        """Say the last word, once, and be gone with every server and thread."""
+        """Send the last message, once, and exit with every server and thread."""
         self.lock.acquire()
         try:
             self.document.update(state=state, error=error,
                                  seconds=round(time.time() - self.begin, 2))
-            self.emit()  # which may find nobody there any more
+            self.emit()  # the other end may be closed
         finally:
             os._exit(0)
 
@@ -216,7 +216,7 @@ def parameter_server(side, tensorflow, numpy):
         numbers, _ = session.run([parts, add], {factor: b}, options, metadata)
         added = session.run(total)
         placed = placement(metadata)
-        if not placed:  # 1.0 hands no graphs over from afar, but tells where it spent its time
+        if not placed:  # 1.0 returns no graphs of remote devices, but the devices that spent time
             options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
             session.run([parts, add], {factor: b}, options, metadata)
             placed = placement(metadata)
@@ -241,7 +241,7 @@ def placement(metadata):
 
 
 def own_device(side, tf):
-    """This worker's device: the declared kind; where nothing is declared, a GPU if one is seen."""
+    """This worker's device: the declared kind; undeclared, a GPU if one is listed."""
     declared = side.config["gpus"]
     visible = declared if declared is not None else int(tf.test.is_gpu_available())
     side.document["device"] = "GPU:0" if visible else "CPU:0"

@@ -75,7 +75,7 @@ def figures(cuda, index):
     cuda("cuDeviceGetPCIBusId", address, 64, device)
     total, raw = ctypes.c_size_t(), ctypes.create_string_buffer(16)
     cuda("cuDeviceTotalMem_v2", ctypes.byref(total), device)
-    # Drivers before 396 tell none.
+    # Drivers before 396 report none.
     known = hasattr(cuda.library, "cuDeviceGetUuid") \
         and cuda.library.cuDeviceGetUuid(raw, device) == 0
     digits = raw.raw.hex()
@@ -95,7 +95,7 @@ def figures(cuda, index):
 
 
 def free_on(cuda, gpu):
-    """Free memory in MiB; None where there is not even enough to ask."""
+    """Free memory in MiB; None if there is too little for the query itself."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     try:
         cuda.enter(gpu)

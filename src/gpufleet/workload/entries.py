@@ -2,7 +2,7 @@
 
 from .library import Refused
 
-# What stands in an entry until it is known better.
+# The initial values of an entry.
 RUNNING, WAITING = "it was stopped", "it was not tried"
 
 

@@ -95,7 +95,7 @@ def compile_and_run(options, report):
 
 
 def run_kernel(cuda, code, count=4096):
-    """How many of the numbers the GPU made otherwise than this processor."""
+    """The count of numbers that differ between the GPU and this processor."""
     given = array.array("I", [random.getrandbits(32) for _ in range(count)])
     computed = array.array("I", [0]) * count
     module, function = ctypes.c_void_p(), ctypes.c_void_p()

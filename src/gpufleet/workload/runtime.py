@@ -38,7 +38,7 @@ class Runtime(Library):
         return pointer
 
     def download(self, pointer, count):
-        """An array of that many floats from there. It begins as what no product is."""
+        """An array of that many floats from there, initialized with a value that no product has."""
         numbers = array.array("f", [float("nan")]) * count
         self.copy(address(numbers), pointer, 4 * count, self.FROM_DEVICE)
         return numbers

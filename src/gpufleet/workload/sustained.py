@@ -39,7 +39,7 @@ class Load:
     def round(self, due):
         """One helping, in a thread of its own: why it was refused, None if it was not.
 
-        Its time is its own, and what its sensors tell is of the load: the queue is still full.
+        Its time is its own, and its sensors are read under load: the queue is still full.
         """
         try:
             started = time.time()
@@ -108,10 +108,10 @@ def sustain(options, report):
 
 
 def release(runtime, entries):
-    """End all that was begun on each GPU: one that is still open does not cool down to idle."""
+    """End all that was started on each GPU: one that is still open does not cool down to idle."""
     for found in entries:
         try:
             runtime("cudaSetDevice", found["gpu"])
             runtime("cudaDeviceReset")
-        except Refused:  # a GPU that has failed, and says so itself
+        except Refused:  # a GPU that has failed, and reports it itself
             continue

@@ -37,7 +37,7 @@ class Graph:
         return value, placed[0] if placed else None
 
     def log_placement(self, device):
-        """Have it say where it multiplies."""
+        """Enable its log of the device of each product."""
         tf = self.tf
         config = tf.ConfigProto()
         config.CopyFrom(self.config)

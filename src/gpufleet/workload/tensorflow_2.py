@@ -30,7 +30,7 @@ class Eager:
         return greeting.numpy(), getattr(greeting, "backing_device", None) or greeting.device
 
     def log_placement(self, device):
-        """Have it say where it multiplies."""
+        """Enable its log of the device of each product."""
         with self.tf.device(device):
             one = self.tf.constant([[1.0]])
             self.tf.linalg.matmul(one, one).numpy()

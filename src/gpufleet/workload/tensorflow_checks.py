@@ -1,4 +1,4 @@
-"""The short checks of a TensorFlow that people know by heart."""
+"""The usual short checks of a TensorFlow installation."""
 import re
 
 from .output import captured, plain, unique
@@ -10,7 +10,7 @@ CAPABILITY = re.compile(r"compute capability: (\d+\.\d+)")
 
 
 def small_checks(engine, requested):
-    """Each asks what people look at; one that fails says so and leaves the others alone."""
+    """Run each check; one that fails is reported and does not affect the others."""
     found = {"hello": None, "local_devices": [], "gpu_device_name": None, "placement": [],
              "built_with_cuda": None, "errors": {}}
 

@@ -20,7 +20,7 @@ NOT_OPENED = re.compile(r"(?:Could not (?:load|dlopen) (?:dynamic )?library '([^
 
 
 def query_loader(tensorflow):
-    """Have TensorFlow open its CUDA libraries here and now, GPU or none; read what it says."""
+    """Make TensorFlow open its CUDA libraries now, with or without a GPU; parse its log."""
     silent = {"ran": False, "opened": [], "failed": []}
     directory = os.path.dirname(tensorflow.__file__)
     core = os.path.join(os.path.dirname(directory), "tensorflow_core")

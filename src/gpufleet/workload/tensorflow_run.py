@@ -32,7 +32,7 @@ def build_of(tensorflow):
 
 
 def wanted_devices(gpus, expect):
-    """Every GPU that is declared or seen; the CPU only where no GPU is declared."""
+    """Every GPU that is declared or listed; the CPU only if no GPU is declared."""
     if expect == "0" or (expect == "any" and not gpus):
         return ["/CPU:0"]
     declared = 0 if expect == "any" else int(expect)

@@ -71,7 +71,7 @@ def open_gpu_nodes():
     for node in glob.glob(NODES):
         try:
             held.append(open(node, "r+b", buffering=0))  # noqa: SIM115 (to the end)
-        except OSError:  # for the stages to tell
+        except OSError:  # the stages report it
             continue
     return held
 
@@ -91,7 +91,7 @@ def through_toolkit(options):
         return [dict(more, gpu=gpu, wrong=None, busy=None, error=RUNNING) for gpu in numbers]
 
     def on_all(stage, fields, **more):
-        """Of each GPU that is there, and of each that ought to be."""
+        """The entries of each GPU that is present, and of each that is expected."""
         lacking = "the driver reports %d GPU%s" % (gpu_count, "" if gpu_count == 1 else "s")
         return run.each(stage, entries(range(gpu_count), **fields), **more) + [
             dict(entry, error=lacking) for entry in entries(range(gpu_count, gpus), **fields)]

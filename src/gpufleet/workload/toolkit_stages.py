@@ -28,7 +28,7 @@ STAGES = {"driver": query_devices, "nvrtc": compile_and_run, "cublas": multiply,
 
 
 def run_stage(options):
-    """One stage, in this process; its parent reads what it tells."""
+    """One stage, in this process; its parent reads its output."""
     reported = {}
 
     def report(**more):
@@ -59,7 +59,7 @@ def own_command():
 
 
 def in_process(options, stage, deadline_s, more):
-    """(what a stage told, why it ended early or None), of a process that may crash or hang."""
+    """(a stage's output, why it ended early or None), of a process that may crash or hang."""
     args = [*own_command(), "--toolkit", options.toolkit, "--stage", stage,
             "--budget", str(options.budget), "--sustained", str(options.sustained),
             "--settle", str(options.settle)]
@@ -108,7 +108,7 @@ def signal_name(number):
 
 
 def with_reason(value, reason):
-    """Say in each entry that was not finished why it was not."""
+    """Set the reason in each entry that was not finished."""
     entries = [value, *value.get("ran", [])] if isinstance(value, dict) else value
     started = any(entry["error"] == RUNNING for entry in entries)
     for entry in entries:

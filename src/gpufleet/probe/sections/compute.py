@@ -14,7 +14,7 @@ COMPUTE_SILENT = {"driver": {"cuinit": None, "version": None, "error": None}, "d
 
 
 def section_compute(host):
-    """What each toolkit computes by itself; one after the other, as there may be a GPU."""
+    """The results of each toolkit's own libraries; one after the other, as there may be a GPU."""
     deep = bool(host["deep"]) and host["expect_gpus"] != 0
     found = {"deep": deep, "runs": []}
     if host["mode"] != "full" or not host["matmul"]:

@@ -60,7 +60,7 @@ def cudnn_in_tree(host, tree):
         host, [entry["path"] for entry in found["libraries"] + found["headers"]])
     for soname in sorted(shims, key=natural):
         path = host.realpath(directory) + "/" + soname
-        # A missing link is one finding, the version of the file that it should lead to another.
+        # A missing link is one finding, the version of the file that it should point to another.
         if not host.exists(path):
             path = by_soname.get(soname, path)
         stderr = scratch_file()
@@ -70,7 +70,7 @@ def cudnn_in_tree(host, tree):
         stderr.close()
         if state == "hung":
             error = "no answer: " + error
-        # One that lacks another library says so, and aborts.
+        # One that lacks another library reports it, and aborts.
         if error and message:
             error += " (%s)" % message[-300:]
         found["loaded"].append({"soname": soname, "path": path, "version": version, "error": error})

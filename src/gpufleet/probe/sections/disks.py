@@ -13,7 +13,7 @@ def section_disks(host):
             directory = os.path.dirname(directory)
         space = os.statvfs(host.path(directory))
         data["free_mib"][name] = space.f_bavail * space.f_frsize // (1 << 20)
-        # Some file systems make inodes as they need them, and say 0 of 0.
+        # Some file systems create inodes on demand, and report 0 of 0.
         data["free_files"][name] = space.f_favail if space.f_files else None
         data["filesystem"][name] = str(os.stat(host.path(directory)).st_dev)
         for key, flag in (("noexec", getattr(os, "ST_NOEXEC", 8)), ("readonly", os.ST_RDONLY)):

@@ -16,8 +16,8 @@ LIBRARY_LOCATIONS = ("/usr/lib/*-linux-gnu", "/usr/lib/*-linux-gnu/nvidia/curren
 
 
 def driver_library(host, soname):
-    """What to open: the name alone, as programs do; in a planted tree the file that stands there,
-    or stood there: a name alone would lead out of the tree."""
+    """What to open: the name alone, as programs do; in a planted tree the file that is there,
+    or was there: a name alone would leave the tree."""
     if host.real:
         return soname
     found = [name for location in LIBRARY_LOCATIONS for name in host.glob(location + "/" + soname)]
@@ -59,7 +59,7 @@ def section_driver(host):
 
 
 def unit_state(host, name):
-    """{"unit", "enabled", "active"} of a service; whether it is active only systemd can say."""
+    """{"unit", "enabled", "active"} of a service; only systemd knows whether it is active."""
     directories = [location for location in ("/etc/systemd/system/", "/usr/lib/systemd/system/",
                                  "/lib/systemd/system/") if host.exists(location + name)]
     if not directories:
@@ -98,7 +98,7 @@ def dkms_of(host):
 
 
 def pending_reboot(host):
-    """What a run left to say that the host is to be rebooted; None where none did."""
+    """The marker of a run that the host must be rebooted; None without one."""
     try:
         return json.loads(host.text_or_none(host["state_dir"] + "/reboot-pending.json") or "null")
     except ValueError:

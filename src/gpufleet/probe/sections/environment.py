@@ -53,7 +53,7 @@ def section_environment(host):
 
 
 def files_that_mention(host, unread):
-    """{variable: [files]}: where to look for what a session was found to set."""
+    """{variable: [files]}: the files that mention the variables that a session sets."""
     found = {}
     home = login_identity()["HOME"]
     patterns = [location.replace("~", home.rstrip("/"), 1) for location in PROFILE_LOCATIONS]
@@ -82,7 +82,7 @@ def service_variables(host):
 
 
 def offered_by_variables(host, environments):
-    """{place: [CUDA's, cuDNN's and the driver's library names]} of what variables lead to."""
+    """{directory: [CUDA's, cuDNN's and the driver's libraries]} that variables point to."""
     found = {}
     for values in environments:
         for directory in (values.get("LD_LIBRARY_PATH") or "").split(":"):

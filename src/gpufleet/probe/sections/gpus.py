@@ -44,7 +44,7 @@ COMPUTE_NODE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm)$")
 def node_access(host, nodes):
     """[{"path", "mode", "uid", "gid", "major", "tried", "error"}] of the nodes that CUDA opens.
 
-    `error` says why the account that uses them could not. Only root can try that for another one.
+    `error`: why the account that uses them could not. Only root can try that for another one.
     """
     found = []
     for name in nodes:

@@ -29,7 +29,7 @@ def running_kernel(host):
 
 
 def container_of(host):
-    """What systemd-detect-virt --container says; None on a machine of its own."""
+    """The output of systemd-detect-virt --container; None outside a container."""
     text = host.text_or_none("/run/systemd/container")
     if text is None:
         try:
@@ -61,9 +61,9 @@ def installed_kernels(host):
 
 
 def nouveau_in_initramfs(host, kernel):
-    """Whether an initramfs would load nouveau; None where nobody looked.
+    """Whether an initramfs would load nouveau; None if it was not read.
 
-    Its contents are looked at in mode full (a second each), and where it is older than what
+    Its contents are read in mode full (a second each), and where it is older than what
     forbids nouveau, which it then may not have.
     """
     forbidding = [path for path, text in modprobe_files(host) if forbids_nouveau(text)]
@@ -85,7 +85,7 @@ def nouveau_listed(listing, forbidding):
 
 
 def next_boot(host, images):
-    """(the kernel of the next boot, what says so)."""
+    """(the kernel of the next boot, the source of that)."""
     for name, environment in (("/boot/grub/grub.cfg", "/boot/grub/grubenv"),
                               ("/boot/grub2/grub.cfg", "/boot/grub2/grubenv")):
         try:
@@ -123,7 +123,7 @@ def loader_entries(host):
 
 
 def grub_choice(text, saved):
-    """The kernel that GRUB's own configuration leads to, None where that cannot be told."""
+    """The kernel that GRUB's own configuration selects, None if that is unknown."""
     wanted = [value for value in re.findall(r'^\s*set default="?([^"\n]*)"?', text, re.MULTILINE)
               if value != "${next_entry}"]
     choice = wanted[-1] if wanted else "0"

@@ -37,9 +37,9 @@ EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
                  r"|nvme\S* .*timeout, (?:aborting|reset)"),
 )]
 BOOT_LINE = "Linux version "
-# The first that the driver says when it is loaded, before it has looked at a card.
+# The driver's first message when it is loaded, before it initializes a card.
 LOAD_LINE = re.compile(r"Nvlink Core is being initialized")
-# Of the driver and its cards: what was said before it was loaded anew is of the one before.
+# Of the driver and its cards: messages before its last load belong to the previous driver.
 OF_THE_DRIVER = ("xid", "sxid", "key-rejected", "api-mismatch", "init-failed")
 
 
@@ -64,7 +64,7 @@ def section_kernel_log(host):
             if result["complete"]:
                 return result
             partly.append((len(lines), result))
-    # None reaches back to the boot: the one that says most.
+    # None reaches back to the boot: the longest one.
     if partly:
         return max(partly, key=lambda pair: pair[0])[1]
     return dict(found, error="; ".join(denied) or None)
@@ -154,7 +154,7 @@ def syslog_time(text, now):
 
 
 def kernel_events(lines):
-    """One entry per kind, code and place, with how often it was and the last that was said."""
+    """One entry per kind, code and GPU, with the number of messages and the last one."""
     found = {}
     for seconds, text in lines:
         if LOAD_LINE.search(text):

@@ -27,7 +27,7 @@ def section_os(host):
 
 
 def interpreters(host):
-    """Names of the interpreters in the usual places, the system's first, then those asked for."""
+    """Names of the interpreters in the usual directories: the system's, then the requested ones."""
     found = []
     for location in PYTHON_LOCATIONS:
         names = [name for name in host.glob(location + "/python3.*")

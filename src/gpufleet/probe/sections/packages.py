@@ -16,7 +16,7 @@ DRIVER_PACKAGE = re.compile(
     r"|libnvidia-(?!container|egl-|ml-dev).+"
     r"|nvidia-(?!cuda-(?!mps)|cudnn|container|docker|cg-|openjdk|opencl-dev|profiler|visual|fs-"
     r"|vaapi|prime|primus|gds).+)$")
-# Not (or no longer) there, as dpkg says it.
+# Not (or no longer) installed, as dpkg reports it.
 GONE = ("not-installed", "config-files")
 
 
@@ -137,7 +137,7 @@ def package_sources(host):
                 found.append((path, [match.group(2)], [match.group(3)], signed, "list"))
     for path in host.glob("/etc/apt/sources.list.d/*.sources"):
         for stanza in re.split(r"\n\s*\n", host.text_or_none(path) or ""):
-            # A key that stands in the file itself begins on the line after.
+            # A key in the file itself begins on the next line.
             fields = {key.lower(): " ".join(value.split()) for key, value in re.findall(
                 r"^([\w-]+):((?:.*\n?)(?:[ \t].*\n?)*)", stanza, re.MULTILINE)}
             if "uris" in fields and fields.get("enabled", "yes").lower() != "no":

@@ -90,7 +90,7 @@ def writable_by_others(host, receipt, paths, mounts, infos):
         elif info.st_mode & 0o022 and not stat.S_ISLNK(info.st_mode):
             folder = name in folders or name == "/"
             own = not folder or (top and (name + "/").startswith(top + "/"))
-            # In a directory with the sticky bit nobody can exchange what is another's.
+            # In a directory with the sticky bit no account can replace another account's files.
             others = 0o002 if not folder or not info.st_mode & stat.S_ISVTX else 0
             if info.st_mode & (others | (0o020 if own and info.st_gid else 0)):
                 found[name] = "mode %s, others can write" % mode_of(info)
@@ -100,7 +100,7 @@ def writable_by_others(host, receipt, paths, mounts, infos):
             found[point] = "something is mounted over it"
     return [{"path": path, "what": found[path]} for path in sorted(found)]
 
-# What a receipt of its kind must list where it is there; else it would vouch for nothing by
+# What a receipt of its kind must list if it exists; else it would vouch for nothing by
 # listing little.
 CORE_FILES = {
     "toolkit": ("version.json", "version.txt", "bin/nvcc", "bin/nvcc.profile", "bin/ptxas",
@@ -114,7 +114,7 @@ CORE_FILES = {
 def unlisted(host, receipt, listed):
     """Files that a receipt should list, and neither it nor another one does.
 
-    Of a toolkit also every library of CUDA's in its directories: whoever put it there, the linker
+    Of a toolkit also every library of CUDA's in its directories: whatever its origin, the linker
     and programs take it for the toolkit's. NCCL is no part of it, and often put there by hand.
     """
     kind, top = receipt["kind"], host.realpath(receipt["path"])
@@ -160,7 +160,7 @@ def unrecorded(host, venv, packages):
 
 
 def text_digests(host):
-    """{path: sha256} of what stands in the places of small files, whoever wrote it."""
+    """{path: sha256} of what is at the paths of small files, whatever its origin."""
     names = sorted(name for location in TEXT_LOCATIONS for name in host.glob(location))
     return {name: sha256_of(host.path(name)) if os.path.isfile(host.path(name)) else ""
             for name in names}

@@ -16,7 +16,7 @@ def section_smi(host):
              "nvml": {"status": None, "version": None, "count": None}, "devices": []}
     if not found["asked"]:
         return found
-    # Without a loaded driver both fail at once, and say why.
+    # Without a loaded driver both fail at once, with the reason.
     found["program"] = nvidia_smi(host)
     capabilities = []
     library = driver_library(host, "libnvidia-ml.so.1")

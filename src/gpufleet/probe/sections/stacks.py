@@ -38,7 +38,7 @@ def section_stacks(host):
         # One that hangs may not use up the others' time.
         share_s = host.inner_s / max(1, -(-len(stacks) // workers))
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            # Newer releases take longer: begun last, they would be waited for alone.
+            # Newer releases take longer: started last, they would run alone at the end.
             runs = [(stack, pool.submit(run_framework, host, stack, share_s))
                     for stack in reversed(stacks)]
             tries = [(stack, pool.submit(try_binding, host, stack)) for stack in stacks]
@@ -49,7 +49,7 @@ def section_stacks(host):
     return {"stacks": stacks,
             "occupied": sorted(host.glob(host["stack_root"] + "/*"), key=natural)}
 
-# Where an environment's interpreter looks for modules before its own, beside its Python's.
+# Where an environment's interpreter searches for modules before its own, beside its Python's.
 START = """
 import json, os, sys
 real = os.path.realpath
