@@ -165,11 +165,11 @@ def matrix() -> str:
 def fault_table() -> str:
     """Every fault that the tests inject, and the checks that catch it."""
     source = GENERATED.replace("the source it names", "tests/faults")
-    places = "".join(f"- **{place}**: {text}\n" for place, text in faults.PLACES.items())
+    stages = "".join(f"- **{stage}**: {text}\n" for stage, text in faults.STAGES.items())
     heading = ["number", "what people see", "caught by", "how proven"]
     return (
         f"# The faults\n{source}\nHow GPU hosts break, the check that reports it (and those that"
-        f" state the same cause), and how that is proven:\n\n{places}\n"
+        f" state the same cause), and how that is proven:\n\n{stages}\n"
         f"{table(heading, faults.table())}"
     )
 

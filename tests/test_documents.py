@@ -50,6 +50,6 @@ def test_every_default_of_a_role_is_specified(role: Path) -> None:
 
 
 def test_faults_name_checks_that_there_are() -> None:
-    named = {name for fault in faults() if fault.place != "plan"
+    named = {name for fault in faults() if fault.stage != "plan"
              for name in (fault.check, *fault.also)}  # fmt: skip
     assert named <= set(CHECK_IDS)

@@ -17,8 +17,8 @@ from gpufleet.checks.judge import points_to
 
 Checks = Mapping[str, Mapping[str, Any]]
 
-# How a fault is proven.
-PLACES = {
+# The stages: where a fault is injected, and so how it is proven.
+STAGES = {
     "host": "injected into a healthy lab host",
     "root": "planted under the probe: `/proc`, `/sys`, `/dev`, a stand-in `nvidia-smi`, logs",
     "stub": "a stand-in library that answers with the code, or not at all",
@@ -31,7 +31,7 @@ class Fault:
     """One way to break a host.
 
     `number` is that of the list of failures, or `x1`, `x2`, ... for faults invented to try checks
-    that were built without them in mind. `inject` is a shell script (place `host`, run as root; so
+    that were built without them in mind. `inject` is a shell script (stage `host`, run as root; so
     is `repair`), or a function that breaks a planted host. `cause` and `remedy` are regular
     expressions that must be found in what `check` says. `also` are the other checks that state the
     same cause; any further one that does not pass is collateral.
@@ -39,7 +39,7 @@ class Fault:
 
     number: str
     shows: str
-    place: str
+    stage: str
     check: str
     cause: str
     remedy: str
@@ -49,8 +49,8 @@ class Fault:
     verdict: str = "FAIL"
 
     def __post_init__(self) -> None:
-        if self.place not in PLACES:
-            raise ValueError(f"fault {self.number}: no such place: {self.place}")
+        if self.stage not in STAGES:
+            raise ValueError(f"fault {self.number}: no such stage: {self.stage}")
 
     @property
     def name(self) -> str:
@@ -99,4 +99,4 @@ def found(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
 def table() -> list[list[str]]:
     """Rows for the documentation: number, what the user sees, check, how proven."""
     return [[fault.number, fault.shows, ", ".join(f"`{name}`" for name in
-             dict.fromkeys((fault.check, *fault.also))), fault.place] for fault in faults()]
+             dict.fromkeys((fault.check, *fault.also))), fault.stage] for fault in faults()]

@@ -12,7 +12,7 @@ from lab import driver_repository
 from lab.stubs import library
 from tests.faults.catalogue import Fault, found
 from tests.faults.libraries import STAND_INS
-from tests.support.fault_proof import Checks, Healthy, Prove, bring
+from tests.support.fault_proof import Checks, Healthy, Prove, copy_to_host
 from tests.support.gpu_containers import CARDS
 from tests.support.lab_fleet import Fleet, lab
 
@@ -26,7 +26,7 @@ def one_stack(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Healthy
     library.write(folder / "libcufft.so.10", "libcufft.so.10", {"cufftCreate": library.Function()})
     library.write(folder / "libcudnn.so.8.5.0", "libcudnn.so.8",
                   {"cudnnGetVersion": library.Function(8500)})  # fmt: skip
-    bring(fleet, folder, STAND_INS)
+    copy_to_host(fleet, folder, STAND_INS)
     host = Healthy(fleet)
     host.provision()
     return host.healthy()
@@ -46,10 +46,10 @@ def with_driver(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Healt
     """A driver's packages, as stand-ins, and upgrades that happen at night."""
     folder, place = tmp_path_factory.mktemp("driver"), "/srv/driver-packages"
     fingerprint = driver_repository.build(folder)
-    bring(fleet, folder, place)
+    copy_to_host(fleet, folder, place)
     version = next(iter(driver_repository.VERSIONS))
     label = driver_repository.LABEL
-    host = Healthy(fleet, wishes={
+    host = Healthy(fleet, variables={
         "gpu_stacks": [],
         "gpu_driver": {"branch": version.partition(".")[0], "source": "nvidia_repo"},
         "nvidia_driver_repository": {
@@ -67,8 +67,8 @@ def with_cards(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Health
     """Docker with NVIDIA's toolkit, and two cards, the last two as stand-ins."""
     folder, place = tmp_path_factory.mktemp("toolkit"), "/srv/toolkit"
     lab(fleet, "toolkit-repository", str(folder))
-    bring(fleet, folder, place)
-    host = Healthy(fleet, wishes={
+    copy_to_host(fleet, folder, place)
+    host = Healthy(fleet, variables={
         "gpu_stacks": [], "gpu_expect": {"count": 2}, "gpu_containers": {"toolkit": "1.17.8"},
         "nvidia_docker_repo_url": f"file://{place}",
         "nvidia_docker_repo_key": f"file://{place}/key.asc",

@@ -22,11 +22,11 @@ FAULTS = [
           "host", "containers.runtime",
           "daemon.json does not register the runtime nvidia", PROVISION,
           f"python3 -c '{FORGET}'; systemctl restart docker"),
-    Fault("54", "the CDI specification is of a former driver", "host", "containers.cdi",
+    Fault("54", "the CDI specification is for an older driver", "host", "containers.cdi",
           "is for driver 535.261.03, and 550.163.01 is loaded", PROVISION,
           "sed -i s/535.261.03/550.163.01/ /srv/driver/nvidia/version",
           repair="sed -i s/550.163.01/535.261.03/ /srv/driver/nvidia/version"),
-    Fault("54", "the CDI specification is gone", "host", "containers.cdi",
+    Fault("54", "the CDI specification is missing", "host", "containers.cdi",
           "There is no CDI specification", PROVISION,
           "rm -f /etc/cdi/nvidia* /run/cdi/nvidia*"),
 ]

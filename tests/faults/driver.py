@@ -6,7 +6,7 @@ import os
 
 from gpufleet.checks import CHECKS
 from tests.faults.catalogue import Fault
-from tests.faults.gpu_host import CARDS, LATER, NODES, GpuHost
+from tests.support.planted_gpu_host import CARDS, LATER, NODES, GpuHost
 
 NEWER, OLDER = "550.163.01", "535.216.03"
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\n"
@@ -161,7 +161,7 @@ FAULTS = [
           r"Kernel 6\.1\.0-27-amd64 .* has no NVIDIA module", "dkms autoinstall|provision",
           _no_module_at_all,
           also=_but("driver.pending")),
-    Fault("30", "nouveau holds the card", "root", "driver.loaded",
+    Fault("30", "nouveau holds the GPU", "root", "driver.loaded",
           "nouveau is bound to 0000:01:00.0, 0000:02:00.0", "blacklist nouveau", _nouveau,
           also=("driver.nouveau", *_but("driver.loaded", "driver.pending"))),
     Fault("31", "after a kernel upgrade the next boot has no driver", "root", "driver.modules",

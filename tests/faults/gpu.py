@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.faults.catalogue import Fault
-from tests.faults.gpu_host import GpuHost
+from tests.support.planted_gpu_host import GpuHost
 
 Injection = Callable[[GpuHost], None]
 XID = "NVRM: Xid (PCI:0000:01:00): "
@@ -86,10 +86,10 @@ FAULTS = [
     Fault("39", "one GPU of two is missing", "root", "gpu.visible",
           "GPU at 0000:02:00.0 is on the PCI bus, but nvidia-smi does not list it", "kernel.log",
           _one_left, also=("gpu.identity",)),
-    Fault("39", "one GPU is not even on the bus", "root", "gpu.count",
+    Fault("39", "one GPU is not on the PCI bus", "root", "gpu.count",
           "1 of 2 declared GPUs are not on the PCI bus", "reseat or replace", _gone_from_the_bus,
           also=("gpu.identity", "gpu.mig")),
-    Fault("39", "another model stands in the place", "root", "gpu.identity",
+    Fault("39", "another model is installed", "root", "gpu.identity",
           "is a NVIDIA A100-SXM4-40GB, declared is NVIDIA H100 80GB HBM3", "correct gpu_expect",
           _other_cards),
     Fault("40", "the PCIe link has 8 lanes of 16", "root", "gpu.pcie",
@@ -111,9 +111,9 @@ FAULTS = [
           _card(persistence_mode="Disabled")),
     Fault("44", "ECC switched off", "root", "gpu.settings", "ECC off, declared is on", "-e 1",
           _card(ecc_mode__current_ecc="Disabled", ecc_mode__pending_ecc="Disabled")),
-    Fault("44", "compute mode drifted", "root", "gpu.settings",
+    Fault("44", "the compute mode differs from the declaration", "root", "gpu.settings",
           "compute mode exclusive_process, declared is default", "-c DEFAULT",
           _card(compute_mode="Exclusive_Process")),
-    Fault("44", "MIG drifted", "root", "gpu.mig", "GPU 0 has 3g.40gb, declared is no MIG",
-          "provision", _mig),
+    Fault("44", "MIG differs from the declaration", "root", "gpu.mig",
+          "GPU 0 has 3g.40gb, declared is no MIG", "provision", _mig),
 ]

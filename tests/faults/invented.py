@@ -57,7 +57,7 @@ FAULTS = [
     host(6, "nvcc belongs to an ordinary user", "install.owned",
          "bin/nvcc .belongs to user", "chown root:root",
          inject=f"chown deploy {TOOLKIT}/bin/nvcc", repair=f"chown root {TOOLKIT}/bin/nvcc"),
-    host(7, "the directory of the stacks may be written by everybody", "install.owned",
+    host(7, "the directory of the stacks is world-writable", "install.owned",
          "/opt/gpufleet/stacks .mode 0777", "chmod go-w",
          inject="chmod 777 /opt/gpufleet/stacks", repair="chmod 755 /opt/gpufleet/stacks"),
     host(8, "conda's libstdc++ in ld.so.conf.d", "stack.python",
@@ -72,7 +72,7 @@ FAULTS = [
          " ln -sfn libcudnn_ops_infer.so.8.5.0 libcudnn_ops_infer.so.8",
          repair=f"cd {LIB}; rm libcudnn_ops_infer.so.8.5.0;"
          " ln -sfn libcudnn_ops_infer.so.8.6.0 libcudnn_ops_infer.so.8"),
-    host(10, "a receipt is gone", "cudnn.files", "cudnn 11.8-8 has no receipt", PROVISION,
+    host(10, "a receipt is missing", "cudnn.files", "cudnn 11.8-8 has no receipt", PROVISION,
          "host.plan",
          inject=f"mv {RECEIPTS}/cudnn-11.8-8.json /root/", repair=f"mv /root/cudnn* {RECEIPTS}/"),
     host(11, "a receipt that lists only half of the files, so that the others may change",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults import containers, environment, framework, holds, libraries, plan
+from tests.faults import containers, environment, libraries, package_holds, plan, tensorflow
 from tests.faults.catalogue import Fault, verdicts
 from tests.support.fault_proof import Healthy, Prove
 
@@ -27,8 +27,8 @@ def named(faults: list[Fault]) -> Any:
         for fault in faults])
 
 
-def break_and_mend(host: Healthy, fault: Fault, prove: Prove, **more: Any) -> None:
-    """Inject it, judge (with `more` wishes), repair, and see that all is as it was."""
+def break_and_repair(host: Healthy, fault: Fault, prove: Prove, **more: Any) -> None:
+    """Inject it, judge (with `more` variables), repair, and see that all is as it was."""
     assert isinstance(fault.inject, str)
     before = host.verify(**more) if more else host.before
     try:
@@ -42,14 +42,14 @@ def break_and_mend(host: Healthy, fault: Fault, prove: Prove, **more: Any) -> No
     assert verdicts(host.verify()) == verdicts(host.before)
 
 
-@named([*libraries.ONE_STACK, *environment.ANYWHERE, *framework.PACKAGES])
+@named([*libraries.ONE_STACK, *environment.ANYWHERE, *tensorflow.PACKAGES])
 def test_with_one_stack(one_stack: Healthy, fault: Fault, prove: Prove) -> None:
-    break_and_mend(one_stack, fault, prove)
+    break_and_repair(one_stack, fault, prove)
 
 
 @named(environment.WITH_TWO_GPUS)
 def test_with_two_gpus_declared(one_stack: Healthy, fault: Fault, prove: Prove) -> None:
-    break_and_mend(one_stack, fault, prove, **TWO_GPUS)
+    break_and_repair(one_stack, fault, prove, **TWO_GPUS)
 
 
 @pytest.mark.parametrize("written", environment.OWN_CHOICE)
@@ -64,26 +64,26 @@ def test_a_job_may_keep_to_one_gpu(one_stack: Healthy, written: dict[str, str]) 
     assert "CUDA_VISIBLE_DEVICES=" in found["environment.login"]["evidence"]
 
 
-@named(framework.WITH_ANY_GPU)
+@named(tensorflow.WITH_ANY_GPU)
 def test_with_any_gpu(one_stack: Healthy, fault: Fault, prove: Prove) -> None:
-    break_and_mend(one_stack, fault, prove, gpu_expect={})
+    break_and_repair(one_stack, fault, prove, gpu_expect={})
 
 
 @named(plan.FAULTS)
 def test_refused_before_anything_changes(one_stack: Healthy, fault: Fault, prove: Prove) -> None:
     assert callable(fault.inject)
-    wishes: dict[str, Any] = {}
-    fault.inject(wishes)
+    variables: dict[str, Any] = {}
+    fault.inject(variables)
     tmp = fault in plan.NO_EXEC_TMP
     one_stack.on("mount -t tmpfs -o noexec tmpfs /tmp" if tmp else "true")
     try:
         state = one_stack.fleet.state("lab1")
-        found = one_stack.verify(**wishes)
-        said = one_stack.provision(status=None, **wishes)
+        found = one_stack.verify(**variables)
+        said = one_stack.provision(status=None, **variables)
         assert one_stack.fleet.state("lab1") == state
     finally:
         one_stack.on("umount /tmp" if tmp else "true")
-    # What is wished now is not there yet, and other checks say so: of the plan only one does.
+    # What is declared now is not installed yet, and other checks say so: of the plan only one does.
     prove(fault, {**found, "host.plan": one_stack.before["host.plan"]}, found)
     assert "failed=1" in said
     assert re.search(fault.remedy, " ".join(said.split()))
@@ -91,15 +91,15 @@ def test_refused_before_anything_changes(one_stack: Healthy, fault: Fault, prove
 
 @named(libraries.SIDE_BY_SIDE)
 def test_side_by_side(two_toolkits: Healthy, fault: Fault, prove: Prove) -> None:
-    break_and_mend(two_toolkits, fault, prove)
+    break_and_repair(two_toolkits, fault, prove)
 
 
-@named(holds.FAULTS)
+@named(package_holds.FAULTS)
 def test_with_a_driver(with_driver: Healthy, fault: Fault, prove: Prove) -> None:
-    break_and_mend(with_driver, fault, prove)
+    break_and_repair(with_driver, fault, prove)
 
 
 @pytest.mark.slow
 @named(containers.FAULTS)
 def test_with_containers(with_cards: Healthy, fault: Fault, prove: Prove) -> None:
-    break_and_mend(with_cards, fault, prove)
+    break_and_repair(with_cards, fault, prove)

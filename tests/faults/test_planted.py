@@ -10,8 +10,8 @@ import pytest
 from gpufleet.checks import CHECKS
 from tests.faults import driver, gpu
 from tests.faults.catalogue import Fault, verdicts
-from tests.faults.gpu_host import PLANTED, GpuHost
 from tests.support.fault_proof import Prove
+from tests.support.planted_gpu_host import PLANTED, GpuHost
 
 FAULTS = [*driver.FAULTS, *gpu.FAULTS]
 # What the healthy host is judged by: checks of what is planted, and of packages and receipts.

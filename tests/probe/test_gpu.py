@@ -14,7 +14,7 @@ import pytest
 from gpufleet.probe import payload
 from gpufleet.probe.sections.kernel_log import kernel_events, syslog_time
 from gpufleet.probe.smi_document import parse_smi
-from tests.faults.gpu_host import GpuHost
+from tests.support.planted_gpu_host import GpuHost
 from tests.support.planted_host import interpreter, look, put
 from tests.support.smi_text import CONSUMER, OLD, Texts, smi_text
 

@@ -25,24 +25,24 @@ class Healthy:
 
     fleet: Fleet
     inventory: str = "inventory/lab"
-    wishes: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, Any] = field(default_factory=dict)
     before: Checks = field(default_factory=dict)
 
     def provision(self, status: int | None = 0, **more: Any) -> str:
-        """Make it so, by the playbook that the launcher runs."""
+        """Provision it with the playbook that the launcher runs."""
         playbook = ROOT / ".venv" / "bin" / "ansible-playbook"
         return self.fleet.run(
             playbook, "playbooks/site.yml", "-i", self.inventory, "--limit", "lab1",
-            "-e", json.dumps({**self.wishes, **more}), status=status,
+            "-e", json.dumps({**self.variables, **more}), status=status,
         ).stdout  # fmt: skip
 
     def verify(self, **more: Any) -> Checks:
-        """{check: what it says}, by a whole verification: look, plan, judge."""
-        question = inventory.HostSelector((str(ROOT / self.inventory),), "lab1",
-                                   (json.dumps({**self.wishes, **more}),))  # fmt: skip
+        """{check: its result}, by a whole verification: probe, plan, judge."""
+        selector = inventory.HostSelector((str(ROOT / self.inventory),), "lab1",
+                                   (json.dumps({**self.variables, **more}),))  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GPUFLEET_LAB", self.fleet.instance)
-            found = session.verify(inventory.inventory_hosts(question), session.ProbeOptions())
+            found = session.verify(inventory.inventory_hosts(selector), session.ProbeOptions())
         return {check["id"]: check for check in found.hosts[0].result["checks"]}
 
     def healthy(self) -> Healthy:
@@ -58,7 +58,7 @@ class Healthy:
         return self.fleet.on("lab1", command, status)
 
 
-def bring(fleet: Fleet, folder: Path, place: str) -> None:
+def copy_to_host(fleet: Fleet, folder: Path, place: str) -> None:
     """Copy a directory's content to lab1."""
     packed = subprocess.run(["tar", "c", "-C", folder, "."], capture_output=True, check=True)
     words = [ROOT / ".venv/bin/python", "-m", "lab", "exec", "lab1", "--", "sh", "-c",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.faults.catalogue import Fault
-from tests.faults.framework_gpu_host import Computing
+from tests.support.computing_gpu_host import Computing
 
 PROCESSOR = "/job:localhost/replica:0/task:0/device:CPU:0"
 OLD = ("Ignoring visible gpu device (device: 0, name: Stand-in GPU, pci bus id: 0000:00:00.0,"
@@ -61,11 +61,11 @@ FAULTS = [
           "stub", "stack.matmul", "on /GPU:0 was computed on .*CPU:0 instead", "stack.libraries",
           on_the_processor, also=("stack.gpu", "stack.local-devices", "stack.gpu-device-name",
                                   "stack.device-placement")),
-    Fault("45", "`Blas GEMM launch failed`: memory held by another process", "stub",
+    Fault("45", "`Blas GEMM launch failed`: another process holds the memory", "stub",
           "stack.matmul", r"Blas GEMM launch failed.*held by pid 4711 \(ann, python3\)",
           "wait until these processes end", memory_held, verdict="INCONCLUSIVE",
           also=("stack.gpu", "toolkit.cublas", "cudnn.convolution", "gpu.throughput")),
-    Fault("45", "`CUBLAS_STATUS_NOT_INITIALIZED`, and nobody holds the memory", "stub",
+    Fault("45", "`CUBLAS_STATUS_NOT_INITIALIZED`, and no process holds the memory", "stub",
           "toolkit.cublas", "on GPU 0: cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED",
           "driver.loaded", cublas_not_initialized, also=("gpu.throughput",)),
     Fault("47", "GPU ignored: `minimum required Cuda capability is ...`", "stub",

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.catalogue import Fault
-from tests.faults.framework_gpu import FAULTS
-from tests.faults.framework_gpu_host import Computing
+from tests.faults.tensorflow_gpu import FAULTS
 from tests.support import stand_ins
+from tests.support.computing_gpu_host import Computing
 from tests.support.fault_proof import Checks, Prove
 
 OWN = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement",
