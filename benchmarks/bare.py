@@ -16,13 +16,13 @@ from ClusterShell.Worker.Popen import WorkerPopen
 
 from gpufleet.probe import payload
 
-told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-program = f"CONFIG = {json.dumps(told['config'])!r}\n{payload.probe()}".encode()
+settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+program = f"CONFIG = {json.dumps(settings['config'])!r}\n{payload.probe()}".encode()
 task = task_self()
-task.set_info("fanout", told["at_once"])
+task.set_info("fanout", settings["at_once"])
 workers = []
-for name, words in told["hosts"].items():
-    worker = WorkerPopen(shlex.join(words), key=name)
+for name, args in settings["hosts"].items():
+    worker = WorkerPopen(shlex.join(args), key=name)
     task.schedule(worker)
     worker.write(program)
     worker.set_write_eof()

@@ -37,7 +37,7 @@ def run(module, lock, command, **environment):
 
 
 def install_interpreter(module, lock, python):
-    """Have uv bring an interpreter into the directory of interpreters; returns its path."""
+    """Make uv install an interpreter into the directory of interpreters; returns its path."""
     params = module.params
     command = [params["uv"], "python", "install", "--install-dir", params["python_dir"]]
     run(module, lock, [*command, "--no-bin", python], UV_CACHE_DIR=params["cache"])
@@ -45,7 +45,7 @@ def install_interpreter(module, lock, python):
     found = sorted(glob.glob(os.path.join(params["python_dir"], pattern)), key=natural)
     if not found:
         raise StateError(
-            "uv brought Python {}, and it is not in {}.".format(python, params["python_dir"])
+            "uv installed Python {}, but it is not in {}.".format(python, params["python_dir"])
         )
     return found[-1]
 
@@ -65,17 +65,17 @@ def interpreter(module, lock):
 
 
 def wheelhouse_arguments(wheelhouse):
-    """The installer's words to install from a wheelhouse alone; none where there is none."""
+    """The installer's arguments to install from a wheelhouse only; empty without one."""
     if not wheelhouse:
         return []
     url = urlsplit(wheelhouse)
-    # The lock's hashes prove the packages, so that plain HTTP will do; pip must be told.
+    # The lock's hashes prove the packages, so plain HTTP is sufficient; pip needs an option for it.
     trusted = ["--trusted-host", url.hostname] if url.scheme == "http" else []
     return ["--no-index", "--find-links", wheelhouse] + trusted
 
 
 def check_wheelhouse(wheelhouse):
-    """Refuse a directory that is not there, before anything is begun."""
+    """Refuse a directory that does not exist, before anything is started."""
     if wheelhouse and not urlsplit(wheelhouse).scheme and not os.path.isdir(wheelhouse):
         raise StateError(
             "gpu_wheelhouse is {}, and there is no such directory on this host. Mount it, or name "
@@ -91,7 +91,7 @@ def install_packages(module, lock, damaged):
     params = module.params
     venv, python = params["venv"], os.path.join(params["venv"], "bin", "python")
     source = wheelhouse_arguments(params["wheelhouse"])
-    # An index's address may carry a password: it goes through the environment, not through words
+    # An index's address may have a password: it goes through the environment, not into arguments
     # that every process of the host can read.
     index = {}
     if params["index_url"]:
@@ -106,7 +106,7 @@ def install_packages(module, lock, damaged):
                 [params["uv"], "venv", "--no-config", "--python", interpreter(module, lock), venv],
                 **cache,
             )
-        # The lock is whole: nothing is to be resolved, and nothing beside it to be brought in.
+        # The lock is complete: nothing must be resolved, and nothing else installed.
         command = [params["uv"], "pip", "install", "--no-deps", "--require-hashes"]
         again = ["--reinstall"] if damaged else []
         into = ["--python", python, *source, "-r", params["lock"]]

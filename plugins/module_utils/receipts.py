@@ -78,7 +78,7 @@ def remove_tree(path):
 def make_folder(path):
     """Make a directory, and those above it that are missing, readable by everybody.
 
-    Whatever the login's umask is: the verification may look as another user.
+    Whatever the login's umask is: the verification may read it as another user.
     """
     if not os.path.isdir(path):
         make_folder(os.path.dirname(path))
@@ -171,7 +171,7 @@ class Installation:
     def begin_removal(self):
         """Enter the removal in the journal; the receipt stays until everything it lists is gone.
 
-        What a killed first installation left stays fresh: all that stands there is its own.
+        What a killed first installation left stays fresh: everything there is its own.
         """
         entry = dict(self.journal or {"started": utc_now()})
         fresh = bool(entry.get("fresh")) and not self.receipt
@@ -198,7 +198,7 @@ class Installation:
         return [self._read(file) for file in files if file != own]
 
     def disown(self, paths):
-        """Take paths out of the other receipts: what stands there is this installation's now."""
+        """Remove paths from the other receipts: what is there is this installation's now."""
         for other in self.other_receipts():
             kept = [
                 entry
@@ -243,7 +243,7 @@ def host_lock(state_dir=STATE_DIR, patience_s=1800):
                             state_dir, patience_s, state_dir
                         )
                     ) from None
-                # flock has no time-out of its own: look again shortly.
+                # flock has no time-out of its own: try again shortly.
                 time.sleep(0.2)
         os.set_inheritable(descriptor, True)
         yield descriptor

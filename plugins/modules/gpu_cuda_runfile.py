@@ -147,10 +147,10 @@ def linker_files():
 
 def own_tmpdir(module):
     """An empty directory below ``tmpdir`` from which programs may run; cleared of older runs."""
-    place = os.path.join(module.params["tmpdir"], "gpufleet-cuda-" + module.params["short"])
-    remove_tree(place)
-    os.makedirs(place, mode=0o700)
-    trial = os.path.join(place, "trial")
+    folder = os.path.join(module.params["tmpdir"], "gpufleet-cuda-" + module.params["short"])
+    remove_tree(folder)
+    os.makedirs(folder, mode=0o700)
+    trial = os.path.join(folder, "trial")
     with open(trial, "w") as stream:
         stream.write("#!/bin/sh\nexit 0\n")
     os.chmod(trial, 0o700)
@@ -159,12 +159,12 @@ def own_tmpdir(module):
     except OSError:
         status = 126
     if status:
-        shutil.rmtree(place)
+        shutil.rmtree(folder)
         raise StateError(
             "Programs cannot be run from {0}: it is mounted noexec. Set gpu_tmpdir to a directory "
             "that is not, or remount it: mount -o remount,exec {0}".format(module.params["tmpdir"])
         )
-    return place
+    return folder
 
 
 def commands(module, tmpdir):

@@ -176,7 +176,7 @@ def place_libraries(folder, lib, default):
     for name in sorted(os.listdir(folder)):
         source = os.path.join(folder, name)
         if os.path.islink(source):
-            continue  # made anew below, from the SONAME
+            continue  # created again below, from the SONAME
         if ".so" not in name:
             if default:  # static libraries carry no version in their path
                 settle(source, os.path.join(lib, name), 0o644)

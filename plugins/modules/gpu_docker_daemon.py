@@ -75,7 +75,7 @@ READ_AT_START = ("data-root", "features", "exec-opts", "storage-driver")
 
 
 def parsed(text, path):
-    """The settings in a file's text. Raises ``StateError`` with the place of what is wrong."""
+    """The settings in a file's text. Raises ``StateError`` with the location of the error."""
 
     def once(pairs):
         names = [name for name, _ in pairs]

@@ -95,12 +95,12 @@ class Modules:
 
     def __init__(self, module):
         self.module, self.params = module, module.params
-        # In mode full the probe looks into each initramfs.
+        # In mode full the probe reads each initramfs.
         self.host = Host({"mode": "full"})
-        self.look()
+        self.probe()
 
-    def look(self):
-        """See the kernels as they are now."""
+    def probe(self):
+        """Read the present state of the kernels."""
         running = None if container_of(self.host) else running_kernel(self.host)
         self.kernels = {
             row["version"]: row for row in installed_kernels(self.host) if is_judged(row, running)
@@ -166,16 +166,16 @@ class Modules:
             words = [dkms, "install", "--force", "{}/{}".format(tree, version), "-k", kernel]
             status, out, err = self.module.run_command(words)
             if status:
-                raise StateError(self.told(kernel, tree, out + err))
+                raise StateError(self.build_error(kernel, tree, out + err))
 
-    def told(self, kernel, tree, said):
-        """Why a build ended, in one message."""
+    def build_error(self, kernel, tree, output):
+        """Why a build failed, in one message."""
         free = free_mib("/var/lib/dkms")
-        if free < FULL_MIB or "No space left" in said:
+        if free < FULL_MIB or "No space left" in output:
             cause = "the disk of /var/lib/dkms is full ({} MiB free)".format(free)
             remedy = "make room there"
         else:
-            cause = end_of_log(said) or said.strip().splitlines()[-1]
+            cause = end_of_log(output) or output.strip().splitlines()[-1]
             remedy = "see in the log why, or declare a branch that knows that kernel"
         return "kernel {}: DKMS could not build {}: {}. Remedy: {}, and run again.".format(
             kernel, tree, cause, remedy
@@ -206,7 +206,7 @@ def carry_out(modules, kernels, act):
             act(kernel)
         except StateError as error:
             wrong.append(str(error))
-    modules.look()
+    modules.probe()
     if wrong:
         raise StateError("\n".join(wrong))
 
@@ -255,15 +255,15 @@ def main():
                         for each in left
                     )
                 )
-        told = ["kernel {} {}".format(*each) for each in lacking]
-        told += ["the initramfs of {} {}".format(*each) for each in outdated]
+        changes = ["kernel {} {}".format(*each) for each in lacking]
+        changes += ["the initramfs of {} {}".format(*each) for each in outdated]
         module.exit_json(
-            changed=bool(told),
+            changed=bool(changes),
             kernels=list(modules.kernels),
             built=[kernel for kernel, _ in lacking],
             initramfs=[kernel for kernel, _ in outdated],
             cards=len(section_gpus(modules.host)["pci"]),
-            diff={"before": "".join(each + "\n" for each in told), "after": ""},
+            diff={"before": "".join(each + "\n" for each in changes), "after": ""},
         )
     except (StateError, OSError) as error:
         module.fail_json(msg=str(error))

@@ -165,11 +165,11 @@ def main():
         supports_check_mode=True,
     )
     version, before = module.params["version"], loaded()
-    told = "kernel module nvidia {}\n"
+    state = "kernel module nvidia {}\n"
     answer = {
         "loaded": before,
         "changed": before != version,
-        "diff": {"before": told.format(before or "not loaded"), "after": told.format(version)},
+        "diff": {"before": state.format(before or "not loaded"), "after": state.format(version)},
     }
     if before == version:
         module.exit_json(**answer)

@@ -94,11 +94,11 @@ def options(flavour, version):
 
 def stands(version):
     """Whether the driver's library of a version is there."""
-    return any(glob.glob("{}/libcuda.so.{}".format(place, version)) for place in LIBRARIES)
+    return any(glob.glob("{}/libcuda.so.{}".format(folder, version)) for folder in LIBRARIES)
 
 
 class Runfile:
-    """The driver that a runfile brings."""
+    """The driver of a runfile."""
 
     def __init__(self, module):
         self.module, self.params = module, module.params
@@ -107,7 +107,7 @@ class Runfile:
         )
 
     def lacking(self):
-        """What is not as declared, in words; None where nothing is."""
+        """The first difference from the declaration, as text; None if there is none."""
         receipt = self.installation.receipt
         if self.installation.half_done:
             return "an earlier run was stopped half-way"
@@ -125,7 +125,7 @@ class Runfile:
         if status:
             raise StateError(
                 "{} ended with status {}: {}. {} has the rest.".format(
-                    words[0], status, told(out + err), LOG
+                    words[0], status, error_lines(out + err), LOG
                 )
             )
 
@@ -186,8 +186,8 @@ def installed():
         return []
 
 
-def told(text):
-    """The installer's own words: its errors in the log, or what it printed last."""
+def error_lines(text):
+    """The installer's own errors: those in its log, or its last output."""
     try:
         with open(LOG, errors="replace") as stream:
             errors = [line.strip() for line in stream if line.startswith("ERROR:")]

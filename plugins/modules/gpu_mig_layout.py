@@ -63,7 +63,7 @@ class Gpus:
             )
         return out
 
-    def look(self):
+    def probe(self):
         """[{"gpu", "mode", "instances"}] of each."""
         modes = self.smi("--query-gpu=index,mig.mode.current", "--format=csv,noheader")
         return parse_mig(modes, self.smi("-L"))
@@ -106,7 +106,7 @@ def differing(rows, layout):
     return found
 
 
-def told(rows):
+def as_text(rows):
     """The instances, for the module's difference."""
     return "".join(
         "GPU {}: {}\n".format(row["gpu"], ", ".join(instances) or "no MIG")
@@ -121,11 +121,11 @@ def main():
     layout = module.params["layout"]
     try:
         gpus = Gpus(module)
-        todo = differing(gpus.look(), layout)
+        todo = differing(gpus.probe(), layout)
         if not module.check_mode:
             for row, wanted in todo:
                 gpus.split(row, wanted)
-            left = differing(gpus.look(), layout) if todo else []
+            left = differing(gpus.probe(), layout) if todo else []
             if left:
                 raise StateError(
                     "GPU {} was told its instances and has others still. MIG is switched only when "
@@ -135,8 +135,8 @@ def main():
             changed=bool(todo),
             gpus=[row["gpu"] for row, _ in todo],
             diff={
-                "before": told([(row, row["instances"]) for row, _ in todo]),
-                "after": told(todo),
+                "before": as_text([(row, row["instances"]) for row, _ in todo]),
+                "after": as_text(todo),
             },
         )
     except StateError as error:

@@ -227,7 +227,7 @@ def main():
             "before": "".join("{0.kind} {0.ident} in {0.path}\n".format(p) for p in there),
             "after": "",
         }
-        if there and params["kind"] != "cudnn":  # that stands in a tree of others' files
+        if there and params["kind"] != "cudnn":  # which is in a tree with other components' files
             gone = {name for part in there for name in listed(part)}
             answer["left"] = added(there[-1], gone)
         if there and not module.check_mode:

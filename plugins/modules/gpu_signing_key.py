@@ -1,12 +1,12 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Bring a repository's signing key, and accept no other than the declared one."""
+"""Fetch a repository's signing key, and accept only the declared one."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_signing_key
-short_description: Bring a package repository's key, checked by its fingerprint
+short_description: Fetch a package repository's key, checked by its fingerprint
 description:
   - Fetches an OpenPGP key in ASCII armour, as repositories offer it, and writes it where the
     package manager reads it, if all of its primary keys have declared fingerprints. A key that is
@@ -34,7 +34,7 @@ author: ["The gpufleet developers (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""
-- name: Bring Docker's key
+- name: Fetch Docker's key
   gpufleet.gpu.gpu_signing_key:
     url: https://download.docker.com/linux/debian/gpg
     fingerprints: [9DC858229FC7DD38854AE2D88D81803C0EBFCD88]
@@ -46,7 +46,7 @@ fingerprints:
   description: Those of the key's primary keys.
   type: list
   elements: str
-  returned: when there is a key to look at
+  returned: when a key was read
 """
 
 import base64
@@ -68,27 +68,28 @@ PUBLIC_KEY = 6  # the packet of a primary key; a subkey's is 14
 
 def packets(content):
     """(tag, body) of each OpenPGP packet (RFC 4880, section 4.2). Raises ``ValueError``."""
-    place = 0
-    while place < len(content):
-        head = content[place]
+    position = 0
+    while position < len(content):
+        head = content[position]
         if not head & 0x80:
             raise ValueError("not an OpenPGP key")
         if head & 0x40:
-            tag, first = head & 0x3F, content[place + 1]
+            tag, first = head & 0x3F, content[position + 1]
             if first < 192:
-                length, place = first, place + 2
+                length, position = first, position + 2
             elif first < 224:
-                length, place = ((first - 192) << 8) + content[place + 2] + 192, place + 3
+                length, position = ((first - 192) << 8) + content[position + 2] + 192, position + 3
             else:
-                length, place = int.from_bytes(content[place + 2 : place + 6], "big"), place + 6
+                length = int.from_bytes(content[position + 2 : position + 6], "big")
+                position += 6
         else:
             tag, size = (head >> 2) & 0xF, 1 << (head & 3)
-            length = int.from_bytes(content[place + 1 : place + 1 + size], "big")
-            place += 1 + size
-        if length < 1 or place + length > len(content):
+            length = int.from_bytes(content[position + 1 : position + 1 + size], "big")
+            position += 1 + size
+        if length < 1 or position + length > len(content):
             raise ValueError("an OpenPGP key that is cut off")
-        yield tag, content[place : place + length]
-        place += length
+        yield tag, content[position : position + length]
+        position += length
 
 
 def fingerprints(content):

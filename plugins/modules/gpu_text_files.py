@@ -89,7 +89,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 
 
 class Work:
-    """What is there, what is to be written, and what is to go."""
+    """The existing files, those to write, and those to remove."""
 
     def __init__(self, params):
         self.installation = Installation("environment", "files", "/", "1", params["state_dir"])
@@ -97,7 +97,7 @@ class Work:
         known = [document for document in (receipt, journal) if document]
         # {path: {"sha256", "for"}} of what an earlier run wrote, or was about to.
         self.ours = {path: row for document in known for path, row in document["texts"].items()}
-        # Directories that we made. What already stands there is nobody's to remove.
+        # Directories that gpufleet created. Those that existed before are never removed.
         self.folders = {folder for document in known for folder in document["folders"]}
         if params["files"] is None:
             self.planned = {}
@@ -114,13 +114,13 @@ class Work:
 
     @property
     def needed(self):
-        """Whether anything is to be done, be it the receipt alone."""
+        """Whether anything must change, even if only the receipt."""
         receipt = self.installation.receipt
         recorded = receipt["texts"] if receipt else {}
         return bool(self.write) or self.installation.half_done or recorded != self.texts
 
     def differs(self, path):
-        """Whether a file is to be written; raises where somebody else's stands in its place."""
+        """Whether a file must be written; raises if a foreign file is at its path."""
         row = self.planned[path]
         there = read(path)
         if path not in self.ours and os.path.lexists(path) and there != row["text"]:
@@ -128,7 +128,7 @@ class Work:
                 "{0} already exists and was not written by gpufleet, so it is not changed. "
                 "Move it away (mv {0} {0}.old) and run again.".format(path)
             )
-        return there != row["text"] or place(path) in self.changed or not has_mode(path, row)
+        return there != row["text"] or resolved(path) in self.changed or not has_mode(path, row)
 
     def diff(self):
         """Each file that changes, before and after."""
@@ -174,21 +174,21 @@ class Work:
         )
 
     def manifest(self):
-        """The files as they stand; of those that were not looked at, what the receipt said."""
+        """The present files; those that were not read are copied from the receipt."""
         if self.planned:
             paths = [os.path.relpath(path, "/") for path in self.texts]
             entries = manifest_of("/", paths)
-            digests = {place(path): row["sha256"] for path, row in self.texts.items()}
+            digests = {resolved(path): row["sha256"] for path, row in self.texts.items()}
             return [
                 dict(row, sha256=digests[os.path.join("/", row["path"])]) for row in entries
             ]
-        kept = {place(path) for path in self.texts}
+        kept = {resolved(path) for path in self.texts}
         rows = self.installation.receipt["manifest"]
         return [row for row in rows if os.path.join("/", row["path"]) in kept]
 
 
 def entry(row):
-    """What the receipt says of a file beyond its manifest."""
+    """What the receipt records of a file beyond its manifest."""
     return {"sha256": hashlib.sha256(row["text"].encode()).hexdigest(), "for": row["for"]}
 
 
@@ -211,8 +211,8 @@ def has_mode(path, row):
     return os.stat(path).st_mode & 0o7777 == int(row["mode"], 8)
 
 
-def place(path):
-    """Where a file really stands, as the manifest names it."""
+def resolved(path):
+    """The path of a file with its directory's links resolved, as in the manifest."""
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
