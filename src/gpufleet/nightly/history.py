@@ -24,6 +24,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpufleet.model.nightly import Changes, Past, PastHost
+from gpufleet.model.plan import Plan
+from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import CheckResult as CheckEntry
 from gpufleet.model.verdict import Verdict
 
@@ -48,7 +50,7 @@ CODES = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE, 
 _CODE = {verdict.value: code for code, verdict in enumerate(CODES)}
 _LETTER = [LETTERS[verdict] for verdict in CODES]
 
-Measure = Callable[[Mapping[str, Any] | None, Mapping[str, Any]], Mapping[str, float | str]]
+Measure = Callable[[Snapshot | None, Plan], Mapping[str, float | str]]
 
 
 @dataclass(frozen=True)

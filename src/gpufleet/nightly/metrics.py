@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from gpufleet.model.verdict import Verdict
+from gpufleet.model.verdict import HostResult, Verdict
 
 FILE = "gpufleet.prom"
 FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
@@ -48,9 +47,9 @@ class Run:
     seconds: float
     troubles: Iterable[str] = ()
     nights: int | None = None
-    hosts: Mapping[str, Mapping[str, Any]] | None = None
+    hosts: Mapping[str, HostResult] | None = None
     # By host, its `measures()`.
-    measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    measures: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
     # By host and card, how many nights in a row the card is slow.
     slow: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
@@ -81,7 +80,7 @@ def text(run: Run) -> str:
     return generate_latest(registry).decode()
 
 
-def _hosts(gauges: Mapping[str, Gauge], hosts: Mapping[str, Mapping[str, Any]]) -> None:
+def _hosts(gauges: Mapping[str, Gauge], hosts: Mapping[str, HostResult]) -> None:
     found = [host["verdict"] for host in hosts.values()]
     for verdict in Verdict:
         gauges["gpufleet_hosts"].labels(verdict.value).set(found.count(verdict.value))
