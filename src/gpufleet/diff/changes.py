@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufleet.host_state.host import Host
-from gpufleet.model.plan import PlanChange
+from gpufleet.model.plan import Plan, PlanChange
 
 from .containers import containers_change
 from .cuda import cudnn_change, default_link_change, toolkit_change
@@ -20,7 +20,7 @@ from .removals import removals
 from .stacks import environment_change, stack_change
 
 
-def changes(plan: Mapping[str, Any], snapshot: Mapping[str, Any] | None) -> list[PlanChange]:
+def changes(plan: Plan, snapshot: Mapping[str, Any] | None) -> list[PlanChange]:
     """What to do on a host, in the order of the roles: `what`, `id`, `action`, `because`.
 
     `what` is driver, toolkit, cudnn, driver_library, stack, environment, linker or default_link;

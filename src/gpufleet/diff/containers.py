@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from gpufleet.host_state import containers
 from gpufleet.host_state.host import Host, mapping
-from gpufleet.model.plan import PlanChange
+from gpufleet.model.plan import Plan, PlanChange
 
 from .row import change, unobserved
 
 
-def containers_change(plan: Mapping[str, Any], host: Host) -> PlanChange | None:
+def containers_change(plan: Plan, host: Host) -> PlanChange | None:
     """What the next run does about container engine and toolkit, and the first reason for it."""
     kind, identity = containers.RECEIPT
     wanted, entry = plan.get("containers"), host.journal(kind, identity)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from gpufleet.host_state import (
     driver_kernels,
     driver_packages,
@@ -12,7 +9,7 @@ from gpufleet.host_state import (
     driver_state,
 )
 from gpufleet.host_state.host import Host, mapping
-from gpufleet.model.plan import PlanChange
+from gpufleet.model.plan import Plan, PlanChange
 
 from . import restart
 from .row import altered, change, unfinished, unobserved
@@ -30,7 +27,7 @@ DRIVER: tuple[driver_state.Judge, ...] = (
 )
 
 
-def driver_change(host: Host, plan: Mapping[str, Any]) -> PlanChange | None:
+def driver_change(host: Host, plan: Plan) -> PlanChange | None:
     """The driver where it is managed: from its receipt, then from what it lacks."""
     kind, identity = driver_state.RECEIPT
     if driver_state.managed(plan) is None:
@@ -56,7 +53,7 @@ def driver_change(host: Host, plan: Mapping[str, Any]) -> PlanChange | None:
     return altered(receipt, kind, identity, str(receipt.get("version")))
 
 
-def restart_change(plan: Mapping[str, Any], host: Host) -> PlanChange | None:
+def restart_change(plan: Plan, host: Host) -> PlanChange | None:
     """A driver that is installed and does not run yet, or does and its marker still stands."""
     decision = restart.decide(plan, host)
     marker = mapping(plan["driver"]).get("managed") and host.reboot_pending
@@ -67,7 +64,7 @@ def restart_change(plan: Mapping[str, Any], host: Host) -> PlanChange | None:
     return change("driver", "driver", "restart", decision["because"])
 
 
-def library_change(host: Host, plan: Mapping[str, Any]) -> PlanChange | None:
+def library_change(host: Host, plan: Plan) -> PlanChange | None:
     """The library alone; a managed driver includes its own."""
     row = plan["driver_library"]
     if row is None or driver_state.managed(plan):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from gpufleet.host_state.host import Host
-from gpufleet.model.plan import PlanChange
+from gpufleet.model.plan import Plan, PlanChange
 from gpufleet.resolver.linker import FILE
 
 from .row import Row, change, unobserved
 
 
-def linker_change(host: Host, plan: Mapping[str, Any]) -> PlanChange | None:
+def linker_change(host: Host, plan: Plan) -> PlanChange | None:
     """The linker's file must list our directories, and its cache must have read them."""
     wanted = plan["linker"]["directories"]
     path = plan["linker"].get("file", FILE)
@@ -51,7 +48,7 @@ def _stale(host: Host, directories: list[str]) -> list[str]:
     return [str(row["path"]) for row in rows if row.get("exists") is False]
 
 
-def _lacking(host: Host, plan: Mapping[str, Any]) -> list[str]:
+def _lacking(host: Host, plan: Plan) -> list[str]:
     """Directories of which the cache has nothing, and cuDNN that it has not in a registered one."""
     found = []
     for directory in plan["linker"]["directories"]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
 
 from gpufleet.host_state import leftovers
 from gpufleet.host_state.host import Host
-from gpufleet.model.plan import PlanChange
+from gpufleet.model.plan import Plan, PlanChange
 
 from .row import change
 
 
-def removals(plan: Mapping[str, Any], host: Host) -> list[PlanChange]:
+def removals(plan: Plan, host: Host) -> list[PlanChange]:
     """What the next run removes, and why, as rows of `changes`."""
     undeclared = "no longer declared (gpu_prune)"
     rows, paths = [], []

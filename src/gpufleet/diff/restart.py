@@ -8,13 +8,12 @@ help is never repeated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from gpufleet.host_state.host import Host, Row, mapping, mappings
-from gpufleet.model.plan import Restart, RestartAction
+from gpufleet.model.plan import Plan, Restart, RestartAction
 
 # Daemons that hold the GPU for the driver itself, by the start of their names: a reload stops
 # them and starts them again.
@@ -24,7 +23,7 @@ SERVICES = ("nvidia-persiste", "nv-fabricmanage", "nv-hostengine")
 BESIDE = ("uvm", "drm", "modeset", "peermem")
 
 
-def decide(plan: Mapping[str, Any], host: Host, control_node: bool = False) -> Restart:
+def decide(plan: Plan, host: Host, control_node: bool = False) -> Restart:
     """`action`, `because` and `remedy`.
 
     `none`: nothing to do, a marker can be removed; `reload`: the modules can be exchanged while the
@@ -78,7 +77,7 @@ def _by_hand(name: str) -> str:
 class _State:
     """The facts that decide, read from the documents; all sections were probed."""
 
-    plan: Mapping[str, Any]
+    plan: Plan
     host: Host
 
     @cached_property

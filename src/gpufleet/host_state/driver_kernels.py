@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+
+from gpufleet.model.plan import Plan
 
 from .driver_state import Fault, installed, part, provision, without_card
 from .host import Host, Row, mapping, mappings
@@ -12,7 +13,7 @@ from .host import Host, Row, mapping, mappings
 KINDS = {"NVIDIA": "proprietary", "Dual MIT/GPL": "open"}
 
 
-def modules(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def modules(plan: Plan, host: Host) -> Iterator[Fault]:
     """Each kernel that can boot has the driver's module, of its version and kind."""
     driver, have = mapping(plan["driver"]), installed(plan, host)
     dkms = bool(part(host, "driver").get("dkms"))
@@ -74,7 +75,7 @@ def _repair(host: Host, kernel: str, lacks_headers: bool) -> str:
     return f"{install}dkms autoinstall -k {kernel}; or remove that kernel, if it is not needed"
 
 
-def nouveau(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def nouveau(plan: Plan, host: Host) -> Iterator[Fault]:
     """nouveau is not loaded, and no boot loads it."""
     state, again = mapping(part(host, "driver").get("nouveau")), provision(plan)
     if not state.get("blacklisted"):
@@ -92,7 +93,7 @@ def nouveau(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
                     f"reboot {plan['host']} ({again} does, where gpu_driver_reboot allows it)", "")
 
 
-def secure_boot(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def secure_boot(plan: Plan, host: Host) -> Iterator[Fault]:
     """Where the firmware refuses unsigned modules, the key that signs ours is enrolled."""
     if host.rejects_modules and host.driver is None:
         yield Fault(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpufleet.catalog import versions
+from gpufleet.model.plan import Plan
 
 from .driver_state import (
     PACKAGED,
@@ -34,7 +35,7 @@ _NVIDIA = re.compile(r"/compute/cuda/repos/")
 _OTHER_REPOSITORY = re.compile(r"container|docker|devtools|nsight", re.IGNORECASE)
 
 
-def packages(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def packages(plan: Plan, host: Host) -> Iterator[Fault]:
     """The driver's packages are installed completely, in one version, the planned one."""
     driver, there, have = mapping(plan["driver"]), core(host), installed(plan, host)
     again, manager = provision(plan), part(host, "packages").get("manager")
@@ -83,7 +84,7 @@ def packages(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     yield from _repositories(plan, host)
 
 
-def _other_version(plan: Mapping[str, Any], receipt: Row, have: str) -> Iterator[Fault]:
+def _other_version(plan: Plan, receipt: Row, have: str) -> Iterator[Fault]:
     driver, again = mapping(plan["driver"]), provision(plan)
     if (wanted := driver.get("version")) and have != wanted:
         yield Fault(f"driver {have} is installed, {wanted} is planned", again, "upgrade")
@@ -107,7 +108,7 @@ def _without_epoch(version: Any) -> str:
     return re.sub(r"^\d+:", "", str(version))
 
 
-def _repositories(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def _repositories(plan: Plan, host: Host) -> Iterator[Fault]:
     """Two definitions of one repository with two keys stop apt; two repositories mix drivers."""
     sources = [
         row for row in mappings(part(host, "packages").get("sources"))
@@ -131,7 +132,7 @@ def _paths(sources: list[Row]) -> str:
     return listed({str(row.get("path")) for row in sources})
 
 
-def _unwanted(plan: Mapping[str, Any], sources: list[Row], cause: str) -> Fault:
+def _unwanted(plan: Plan, sources: list[Row], cause: str) -> Fault:
     """The fault of a second definition; a run removes it where it is of the same drivers."""
     theirs = [row for row in sources if not _OWN.search(str(row.get("path")))]
     ours = [row for row in sources if row not in theirs]
@@ -146,7 +147,7 @@ def _unwanted(plan: Mapping[str, Any], sources: list[Row], cause: str) -> Fault:
     return Fault(cause, remedy, "")
 
 
-def holds(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def holds(plan: Plan, host: Host) -> Iterator[Fault]:
     """Nothing upgrades the driver by itself: packages are held, pinned, excluded from upgrades."""
     there, again = core(host), provision(plan)
     if mapping(plan["driver"])["source"] not in PACKAGED or not there:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+
+from gpufleet.model.plan import Plan
 
 from .driver_state import Fault, installed, listed, managed, part, provision, texts, without_card
 from .host import Host, mapping, mappings
@@ -14,7 +15,7 @@ PERSISTENCE = "nvidia-persistenced.service"
 FABRIC = "nvidia-fabricmanager.service"
 
 
-def nodes(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def nodes(plan: Plan, host: Host) -> Iterator[Fault]:
     """Each GPU of the loaded driver has its device file, and so have control and memory."""
     there = texts(part(host, "gpus").get("nodes"))
     if host.driver is None or not host.gpus:
@@ -33,13 +34,13 @@ def nodes(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
             " and at each boot the persistence daemon: gpu_driver: {persistence: true})", "")
 
 
-def persistence(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
     """The persistence daemon runs, and starts at boot, where it is declared."""
     if mapping(plan["driver"]).get("persistence") and not without_card(plan, host):
         yield from _service(plan, host, "persistence", PERSISTENCE)
 
 
-def fabric(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
     """The fabric manager runs exactly where an NVSwitch is, of the driver's very version."""
     state = mapping(part(host, "driver").get("fabric"))
     # The plan has nothing of an undeclared driver.
@@ -56,7 +57,7 @@ def fabric(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
             " where they are equal", provision(plan))
 
 
-def _service(plan: Mapping[str, Any], host: Host, key: str, unit: str) -> Iterator[Fault]:
+def _service(plan: Plan, host: Host, key: str, unit: str) -> Iterator[Fault]:
     state = mapping(part(host, "driver").get(key))
     if state.get("unit") is None:
         yield Fault(f"service {unit} is not installed", provision(plan))
@@ -69,7 +70,7 @@ def _service(plan: Mapping[str, Any], host: Host, key: str, unit: str) -> Iterat
                     f"{provision(plan)} (on the host: systemctl status {unit} shows why)")
 
 
-def mismatch(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
     """The module that runs, the one on disk and the libraries are of one version."""
     loaded, library = host.driver, host.driver_library
     on_disk = part(host, "driver").get("on_disk")
@@ -101,7 +102,7 @@ def mismatch(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
     )
 
 
-def mig(plan: Mapping[str, Any], host: Host) -> Iterator[Fault]:
+def mig(plan: Plan, host: Host) -> Iterator[Fault]:
     """Each GPU is split into the declared instances, and no others."""
     layout, observed = mapping(mapping(plan["driver"]).get("mig")), part(host, "gpus").get("mig")
     if not layout or observed is None or without_card(plan, host):

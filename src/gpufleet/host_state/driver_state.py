@@ -10,11 +10,11 @@ On a host declared without GPU everything is judged but what needs a GPU.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpufleet.model.plan import Action
+from gpufleet.model.plan import Action, Plan
 
 from .host import Host, Row, mapping, mappings
 
@@ -37,22 +37,22 @@ class Fault:
     action: Action | Literal[""] = "repair"
 
 
-Judge = Callable[[Mapping[str, Any], Host], Iterator[Fault]]
+Judge = Callable[[Plan, Host], Iterator[Fault]]
 
 
-def managed(plan: Mapping[str, Any]) -> Row | None:
+def managed(plan: Plan) -> Row | None:
     """The plan's driver where gpufleet installs it, else None."""
     driver = mapping(plan.get("driver"))
     return driver if driver.get("managed") else None
 
 
-def without_card(plan: Mapping[str, Any], host: Host) -> bool:
+def without_card(plan: Plan, host: Host) -> bool:
     """Whether no driver has to run: no GPU is declared, or none declared and none on the bus."""
     count = mapping(plan.get("expect")).get("count")
     return count == 0 or (count is None and not host.gpus)
 
 
-def provision(plan: Mapping[str, Any]) -> str:
+def provision(plan: Plan) -> str:
     """The remedy: the command, or whoever maintains a driver that gpufleet does not manage."""
     if managed(plan):
         return f"./gpufleet provision --limit {plan['host']}"
@@ -79,7 +79,7 @@ def core(host: Host) -> dict[str, str]:
     }
 
 
-def installed(plan: Mapping[str, Any], host: Host) -> str | None:
+def installed(plan: Plan, host: Host) -> str | None:
     """The installed version: of the packages, or of libraries that no package installed.
 
     Where packages are of several versions, that of the kernel module's counts.

@@ -7,9 +7,11 @@ cuDNN.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from gpufleet.model.plan import Plan
 
 from . import driver_state
 from .host import Host
@@ -38,7 +40,7 @@ class Leftover:
         return f"{self.kind} {self.id} in {self.path}"
 
 
-def found(plan: Mapping[str, Any], host: Host) -> list[Leftover]:
+def found(plan: Plan, host: Host) -> list[Leftover]:
     """The leftovers in the order of removal; empty where receipts or stacks were not probed."""
     if host.unobserved(("receipts", "stacks")):
         return []
@@ -67,7 +69,7 @@ def _leftover(host: Host, kind: Kind, row: Row) -> Leftover:
     return Leftover(kind, identity, path, since, tuple(users))
 
 
-def notes(plan: Mapping[str, Any], host: Host) -> Iterator[str]:
+def notes(plan: Plan, host: Host) -> Iterator[str]:
     """What stays installed though it is not declared, and what removes it."""
     driver = host.receipt(*driver_state.RECEIPT)
     if driver and not driver_state.managed(plan):

@@ -8,13 +8,13 @@ host itself refuses.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from gpufleet.catalog import facts, performance, versions
 from gpufleet.catalog.records import DRIVER_SONAME
 from gpufleet.host_state import leftovers
 from gpufleet.host_state.host import Host
-from gpufleet.model.plan import DriverLibrary, PlannedLink, PlannedStack
+from gpufleet.model.plan import DriverLibrary, Plan, PlannedLink, PlannedStack
 from gpufleet.model.problems import Code, Problems
 from gpufleet.spec import expectation, parse
 
@@ -126,7 +126,8 @@ def resolve(
         }
         conflicts.check(context, plan, declared_at)
         space.check(context, plan)
-        for text in leftovers.notes(plan, context.host):
+        # The dict above has every key of a plan but the two that follow.
+        for text in leftovers.notes(cast(Plan, plan), context.host):
             context.note(text)
     plan["notes"] = context.notes
     plan["problems"] = problems.documents()
