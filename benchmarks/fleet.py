@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""The load of a fleet on the control machine; one lab host with many ports stands in for it.
+"""The load of a fleet on the control machine; one lab host with many ports represents it.
 
 In one run, each round after the other: the whole ``verify`` of 100 hosts, a bare ClusterShell run
 of the same probe over the same ssh (nothing is planned, judged or written), and testinfra asking

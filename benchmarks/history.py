@@ -29,8 +29,8 @@ from .common import BIN, command, timed
 HOSTS, CHECKS, NIGHTS, GPUS = 1000, 60, 90, 8
 STACKS = ("toolkit.12.3", "stack.tensorflow-2.17.1", "stack.tensorflow-2.18.1")
 FIRST = datetime(2026, 8, 23, 3, tzinfo=UTC)
-# Of all checks: excused on every host, and how often one fails or is mended in a night.
-EXCUSED, FAILS, MENDED = 18, 0.0005, 0.3
+# Of all checks: skipped on every host, and how often one fails or is repaired in a night.
+SKIPPED, FAILS, REPAIRED = 18, 0.0005, 0.3
 
 
 class Fleet:
@@ -54,18 +54,18 @@ class Fleet:
         if self.chance.random() < 0.002:
             check = entry("host.reachable", "UNREACHABLE", "No route to host", "see the cable")
             return HostRun(name, None, {}, {"verdict": "UNREACHABLE", "checks": [check]})
-        checks = [self.check(name, check, number < EXCUSED)
+        checks = [self.check(name, check, number < SKIPPED)
                   for number, check in enumerate(self.checks)]
         verdict = "FAIL" if any(check["verdict"] == "FAIL" for check in checks) else "PASS"
         return HostRun(name, None, {"host": name}, {"verdict": verdict, "checks": checks})
 
-    def check(self, host: str, check: str, excused: bool) -> dict[str, str]:
+    def check(self, host: str, check: str, skipped: bool) -> dict[str, str]:
         """One check: what is broken stays so for some nights."""
-        if excused:
+        if skipped:
             return entry(check, "NOT-DECLARED", "gpu_expect: {count: 0}")
         here = (host, check)
         if here in self.broken:
-            if self.chance.random() < MENDED:
+            if self.chance.random() < REPAIRED:
                 self.broken.remove(here)
         elif self.chance.random() < FAILS:
             self.broken.add(here)
@@ -105,8 +105,8 @@ def asked(path: Path, *words: str) -> Callable[[], object]:
     return work
 
 
-def told(path: Path, question: Callable[[History], object]) -> Callable[[], object]:
-    """What the nightly asks."""
+def queried(path: Path, question: Callable[[History], object]) -> Callable[[], object]:
+    """A query of the nightly run, with the file opened again."""
     def work() -> None:
         with History(path) as history:
             question(history)
@@ -139,8 +139,8 @@ def measure(rounds: int, console: Console) -> Table:
             f"--measure of one host, {NIGHTS} nights": asked(
                 path, "--host", host, "--measure", "*.tflops"),
             f"all hosts, {NIGHTS} nights": asked(path),
-            "what changed tonight": told(path, lambda history: history.changes()),
-            "the charts of the report, 30 nights": told(path, lambda history: history.past()),
+            "what changed tonight": queried(path, lambda history: history.changes()),
+            "the charts of the report, 30 nights": queried(path, lambda history: history.past()),
         }
         words = (BIN / "python", "-m", "gpufleet", "history", "--database", path, "--host", host)
         questions["./gpufleet history --host, whole"] = lambda: command(*words)
@@ -153,5 +153,5 @@ def measure(rounds: int, console: Console) -> Table:
     for name, values in {"record one night": loads, **seconds}.items():
         table.add_row(name, *(f"{statistics.median(column):.3f}"
                               for column in zip(*values, strict=True)))
-    table.add_row("size", f"{size / 1e6:.0f} MB", f"{size / rows:.0f} bytes a verdict, all told")
+    table.add_row("size", f"{size / 1e6:.0f} MB", f"{size / rows:.0f} bytes per verdict in total")
     return table

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""The usual way with testinfra: each assertion connects to the host. ``fleet.py`` runs it."""
+"""The usual use of testinfra: each assertion connects to the host. ``fleet.py`` runs it."""
 
 from __future__ import annotations
 

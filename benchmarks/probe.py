@@ -62,7 +62,7 @@ def measure(rounds: int, console: Console) -> Table:
     for _ in range(max(3, rounds)):
         for name, work in CONTENDERS.items():
             seconds[name].append(timed(work))
-    table = Table(title="One look at one fresh host", min_width=60)
+    table = Table(title="One probe of one fresh host", min_width=60)
     table.add_column("contender")
     table.add_column("median, s", justify="right")
     for name, values in seconds.items():

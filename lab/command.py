@@ -1,4 +1,4 @@
-"""Runs other programs, and turns what can go wrong with them into words."""
+"""Run other programs; a failure becomes an error with a message and a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, one writer at a time, and scratch space that is given back."""
+"""Write files atomically, with one writer at a time; scratch directories that are removed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts, lists and removes lab hosts. podman's labels are the truth; files only repeat it."""
+"""Start, list and remove lab hosts. podman's labels are authoritative; files only repeat them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lab host takes over from this machine, because it is on this machine's network.
+"""The settings that a lab host copies from this machine, since it uses this machine's network.
 
 A site's own certificate authorities, Python package index and proxy are needed there to reach
 anything at all. On a machine that has none of these a lab host stays plain Debian.

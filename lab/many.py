@@ -1,8 +1,8 @@
 """One lab host that answers on many ports: a stand-in for a fleet, to measure and test fan-out.
 
-Each port leads to the host's own sshd, so that every look is a whole login and a whole probe. But
-there is one host behind them all, with this machine's processors: what the hosts of a real fleet
-do at the same time by themselves, its processors do one after the other.
+Each port is forwarded to the host's own sshd, so each probe is a complete login and run. All ports
+belong to one host, with this machine's processors: what the hosts of a real fleet do in parallel,
+its processors do one after the other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def up(lab: Lab, count: int, progress: Progress) -> None:
 
 
 def _lead(container: str, ports: str) -> None:
-    """Have a range of ports lead to sshd's, in the host's own network: gone when it restarts."""
+    """Forward a range of ports to sshd's, in the host's own network, until it restarts."""
     process = podman("inspect", "--format", "{{.State.Pid}}", container)
 
     def rule(*words: str, check: bool = True) -> None:

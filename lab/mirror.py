@@ -1,4 +1,4 @@
-"""The Debian mirror that lab hosts are built from: the one that this machine itself uses.
+"""Find the Debian mirror for lab hosts: the one that this machine uses.
 
 Reads both forms of apt's sources: one line per source (`*.list`) and paragraphs (`*.sources`).
 """

@@ -1,4 +1,4 @@
-"""Tells a person what is being done. On standard error, because standard output is for results.
+"""Show progress on standard error; standard output is for results.
 
 On a terminal a spinner shows the step in progress; elsewhere each step is a plain line, and a
 long one says from time to time that it is still at it.

@@ -1,4 +1,4 @@
-"""Gives lab hosts an older Python than their Debian has, for the TensorFlow releases of its time.
+"""Give lab hosts an older Python than their Debian has, for older TensorFlow releases.
 
 Such an interpreter is not built here but copied: a prefix that stands on this machine, made by
 pyenv, say, on a Debian like the hosts'. On the hosts it is in /opt/python/VERSION.

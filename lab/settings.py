@@ -1,4 +1,4 @@
-"""Which lab is meant, and where its files are. Only names and paths: nothing is read or written."""
+"""The selected lab and the paths of its files. Reads and writes nothing."""
 
 from __future__ import annotations
 

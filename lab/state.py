@@ -1,4 +1,4 @@
-"""What runs, written down for the inventory script: hosts, addresses, and how ssh reaches them."""
+"""Record the running hosts for the inventory script: addresses, and how to connect by ssh."""
 
 from __future__ import annotations
 

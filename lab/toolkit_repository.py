@@ -91,5 +91,5 @@ def _signed(packages: Path, key: Path, home: Path) -> str:
     run(*gpg, "--armor", "--output", key, "--export")
     release = packages / "Release"
     run(*gpg, "--clearsign", "--output", packages / "InRelease", release)
-    told = run(*gpg, "--with-colons", "--list-keys").stdout.splitlines()
-    return next(line.split(":")[9] for line in told if line.startswith("fpr:"))
+    keys = run(*gpg, "--with-colons", "--list-keys").stdout.splitlines()
+    return next(line.split(":")[9] for line in keys if line.startswith("fpr:"))

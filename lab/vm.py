@@ -1,4 +1,4 @@
-"""A virtual machine under software emulation: what a container cannot show, modules that load.
+"""A virtual machine under software emulation, for tests that load kernel modules.
 
 Slow (half a minute to boot), so it serves the few tests that need a kernel of their own. It is made
 of the same packages as a lab host, with Debian's cloud kernel; the stand-ins for NVIDIA's kernel

@@ -1,4 +1,4 @@
-"""Fetches NVIDIA's wheels into the cache, by exact version and content."""
+"""Fetch NVIDIA's wheels into the cache, by exact version and checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpufleet VERB ...` and `python -m gpufleet VERB ...`."""
+"""Run the command line: `gpufleet VERB ...` and `python -m gpufleet VERB ...`."""
 
 from __future__ import annotations
 

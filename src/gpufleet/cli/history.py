@@ -183,7 +183,7 @@ def _strip(letters: str) -> Text:
 
 
 def _now(row: Document) -> Text:
-    """The present state in a few words, and the last cause."""
+    """The present state, and the last cause."""
     letter = row["verdicts"][-1]
     text = Text()
     if row["flapping"]:
