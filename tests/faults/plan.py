@@ -30,7 +30,7 @@ FAULTS = [
 NO_EXEC_TMP = [
     Fault("11", "`/tmp` is mounted noexec: NVIDIA's installer could not run", "plan", "host.plan",
           "/tmp is mounted noexec, and NVIDIA's installer runs from there",
-          "set gpu_tmpdir to a directory that may execute files",
+          "set gpu_tmpdir to a directory on a file system without noexec",
           wished(gpu_toolkits=["12.3"])),
 ]
 FAULTS += NO_EXEC_TMP
