@@ -107,7 +107,7 @@ def test_hosts_that_met_have_their_checks_in_every_report(
 def test_saved_documents_can_be_judged_again(tmp_path: Path, broken: str) -> None:
     first = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path / "r"),
                 "--save", str(tmp_path / "s"))
-    assert "look through it" in first.stderr
+    assert "review the files before you send" in first.stderr
     for words in (["--snapshot", f"{tmp_path}/s/snapshots/host1.json",
                    "--plan", f"{tmp_path}/s/plans/host1.json"],
                   ["--snapshot", f"{tmp_path}/s/bundles/host1.json"]):

@@ -307,7 +307,8 @@ def test_results_that_the_hosts_delivered_are_a_run_too(
     configured: Configured, hook: dict[str, Any], listener: Listener, tmp_path: Path
 ) -> None:
     path = configured(**hook, pulled=str(tmp_path / "pulled"))
-    assert f"pulled: {tmp_path}/pulled: It is not there" in nightly(path, "--check").stderr
+    refusal = nightly(path, "--check").stderr
+    assert f"pulled: {tmp_path}/pulled: It does not exist, or cannot be read" in refusal
     assert nightly(path).returncode == 4
     (tmp_path / "pulled").mkdir()
     assert f"The hosts' own results are read from {tmp_path}/pulled." in nightly(
