@@ -39,7 +39,7 @@ def test_provision_ends_with_what_holds_what_was_not_provable_and_the_report(
     fleet: Fleet,
 ) -> None:
     said = fleet.gpufleet("provision").stdout
-    end = " ".join(said[said.rindex("2 hosts:") :].split())
+    end = " ".join(said[said.rindex("2 hosts healthy:") :].split())
     assert "all declared checks pass" in end
     assert "multiplies matrices exactly on the CPU, not on a GPU" in end
     assert "Skipped by declaration gpu_expect: {count: 0}" in end
