@@ -29,7 +29,7 @@ def test_bars_in_cells_do_not_make_columns() -> None:
 
 
 def test_every_host_of_the_example_inventory_can_be_planned() -> None:
-    from gpufleet import resolver  # noqa: PLC0415 (only here)  # noqa: PLC0415 (only here)
+    from gpufleet import resolver  # noqa: PLC0415 (only here)
 
     hosts = inventory_hosts(HostSelector([str(ROOT / "inventory" / "example")]))
     assert len(hosts) == 33

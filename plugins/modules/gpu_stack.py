@@ -179,7 +179,7 @@ def install(module, installation, state, lock):
     if packages.get(params["distribution"]) != params["version"]:
         raise StateError(
             "{distribution} {version} is not in {lock}. Remove the lock beside the inventory, so "
-            "that it is resolved anew.".format(**params)
+            "that it is resolved again.".format(**params)
         )
     receipt = installation.receipt or {"manifest": [], "packages": {}, "python": None}
     # An installer that was killed leaves packages that look whole by their metadata.

@@ -47,7 +47,7 @@ class ProbeOptions:
     fanout: int = 32
     deadline_s: float = 300
     deep: bool = False
-    # ClusterShell's topology.conf: which gateway leads to which hosts.
+    # ClusterShell's topology.conf: the hosts behind each gateway.
     topology: Path | None = None
 
     @property
