@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpufleet.host_state import driver_state
 from gpufleet.model.plan import Plan
@@ -10,6 +11,7 @@ from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.validator import DAMAGED
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .registry import (
     INSPECT,
     INVENTORY,
@@ -46,6 +48,11 @@ SECTIONS = (
 
 def unreadable_section(snapshot: Snapshot, name: str) -> Finding | None:
     """Why a section cannot be judged, if it cannot."""
+    finding = _unreadable(snapshot, name)
+    return finding and replace(finding, about=(subjects.section(name),))
+
+
+def _unreadable(snapshot: Snapshot, name: str) -> Finding | None:
     section = by_name(snapshot).get(name)
     if section is None:
         return Finding(

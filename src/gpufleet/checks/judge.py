@@ -11,7 +11,7 @@ from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.validator import mark_damaged
 from gpufleet.model.verdict import CheckResult, HostResult, Verdict, Verdicts, worst
 
-from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
+from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections, causes
 from .host import unreadable_section
 
 SCHEMA = 1
@@ -26,7 +26,11 @@ def judge(plan: Plan, snapshot: Snapshot) -> HostResult:
     """The result of one host: its verdict and that of each check."""
     checks = [*CHECKS.values(), *(PAIR_CHECKS.values() if plan.get("pairs") else ())]
     sound = mark_damaged(snapshot)
-    return _host([_apply(check, plan, sound) for check in checks])
+    results = {check.id: _apply(check, plan, sound) for check in checks}
+    explained = causes.explained({name: judged for name, (_, judged) in results.items()})
+    for name, cause in explained.items():
+        results[name][0]["explained_by"] = cause
+    return _host([entry for entry, _ in results.values()])
 
 
 def unreachable(cause: str, remedy: str, evidence: str = "") -> HostResult:
@@ -91,19 +95,22 @@ def _entry(
     }
 
 
-def _apply(check: Check, plan: Plan, snapshot: Snapshot) -> CheckResult:
+def _apply(
+    check: Check, plan: Plan, snapshot: Snapshot
+) -> tuple[CheckResult, causes.Judged]:
     try:
         skip_reason = check.skip_reason(plan)
         if skip_reason:
             # The declaration is both the cause and what would change the verdict.
-            return _entry(check.id, check.statement, Verdict.NOT_DECLARED, cause=skip_reason)
+            entry = _entry(check.id, check.statement, Verdict.NOT_DECLARED, cause=skip_reason)
+            return entry, causes.Judged(Verdict.NOT_DECLARED, [], [])
         findings, evidence = _findings(check, plan, snapshot)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         findings, evidence = [_damaged(error)], []
     verdict = worst([finding.verdict for finding in findings] or [Verdict.PASS])
     # What failed speaks; that something else could not be judged would only blur it.
     selected = [finding for finding in findings if finding.verdict == verdict]
-    return _entry(
+    entry = _entry(
         check.id,
         check.statement,
         verdict,
@@ -111,6 +118,7 @@ def _apply(check: Check, plan: Plan, snapshot: Snapshot) -> CheckResult:
         remedy=_joined(_each_once([finding.remedy for finding in selected]), "; "),
         evidence=_joined([f.evidence for f in selected if f.evidence] or evidence, "\n"),
     )
+    return entry, causes.Judged(verdict, findings, selected)
 
 
 def _findings(

@@ -21,6 +21,7 @@ from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
 from .sections import Sections
+from .subjects import Subjects
 
 T = TypeVar("T")
 
@@ -40,6 +41,11 @@ class Finding:
     remedy: str
     evidence: str = ""
     verdict: Verdict = Verdict.FAIL
+    # What it is about, see `subjects`: another check about the same can explain it, if `causes`
+    # relates the two. Without subjects nothing explains it.
+    about: Subjects = ()
+    # What else it explains.
+    entails: Subjects = ()
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,10 @@ class CheckResult(TypedDict):
     cause: str
     remedy: str
     evidence: Annotated[str, "what shows it"]
+    explained_by: NotRequired[Annotated[
+        Text,
+        "the check whose finding explains this one; reports show this one under it. Verdict and"
+        " exit status count both"]]
 
 
 class HostResult(TypedDict):
