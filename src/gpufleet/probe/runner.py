@@ -10,6 +10,7 @@ import sys
 import time
 
 from .host import DEFAULTS, SCHEMA, SECTION_DEADLINE_S, Host
+from .privileges import forbid_driver_changes
 from .processes import Child, StartAfter, await_all
 from .sections.compute import section_compute
 from .sections.containers import section_containers
@@ -104,6 +105,9 @@ def start_in_turn(settings):
 
 def run_section(function, host):
     """(data of a section, what of it this account may not see)."""
+    # An engine's runtime needs them for the nodes inside of a container, and opens no GPU then.
+    if function is not section_containers and not host.exists("/proc/driver/nvidia/version"):
+        forbid_driver_changes()
     return function(host), host.unseen
 
 
