@@ -24,6 +24,9 @@ BOOT_LIMIT_S = 90.0
 T = TypeVar("T")
 # Enough for a compiler and a parallel build; a fork bomb stays inside.
 PROCESSES = 8192
+# The nodes that stand for GPUs in tests have this major number (cpuid): they can be opened, and
+# unlike those of /dev/null and its like no container may open them by default.
+STAND_IN_MAJOR = 203
 
 
 def listed(lab: Lab) -> list[Host]:
@@ -154,6 +157,7 @@ def _create(lab: Lab, name: str, suite: str, image: str, address: ipaddress.IPv4
         f"--ip={address}",  # fixed, so that a host keeps it when it restarts
         # Not --privileged: that would show this machine's disks and devices in the host.
         "--cap-add=ALL",
+        f"--device-cgroup-rule=c {STAND_IN_MAJOR}:* rwm",
         "--security-opt=seccomp=unconfined",
         "--security-opt=apparmor=unconfined",
         "--security-opt=unmask=ALL",

@@ -20,14 +20,45 @@ def failed(plan: Document, snapshot: Document) -> dict[str, Document]:
     return {check["id"]: check for check in checks if check["verdict"] != "PASS"}
 
 
-def test_with_a_link_missing_no_reload_is_tried(plan: Document, snapshot: Document) -> None:
+def test_a_missing_link_is_said_without_overstating_what_is_lost(
+    plan: Document, snapshot: Document
+) -> None:
     there = data(snapshot, "containers")
     there["dev_char"]["missing"] = ["/dev/char/195:0"]
-    there["run"]["reload"] = None
     found = failed(plan, snapshot)
     assert {name: check["verdict"] for name, check in found.items()} == {
         "containers.cdi": "FAIL", "containers.reload": "FAIL"}
-    assert "/dev/char/195:0" in found["containers.reload"]["cause"]
+    assert "/dev/char/195:0 missing: with systemd before 240, or an older runc" in found[
+        "containers.reload"]["cause"]
+
+
+def test_what_a_reload_does_to_other_peoples_containers_is_said(
+    plan: Document, snapshot: Document
+) -> None:
+    there = data(snapshot, "containers")
+    given = there["run"]["unit"]
+    there["running"] = [
+        {**given, "name": "kept"},
+        {**given, "name": "whole driver", "allow": ["char-nvidia rwm"]},
+        {**given, "name": "unrestricted", "policy": "auto", "allow": []},
+        {**given, "name": "mknod only", "allow": ["char-* m", "/dev/char/195:0 m"]}]
+    checks = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert checks["containers.reload"]["verdict"] == "PASS"
+    said = checks["containers.reload"]["evidence"]
+    for name in ("kept", "whole driver", "unrestricted"):
+        assert f"Container {name} keeps its GPUs at a systemctl daemon-reload" in said
+    assert "Container mknod only loses /dev/nvidia0, /dev/nvidia1, /dev/nvidiactl at" in said
+
+
+@pytest.mark.parametrize("gone", ["unit", "gpus"])
+def test_a_reload_that_was_not_read_is_not_reported_healthy(
+    plan: Document, snapshot: Document, gone: str
+) -> None:
+    run = data(snapshot, "containers")["run"]
+    del run["unit"]
+    if gone == "gpus":
+        run["gpus"] = []
+    assert failed(plan, snapshot)["containers.reload"]["verdict"] == "INCONCLUSIVE"
 
 
 def test_a_container_that_hangs_is_no_healthy_one(plan: Document, snapshot: Document) -> None:

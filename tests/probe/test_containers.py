@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpufleet.probe import container_units
 from gpufleet.probe.host import Host
 from gpufleet.probe.sections import containers
 from gpufleet.probe.sections.containers import section_containers
@@ -95,6 +95,8 @@ def test_what_stands_there_is_read(root: Path) -> None:
         "dev_char": {"missing": []},
         "wrapper": "/usr/local/bin/nvidia-docker",
         "run": None,
+        "running": None,
+        "majors": {},
     }  # fmt: skip
 
 
@@ -137,12 +139,50 @@ def test_a_toolkit_that_is_half_there_is_not_there(root: Path) -> None:
 
 def test_specifications_of_others_are_none_of_ours(root: Path) -> None:
     put(root, "etc/cdi/other.yaml", "kind: vendor.com/net\n")
+    # As `nvidia-ctk cdi generate --format=json` writes it, in one line.
     put(root, "etc/cdi/old.json",
-        '{"kind": "nvidia.com/gpu", "devices": [\n{"name": "0"}],\n"p": "libcuda.so.470.1"}')
+        '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"0","containerEdits":{}},'
+        '{"name":"GPU-1","containerEdits":{}}],"containerEdits":{"mounts":[{"hostPath":'
+        '"/usr/lib/libcuda.so.470.1"}]}}')
     assert [(spec["path"], spec["driver_version"], spec["devices"])
             for spec in look(root)["cdi"]] == [
-        ("/etc/cdi/old.json", "470.1", ["0"]),
+        ("/etc/cdi/old.json", "470.1", ["0", "GPU-1"]),
         ("/run/cdi/nvidia.yaml", "535.261.03", ["0", "all"])]
+
+
+@pytest.mark.parametrize("kind", ["nvswitch", "gds", "imex-channel", "mofed", "gpu-of-theirs"])
+@pytest.mark.parametrize("form", ["kind: nvidia.com/%s\n", '---\nkind: "nvidia.com/%s"\n',
+                                  '{"kind": "nvidia.com/%s", "devices": []}'])
+def test_other_devices_of_nvidias_have_no_driver_version_to_match(
+    root: Path, kind: str, form: str
+) -> None:
+    put(root, f"run/cdi/{kind}.yaml", form % kind)
+    assert [spec["path"] for spec in look(root)["cdi"]] == ["/run/cdi/nvidia.yaml"]
+
+
+@pytest.mark.parametrize("text", ['{"kind": "nvidia.com/gpu", "devices": [', '{"kind": '
+                                  '"nvidia.com/gpu", "devices": [{"nome": "0"}]}'])
+def test_a_json_specification_that_cannot_be_read_is_damaged_not_empty(
+    root: Path, text: str
+) -> None:
+    put(root, "run/cdi/nvidia.json", text)
+    assert "not the JSON that engines read" in look(root)["cdi"][0]["error"]
+
+
+def test_links_are_required_of_no_node_that_nvidia_ctk_never_links(root: Path) -> None:
+    """NVSwitch, NVLink and GPUDirect Storage: no run of nvidia-ctk makes links for them."""
+    (root / "dev/nvidia-caps").mkdir(parents=True)
+    linked = ("nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools",
+              "nvidia-modeset", "nvidia-caps/nvidia-cap2")
+    never = ("nvidia-nvswitch0", "nvidia-nvswitchctl", "nvidia-nvlink", "nvidia-fs0",
+             "nvidia-caps-imex-channels")
+    for name in never:
+        (root / "dev" / name).symlink_to("/dev/null")
+    assert look(root)["dev_char"]["missing"] == []
+    for name in linked:
+        (root / "dev" / name).symlink_to("/dev/null")
+        assert look(root)["dev_char"]["missing"] == ["/dev/char/1:3"], name
+        (root / "dev" / name).unlink()
 
 
 def test_missing_links_are_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +190,56 @@ def test_missing_links_are_named(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     (root / "dev/char").mkdir(parents=True)
     (root / "dev/char/195:0").symlink_to("../nvidia0")
     assert look(root)["dev_char"]["missing"] == ["/dev/char/195:255"]
+
+
+# -- running containers, as systemd knows them ----------------------------------------------------
+
+THEIRS, OURS = "1a" * 32, "2b" * 32
+UNITS = "\n".join(
+    f"ControlGroup=/system.slice/docker-{name}.scope\nDevicePolicy=strict\n"
+    f"DeviceAllow=/dev/char/1:3 rwm\nDeviceAllow=char-* m\nId=docker-{name}.scope\n"
+    "LoadState=loaded\n" for name in (THEIRS, OURS, "3c" * 32)) + "\nLoadState=not-found\n"
+
+
+@pytest.fixture
+def running(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Containers of somebody's, of an earlier verification, and one without a GPU."""
+    for pid, name in ((7, THEIRS), (8, OURS), (9, "3c" * 32)):
+        # With control groups of its own a container has its processes below.
+        put(root, f"sys/fs/cgroup/system.slice/docker-{name}.scope/cgroup.procs", "")
+        put(root, f"sys/fs/cgroup/system.slice/docker-{name}.scope/init/cgroup.procs", f"{pid}\n")
+        (root / f"proc/{pid}/root/dev").mkdir(parents=True)
+        if pid != 9:
+            (root / f"proc/{pid}/root/dev/nvidia0").symlink_to("/dev/null")
+            (root / f"proc/{pid}/root/dev/nvidia-modeset").symlink_to("/dev/null")
+    put(root, "usr/bin/docker", ENGINE.replace(
+        "exec)", f"ps) echo {THEIRS} train; echo {OURS} gpufleet-verify-12 ;;\nexec)", 1), 0o755)
+    monkeypatch.setattr(container_units, "show_units", lambda host, patterns: UNITS)
+    return root
+
+
+def test_what_systemd_knows_of_running_containers_is_read(running: Path) -> None:
+    put(running, "proc/devices", "Character devices:\n  1 mem\n195 nvidia\n\nBlock devices:\n")
+    found = look(running)
+    assert found["majors"] == {"nvidia": 195}
+    assert found["running"] == [
+        {"unit": f"docker-{THEIRS}.scope", "name": "train", "policy": "strict",
+         "allow": ["/dev/char/1:3 rwm", "char-* m"],
+         "nodes": [{"node": "/dev/nvidia0", "numbers": "1:3"}]}]
+
+
+def test_nothing_tells_systemd_to_reload(
+    running: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon-reload takes the GPUs from the running containers of other people."""
+    put(tmp_path, "bin/systemctl", f'#!/bin/sh\necho "$*" >>{tmp_path}/asked\n', 0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    put(running, "proc/driver/nvidia/version")
+    put(running, "usr/bin/look", '[{"node": "/dev/nvidia0", "error": null}]')
+    run = full(running, expect_gpus=1)
+    assert run["reload"] is None
+    assert run["unit"]["nodes"] == [{"node": "/dev/nvidia0", "numbers": "1:3"}]
+    assert not (tmp_path / "asked").exists()
 
 
 # -- a container of our own -----------------------------------------------------------------------
@@ -189,21 +279,29 @@ def test_the_newest_stack_computes_in_it(root: Path) -> None:
 def test_cards_are_looked_at_through_the_command_that_people_use(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    put(root, "dev/nvidiactl")
+    monkeypatch.setattr(container_units, "show_units", lambda host, patterns: UNITS)
+    put(root, "proc/driver/nvidia/version")
     put(root, "usr/bin/look", '[{"node": "/dev/nvidia0", "error": null}]')
     put(root, "usr/local/bin/nvidia-docker",
         f'#!/bin/sh\necho nvidia-docker >>{root}/usr/bin/calls; exec {root}/usr/bin/docker "$@"\n',
         0o755)
     run = full(root, expect_gpus=1)
     assert run["gpus"] == [{"node": "/dev/nvidia0", "error": None}]
-    assert calls(root)[2] == "nvidia-docker"
+    assert "nvidia-docker" in calls(root)
+    assert not [line for line in calls(root) if "--gpus" in line]
 
 
 def test_without_that_command_the_engine_is_asked_for_all(root: Path) -> None:
-    put(root, "dev/nvidiactl")
+    put(root, "proc/driver/nvidia/version")
     full(root, expect_gpus=None)
     assert "run --gpus all" in calls(root)[2]
+
+
+def test_a_node_alone_gives_a_container_no_gpus(root: Path) -> None:
+    """Programs of the driver's, run as root, create /dev/nvidiactl where no driver is loaded."""
+    put(root, "dev/nvidiactl")
+    full(root, expect_gpus=2)
+    assert "--gpus" not in calls(root)[2]
 
 
 def test_an_image_that_is_not_there_is_not_pulled(root: Path) -> None:

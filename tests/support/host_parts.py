@@ -46,7 +46,12 @@ def with_gpus_in_containers(plan: Document, snapshot: Document, count: int) -> N
     there["cdi"] = [{"path": "/run/cdi/nvidia.yaml", "driver_version": "535.261.03",
                      "devices": [*map(str, range(count)), "all"], "error": None}]
     there["run"]["gpus"] = [{"node": f"/dev/nvidia{n}", "error": None} for n in range(count)]
-    there["run"]["reload"] = {"error": None, "gpus": deepcopy(there["run"]["gpus"])}
+    numbers = {f"/dev/nvidia{n}": f"195:{n}" for n in range(count)} | {"/dev/nvidiactl": "195:255"}
+    there["run"]["unit"] = {
+        "unit": "docker-11aa.scope", "name": None, "policy": "strict",
+        "allow": ["char-pts rwm", *(f"/dev/char/{at} rwm" for at in numbers.values()), "char-* m"],
+        "nodes": [{"node": node, "numbers": at} for node, at in numbers.items()]}
+    there.update(running=[], majors={"nvidia": 195})
 
 
 def compute_run(snapshot: Document) -> Document:

@@ -11,14 +11,21 @@ from collections.abc import Iterator
 from gpufleet.host_state import containers as wanted
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan, PlannedContainers
-from gpufleet.model.sections.stacks import ContainerNode, ContainerRun, Framework
+from gpufleet.model.sections.stacks import (
+    ContainerNode,
+    ContainerRun,
+    Containers,
+    ContainerUnit,
+    Framework,
+    Reload,
+)
 from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
 from .holders import busy_finding
 from .registry import (
     INVENTORY,
-    REBOOT,
+    PROVISION,
     Evidence,
     Finding,
     check,
@@ -114,7 +121,7 @@ def _cards(plan: Plan, gpus: list[ContainerNode], when: str) -> Iterator[Finding
     if denied:
         yield Finding(
             f"{when} a container cannot open {shortened(denied)}",
-            f"{provision(plan)} (it creates the links in /dev/char); then restart the containers",
+            f"{provision(plan)}; then restart the containers",
             "\n".join(denied))
     if len(gpus) != count:
         yield Finding(
@@ -136,26 +143,69 @@ def gpus(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield from _cards(plan, run["gpus"], "After its start")
 
 
-@check("containers.reload", reads=("containers",), repair=REBOOT, skip_reason=no_cards)
+@check("containers.reload", reads=("containers",), repair=PROVISION, skip_reason=no_cards)
 def reload(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """A running container keeps its GPUs when systemd reloads its units."""
+    """A running container would keep its GPUs if systemd reloaded its units (read, not tried)."""
+    section = observed["containers"]
+    yield from _others(section)
     run = container_run(observed)
-    missing = observed["containers"]["dev_char"]["missing"]
     if isinstance(run, Finding):
         yield run
-    elif missing:
-        # Not tested: it would remove the GPUs from other containers.
-        yield Finding(
-            f"Without {shortened(missing)} running containers lose their GPUs at the next"
-            " systemctl daemon-reload", f"{provision(plan)} (it creates the links)")
-    elif run["reload"] is None:
-        yield Finding("The reload was not tested: the container stopped before it",
+        return
+    missing = section["dev_char"]["missing"]
+    if missing:
+        yield Finding(f"{shortened(missing)} missing: {wanted.WITHOUT_LINK}",
+                      f"{provision(plan)} (it creates the links)")
+    if run["reload"]:
+        yield from _reloaded(plan, run["reload"])
+    elif unit := run.get("unit"):
+        yield from _own_unit(plan, unit, section.get("majors") or {})
+    elif run["state"] != "ok" or not run["gpus"]:
+        yield Finding("What a daemon-reload leaves to a container is unknown: none ran with GPUs",
                       "see containers.gpus", verdict=Verdict.INCONCLUSIVE)
-    elif run["reload"]["error"]:
-        yield Finding(f"systemctl daemon-reload failed: {run['reload']['error']}",
+    elif section["engine"] and section["engine"]["cgroup_driver"] == "cgroupfs":
+        yield Evidence("systemd does not manage this engine's containers: a reload leaves them be")
+    else:
+        yield Finding("What a daemon-reload leaves to a container is unknown: systemd has no unit"
+                      " for it", "on the host: systemctl list-units '*.scope'",
+                      verdict=Verdict.INCONCLUSIVE)
+
+
+def _own_unit(
+    plan: Plan, unit: ContainerUnit, majors: dict[str, int]
+) -> Iterator[Finding | Evidence]:
+    """What systemd would leave to the container that the probe started."""
+    lost = wanted.lost_at_reload(unit, majors)
+    if lost:
+        yield Finding(
+            f"A container loses {shortened(lost)} at the next systemctl daemon-reload: systemd's"
+            " rules for it do not allow them",
+            f"{provision(plan)} (its nvidia-docker names the devices to the engine)",
+            "\n".join([unit["unit"], *unit["allow"]]))
+    kept = len(unit["nodes"]) - len(lost)
+    yield Evidence(f"systemd allows a container {kept} of its {len(unit['nodes'])} devices")
+
+
+def _others(section: Containers) -> Iterator[Evidence]:
+    """What a reload would do to the containers of other people; how they start is their choice."""
+    running = section.get("running")
+    if running is None:
+        yield Evidence("Running containers: not read")
+    for unit in running or []:
+        lost = wanted.lost_at_reload(unit, section.get("majors") or {})
+        loses = f"loses {shortened(lost)}" if lost else "keeps its GPUs"
+        yield Evidence(
+            f"Container {unit['name'] or unit['unit']} {loses} at a systemctl daemon-reload, as"
+            " package upgrades run it")
+
+
+def _reloaded(plan: Plan, tried: Reload) -> Iterator[Finding | Evidence]:
+    """What probes of earlier releases saw, which did reload."""
+    if tried["error"]:
+        yield Finding(f"systemctl daemon-reload failed: {tried['error']}",
                       "on the host: systemctl daemon-reload", verdict=Verdict.INCONCLUSIVE)
     else:
-        yield from _cards(plan, run["reload"]["gpus"], "After a daemon-reload")
+        yield from _cards(plan, tried["gpus"], "After a daemon-reload")
 
 
 def no_framework(plan: Plan) -> str | None:

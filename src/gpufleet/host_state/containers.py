@@ -6,6 +6,7 @@ Both `diff` and the checks use it. What needs a GPU is not required of a host de
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from gpufleet.catalog import versions
@@ -18,6 +19,11 @@ RECEIPT: tuple[Literal["containers"], str] = ("containers", "engine")
 RUNTIME = "nvidia"
 # The first Docker Engine that reads CDI specifications, if its feature is on.
 CDI_SINCE = "25.0"
+# What a missing link of /dev/char means: systemd from 240 on, with a runc of its time, needs none.
+WITHOUT_LINK = (
+    "with systemd before 240, or an older runc, a container that was given this device loses it at"
+    " a systemctl daemon-reload"
+)
 
 
 def lacking(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
@@ -90,9 +96,30 @@ def stale(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
         elif spec.get("driver_version") != loaded:
             have = spec.get("driver_version") or "of unknown version"
             yield f"{spec.get('path')} is for driver {have}, and {loaded} is loaded"
+        elif spec.get("devices") == []:
+            yield f"{spec.get('path')} describes no GPU"
     missing = _texts(mapping(host.containers.get("dev_char")).get("missing"))
     if missing:
-        yield (
-            f"{missing[0]} is missing: containers would lose their GPUs at the next"
-            " systemctl daemon-reload"
-        )
+        yield f"{missing[0]} is missing: {WITHOUT_LINK}"
+
+
+def lost_at_reload(unit: Mapping[str, Any], majors: Mapping[str, Any]) -> list[str]:
+    """The nodes that a running container would lose if systemd reloaded its units."""
+    allow = _texts(unit.get("allow"))
+    # Without rules of its own a unit restricts nothing.
+    if unit.get("policy") == "auto" and not allow:
+        return []
+    allowed = [name for name, _, access in (entry.partition(" ") for entry in allow)
+               if {"r", "w"} <= set(access)]
+    groups = {str(number): name for name, number in majors.items()}
+    return [str(node.get("node")) for node in mappings(unit.get("nodes"))
+            if not _allowed(node, allowed, groups)]
+
+
+def _allowed(node: Row, allowed: list[str], groups: Mapping[str, str]) -> bool:
+    """Whether a node is in DeviceAllow: by number, by path, or with all of its driver's."""
+    numbers = str(node.get("numbers"))
+    names = [f"/dev/char/{numbers}", str(node.get("node"))]
+    if group := groups.get(numbers.partition(":")[0]):
+        names.append(f"char-{group}")
+    return any(fnmatchcase(name, pattern) for name in names for pattern in allowed)

@@ -5,6 +5,7 @@ import shutil
 import sys
 import time
 
+from .container_units import containers_with_gpus
 from .processes import NoAnswerError, run_command
 from .receipts import receipts_of_kind
 from .text import last_lines, natural
@@ -13,6 +14,7 @@ from .workload_run import parse_framework_output, write_script
 
 # On everything that a verification makes in an engine, so that nothing of it is left behind.
 OWN_LABEL = "gpufleet=verify"
+OWN_NAME = "gpufleet-verify-"
 # Inside a container: which of the cards' nodes can be opened. Those that a container lost are
 # still there, and forbidden. Numbers only: nvidiactl and nvidia-uvm are no cards.
 LIST_NODES = """
@@ -41,8 +43,9 @@ class TrialContainer:
         self.wrapper = found["wrapper"] and host.path(found["wrapper"])
         self.engine_name = wanted["engine"]
         self.ends = time.monotonic() + host.inner_s
-        self.name = "gpufleet-verify-%d" % os.getpid()
-        self.with_gpus = host["expect_gpus"] != 0 and host.exists("/dev/nvidiactl")
+        self.name = OWN_NAME + str(os.getpid())
+        # A node alone proves no driver: programs of the driver's create it without one.
+        self.with_gpus = host["expect_gpus"] != 0 and host.exists("/proc/driver/nvidia/version")
 
     def call(self, *args, **more):
         """The engine's output. Raises RuntimeError if it failed."""
@@ -101,8 +104,15 @@ class TrialContainer:
         for directory in self.mounts():
             options += ["-v", "%s:%s:ro" % (directory, directory)]
         seconds = int(self.host.inner_s) + 60
-        self.run(self.image(), sys.executable, "-I", "-S", "-c",
-                 "import time; time.sleep(%d)" % seconds, options=options)
+        out = self.run(self.image(), sys.executable, "-I", "-S", "-c",
+                       "import time; time.sleep(%d)" % seconds, options=options)[1]
+        self.id = (out.split() or [""])[-1]
+
+    def unit(self):
+        """What systemd knows of this container's nodes; None where it has no unit for it."""
+        prefix = "libpod" if self.engine_name == "podman" else "docker"
+        return next(iter(containers_with_gpus(
+            self.host, ["%s-%s.scope" % (prefix, self.id)]) or []), None)
 
     def nodes(self):
         """The nodes of the cards, from inside."""
@@ -136,8 +146,8 @@ class TrialContainer:
 
 
 def run_trial(host, wanted, found):
-    """The GPUs that a container of our own can open, before and after systemd reloads its units."""
-    run = {"state": "ok", "error": None, "gpus": [], "reload": None, "stack": None,
+    """The GPUs that a container of our own can open, and would keep when systemd reloads."""
+    run = {"state": "ok", "error": None, "gpus": [], "reload": None, "unit": None, "stack": None,
            "framework": None, "image": None}
     try:
         home, _script = write_script(host)
@@ -148,10 +158,8 @@ def run_trial(host, wanted, found):
     try:
         trial.start()
         run["gpus"] = trial.nodes()
-        # With a link missing, other containers would lose their GPUs by it: not reloaded then.
-        if trial.with_gpus and not found["dev_char"]["missing"] and shutil.which("systemctl"):
-            status, _, err = run_command(["systemctl", "daemon-reload"], 20)
-            run["reload"] = {"error": None if status == 0 else err.strip(), "gpus": trial.nodes()}
+        if trial.with_gpus:
+            run["unit"] = trial.unit()
         run["stack"] = newest_stack(host)
         if run["stack"]:
             run["framework"] = trial.framework(run["stack"])

@@ -206,8 +206,25 @@ class ContainerNode(TypedDict):
     error: Annotated[str | None, "why it cannot be opened"]
 
 
+class UnitNode(TypedDict):
+    """A device node in a running container."""
+
+    node: Text
+    numbers: Annotated[Text, "major and minor, such as 195:0"]
+
+
+class ContainerUnit(TypedDict):
+    """A running container that has GPUs, and the device rules that systemd has for it."""
+
+    unit: Annotated[Text, "such as docker-ID.scope"]
+    name: Annotated[Text | None, "the engine's name for it"]
+    policy: Annotated[Text | None, "DevicePolicy"]
+    allow: Annotated[list[Text], "DeviceAllow: what systemd allows again when it reloads"]
+    nodes: list[UnitNode]
+
+
 class Reload(TypedDict):
-    """The same after `systemctl daemon-reload`."""
+    """The same after `systemctl daemon-reload`; of earlier releases, which ran one."""
 
     error: str | None
     gpus: list[ContainerNode]
@@ -227,7 +244,9 @@ class ContainerRun(TypedDict):
     state: Annotated[State, RUN_STATE]
     error: str | None
     gpus: list[ContainerNode]
-    reload: Annotated[Reload | None, "null where it was not tried"]
+    reload: Annotated[Reload | None, "null: no probe reloads systemd any longer"]
+    unit: NotRequired[Annotated[
+        ContainerUnit | None, "null where it has no GPU, or systemd has no unit for it"]]
     stack: Annotated[Text | None, "the stack that was run in it"]
     framework: Framework | None
     image: Image | None
@@ -243,3 +262,8 @@ class Containers(TypedDict):
     dev_char: DevChar
     wrapper: Annotated[Path | None, "where `nvidia-docker` is"]
     run: Annotated[ContainerRun | None, "null in mode `facts`"]
+    running: NotRequired[Annotated[
+        list[ContainerUnit] | None,
+        "other people's running containers that have GPUs; null where systemd was not asked"]]
+    majors: NotRequired[Annotated[
+        dict[str, int], "the major numbers of NVIDIA's character devices, by the kernel's name"]]

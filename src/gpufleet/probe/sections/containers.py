@@ -5,12 +5,16 @@ import re
 import shutil
 import stat
 
-from ..container_run import run_trial
+from ..container_run import OWN_NAME, run_trial
+from ..container_units import character_majors, containers_with_gpus
 from ..processes import run_command
 from ..text import first_match, last_lines
 
 CDI_LOCATIONS = ("/etc/cdi/*", "/run/cdi/*")
-DEVICE_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*")
+DEVICE_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/nvidia-cap*")
+# Those that nvidia-ctk links in /dev/char: not those of NVSwitch, NVLink and GPUDirect Storage.
+LINKED_NODE = re.compile(r"/nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-cap\d+)$")
+GPU_KIND = "nvidia.com/gpu"
 ENGINE_LOCATIONS = ("/usr/bin/", "/usr/local/bin/")
 DAEMON_FILE = "/etc/docker/daemon.json"
 TOOLKIT_PACKAGE = "nvidia-container-toolkit"
@@ -25,7 +29,9 @@ def section_containers(host):
              "cdi": [cdi_spec(host, name) for path in CDI_LOCATIONS for name in host.glob(path)
                      if name.endswith((".yaml", ".yml", ".json"))],
              "dev_char": {"missing": missing_links(host)},
-             "wrapper": find_engine_program(host, "nvidia-docker"), "run": None}
+             "wrapper": find_engine_program(host, "nvidia-docker"), "run": None,
+             "running": running_containers(host, engine) if wanted else None,
+             "majors": character_majors(host)}
     found["cdi"] = [spec for spec in found["cdi"] if spec]
     if host["mode"] == "full" and engine and not engine["error"]:
         found["run"] = run_trial(host, wanted, found)
@@ -67,6 +73,19 @@ def probe_engine(host, name):
     return found
 
 
+def running_containers(host, engine):
+    """The running containers that have GPUs, by the engine's names for them, without our own."""
+    found = containers_with_gpus(host)
+    if found and engine and not engine["error"]:
+        _, out, _ = run_command([host.path(engine["path"]), "ps", "--no-trunc", "--format",
+                                 "{{.ID}} {{.Names}}"], host.inner_s / 8)
+        names = dict(line.split(None, 1) for line in out.splitlines() if " " in line)
+        for entry in found:
+            entry["name"] = names.get(first_match(r"([0-9a-f]{64})", entry["unit"]))
+    return found and [entry for entry in found
+                      if not (entry["name"] or "").startswith(OWN_NAME)]
+
+
 def read_daemon_file(host):
     """Docker's configuration file, as far as it concerns GPUs."""
     found = {"path": DAEMON_FILE, "exists": False, "error": None, "runtimes": {},
@@ -106,30 +125,40 @@ def container_toolkit(host):
 
 
 def cdi_spec(host, name):
-    """A specification of NVIDIA's GPUs, of whichever driver; None where it is of something else.
+    """A specification of NVIDIA's GPUs, of whichever driver; None where it is of something else,
+    such as NVIDIA's own for NVSwitch, GPUDirect Storage and IMEX.
 
-    Read by its lines: they are what `nvidia-ctk` writes, and there is no YAML in Python itself.
+    YAML is read by its lines: they are what `nvidia-ctk` writes, and there is no YAML in Python.
     """
     found = {"path": name, "driver_version": None, "devices": [], "error": None}
     try:
         text = host.text(name)
     except OSError as error:
         return dict(found, error=error.strerror)
-    if not re.search(r'"?kind"?:\s*"?nvidia\.com/', text):
-        return None
     found["driver_version"] = first_match(r"libcuda\.so\.(\d+\.[\d.]*\d)", text)
-    found["devices"] = re.findall(r'^\s*(?:- *|\{ *)?"?name"?: *"?([^",\s]+)', text, re.MULTILINE)
-    return found
+    if text.lstrip().startswith("{"):
+        try:
+            document = json.loads(text)
+            kind = document.get("kind")
+            found["devices"] = [str(entry["name"]) for entry in document.get("devices") or []]
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            kind = GPU_KIND if '"%s"' % GPU_KIND in text else None
+            found["error"] = "not the JSON that engines read: %s" % error
+    else:
+        kind = first_match(r"^kind: *[\"']?([^\"'\s]+)", text)
+        found["devices"] = re.findall(r"^\s*(?:- *)?name: *[\"']?([^\"'\s]+)", text, re.MULTILINE)
+    return found if kind == GPU_KIND else None
 
 
 def missing_links(host):
-    """Links of /dev/char that systemd needs to give a card back to a container, and lacks."""
+    """Links of /dev/char that an older systemd needs to give a card back to a container."""
     links = ["/dev/char/%d:%d" % numbers for numbers in device_numbers(host)]
     return [link for link in links if not os.path.lexists(host.path(link))]
 
 
 def device_numbers(host):
-    """(major, minor) of each node of NVIDIA's."""
-    states = [os.stat(host.path(name)) for path in DEVICE_NODES for name in host.glob(path)]
+    """(major, minor) of each node of NVIDIA's that is linked."""
+    states = [os.stat(host.path(name)) for path in DEVICE_NODES for name in host.glob(path)
+              if LINKED_NODE.search(name)]
     return sorted({(os.major(state.st_rdev), os.minor(state.st_rdev)) for state in states
                    if stat.S_ISCHR(state.st_mode)})
