@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpufleet.checks import judge
+from gpufleet.checks import CHECKS, PAIR_CHECKS, catalogue, judge
 from tests.support.healthy_host import Document, data, verdicts
 from tests.support.host_parts import cudnn_tree, stack
 
@@ -66,3 +66,17 @@ def test_what_was_not_seen_matters_where_the_plan_speaks_about_it(
     assert probed["verdict"] == verdict
     assert f"{what} (no right)" in probed["evidence"]
     assert {check["verdict"] for check in found.values()} == {"PASS", "NOT-DECLARED"}
+
+
+def test_the_catalogue_says_what_each_check_does_to_a_host() -> None:
+    """What runs on other people's GPUs must not be called a reading."""
+    effects = {check.id: check.effect for check in (*CHECKS.values(), *PAIR_CHECKS.values())}
+    assert effects["driver.cuda"] == "reads"
+    assert effects["toolkit.cublas"] == "computes on each GPU"
+    assert effects["gpu.sustained"] == "loads each GPU for minutes"
+    assert effects["containers.gpus"].startswith("starts a container")
+    assert effects["pair.nccl"] == "computes on the GPUs of both hosts"
+    reading = {name for name, effect in effects.items() if effect == "reads"}
+    assert not reading & {check.id for check in CHECKS.values() if "compute" in check.reads}
+    table = catalogue.markdown()
+    assert all(f"| {effect} |" in table for effect in effects.values())

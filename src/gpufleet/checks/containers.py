@@ -26,6 +26,7 @@ from .holders import busy_finding
 from .registry import (
     INVENTORY,
     PROVISION,
+    READS,
     Evidence,
     Finding,
     check,
@@ -80,7 +81,7 @@ def runtime(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(f"{described}; toolkit {toolkit['version'] if toolkit else None}")
 
 
-@check("containers.cdi", reads=("containers", "driver"), skip_reason=no_cards)
+@check("containers.cdi", reads=("containers", "driver"), skip_reason=no_cards, effect=READS)
 def cdi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The CDI specification matches the driver, and systemd finds each GPU's device file."""
     if observed["driver"]["loaded"] is None:

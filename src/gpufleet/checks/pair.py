@@ -16,6 +16,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
+    COMPUTES_ON_PAIR,
     INSPECT,
     PAIR_CHECKS,
     Evidence,
@@ -256,21 +257,22 @@ def judge_reduction(communication: str) -> Judge:
 # -- the checks ------------------------------------------------------------------------------------
 
 
-@check("pair.parameter-server", reads=(), repair=INSPECT, registry=PAIR_CHECKS)
+@check("pair.parameter-server", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
+       effect=COMPUTES_ON_PAIR)
 def parameter_server(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Workers and parameter servers of two hosts compute an exact sum together."""
     yield from meeting_results("parameter-server", plan, observed, judge_graph)
 
 
 @check("pair.all-reduce", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
-       skip_reason=skip_unless_applicable("all-reduce"))
+       effect=COMPUTES_ON_PAIR, skip_reason=skip_unless_applicable("all-reduce"))
 def all_reduce(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """MultiWorkerMirroredStrategy over two hosts gives every replica the exact sum."""
     yield from meeting_results("all-reduce", plan, observed, judge_reduction("RING"))
 
 
 @check("pair.nccl", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
-       skip_reason=skip_unless_applicable("nccl"))
+       effect=COMPUTES_ON_PAIR, skip_reason=skip_unless_applicable("nccl"))
 def nccl(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """NCCL gives every GPU of two hosts the exact sum."""
     yield from meeting_results("nccl", plan, observed, judge_reduction("NCCL"))

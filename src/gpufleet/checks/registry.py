@@ -32,6 +32,16 @@ INVENTORY = "correct the inventory"
 HARDWARE = "service the hardware"
 INSPECT = "inspect the host"
 
+# What a check does to a host, for the same table. Nothing is left of it when the check has ended,
+# and nothing that others use is changed: docs/explanation/architecture.md.
+READS = "reads"
+COMPUTES = "computes on each GPU"
+LOADS = "loads each GPU for minutes"
+COMPUTES_ON_PAIR = "computes on the GPUs of both hosts"
+# Of each section of the snapshot for which a probe does more than read.
+WORK = {"compute": COMPUTES, "stacks": "computes with each stack on each GPU",
+        "containers": "starts a container and computes in it"}
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -72,6 +82,8 @@ class Check:
     function: Function
     # It judges more when the probe was deep: load of minutes, contents of files.
     deep: bool = False
+    # What the probe does to the host for it.
+    effect: str = READS
 
 
 CHECKS: dict[str, Check] = {}
@@ -88,15 +100,21 @@ def check(
     skip_reason: SkipReason = lambda plan: None,
     registry: dict[str, Check] = CHECKS,
     deep: bool = False,
+    effect: str | None = None,
 ) -> Callable[[Function], Function]:
-    """Register a function under a stable id; the first line of its docstring is the statement."""
+    """Register a function under a stable id; the first line of its docstring is the statement.
+
+    Without `effect` it follows from the sections: what the probe does to fill them.
+    """
+    work = [LOADS if deep and name == "compute" else WORK[name] for name in reads if name in WORK]
 
     def register(function: Function) -> Function:
         if check_id in registry:
             raise ValueError(f"two checks are called {check_id}")
         statement = (inspect.getdoc(function) or "").partition("\n")[0]
         registry[check_id] = Check(
-            check_id, statement, severity, reads, repair, skip_reason, function, deep)
+            check_id, statement, severity, reads, repair, skip_reason, function, deep,
+            "; ".join(work) or READS if effect is None else effect)
         return function
 
     return register

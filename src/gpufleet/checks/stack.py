@@ -11,6 +11,7 @@ from gpufleet.model.verdict import Verdict
 
 from .registry import (
     INSPECT,
+    READS,
     Evidence,
     Finding,
     check,
@@ -34,7 +35,7 @@ def installed(plan: Plan, observed: Sections) -> Iterator[tuple[PlannedStack, In
             yield stack, found[stack["venv"]]
 
 
-@check("stack.release", reads=("stacks", "receipts"), skip_reason=no_stacks)
+@check("stack.release", reads=("stacks", "receipts"), skip_reason=no_stacks, effect=READS)
 def release(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each stack has the planned Python, framework and packages."""
     receipts = {r["id"]: r for r in observed["receipts"]["receipts"] if r["kind"] == "stack"}
@@ -102,7 +103,7 @@ def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             plan, observed["receipts"], "stack", stack["name"], stack["venv"])
 
 
-@check("stack.python", reads=("stacks",), skip_reason=no_stacks)
+@check("stack.python", reads=("stacks",), skip_reason=no_stacks, effect=READS)
 def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each stack starts the planned Python, and loads only its own code."""
     for stack, found in installed(plan, observed):
@@ -135,7 +136,7 @@ def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("stack.readable", reads=("stacks", "disks"), repair=INSPECT, severity="major",
-       skip_reason=no_stacks)
+       skip_reason=no_stacks, effect=READS)
 def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every user can start each stack's interpreter and read its packages."""
     present = {stack["name"]: found for stack, found in installed(plan, observed)}
