@@ -150,7 +150,7 @@ def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
          "free_mib": 80000, "sm_count": 114, "clock_mhz": 1755, "memory_clock_mhz": 1593,
          "memory_bus_bits": 5120, "l2_kib": 51200, "warp_size": 32} for n in numbers]
     run["cublas"] = [{**done, "gpu": n, "n": 2048, "first_s": 0.4, "steady_s": 0.0005,
-                      "tflops": 34.4} for n in numbers]
+                      "tflops": 34.4, "checked": 1001} for n in numbers]
     run["nvrtc"]["ran"] = [{"gpu": n, "arch": "sm_90", "wrong": 0, "error": None}
                            for n in numbers]
     run["cudnn"] = [{**done, "gpu": n, "soname": "libcudnn.so.8", "version": "8.6.0"}
@@ -159,7 +159,8 @@ def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
     run["peer"] = [{"from": a, "to": b, "access": True, "gib_s": 20.0, "wrong": 0, "error": None}
                    for a in numbers for b in numbers if a != b]
     run["sustained"] = [
-        {**done, "gpu": n, "n": 4096, "seconds": 120.2, "settled_s": 4.0, "samples": [
+        {**done, "gpu": n, "n": 4096, "seconds": 120.2, "settled_s": 4.0, "checked": 30000,
+         "samples": [
             {"at_s": float(at), "tflops": 38.0 - at / 60, "temperature_c": 60 + at // 12,
              "clock_sm_mhz": 1700, "power_w": 340, "throttle": ["sw-power-cap"]}
             for at in range(1, 121)]} for n in numbers]

@@ -20,7 +20,9 @@ from gpufleet.probe.holders import OWN_RUN
 from gpufleet.probe.host import Host
 from gpufleet.probe.sections.compute import section_compute
 from gpufleet.workload import sustained, timing, toolkit_run
+from gpufleet.workload.copies import enable_access
 from gpufleet.workload.exactness import ExactProduct
+from gpufleet.workload.library import Refused
 from gpufleet.workload.sensors import sensors
 from gpufleet.workload.sustained import sustain
 from gpufleet.workload.timing import best_rate
@@ -288,6 +290,46 @@ class TestDeep:
         assert [row["wrong"] for row in found["bandwidth"]] == [1, 1]
         assert all(row["wrong"] > 1000 for row in found["peer"])
         assert found["sustained"][0]["samples"][0]["throttle"] == ["hw-slowdown", "hw-thermal"]
+
+    def test_of_thousands_of_products_each_is_checked(self, libraries: tuple[Path, Path]) -> None:
+        """Only the last product was: one wrong in a thousand passed, and so did 4130 of 6964."""
+        found = run(libraries, *self.WORDS, gpus=1, wrong_every=1000)
+        row = found["sustained"][0]
+        assert (row["error"], row["wrong"]) == (None, row["checked"] // 1000)
+        assert row["wrong"] >= 1
+        row = found["cublas"][0]
+        assert (row["error"], row["wrong"]) == (None, row["checked"] // 1000)
+        assert row["checked"] > 1000
+
+    def test_a_comparison_that_sees_nothing_is_refused(
+        self, libraries: tuple[Path, Path]
+    ) -> None:
+        found = run(libraries, *self.WORDS, gpus=1, cublas="sums")
+        for row in (found["cublas"][0], found["sustained"][0]):
+            assert row["error"] == (
+                "cublasSasum_v2 does not tell a wrong product from a right one")
+
+    def test_a_peer_copy_that_moves_no_byte_is_seen(self, libraries: tuple[Path, Path]) -> None:
+        """The target kept what another pair had copied there: the same numbers."""
+        rows = run(libraries, *self.WORDS, peer="nothing")["peer"]
+        assert [row["wrong"] for row in rows] == [2 * (4 << 20)] * 2
+
+    @pytest.mark.parametrize(("status", "access", "error"), [
+        (0, True, None), (711, False, None),
+        (101, True, "cudaDeviceEnablePeerAccess returned 101 cudaErrorOfStandIn")])
+    def test_access_to_a_peer_that_is_refused_is_not_on(
+        self, status: int, access: bool, error: str | None
+    ) -> None:
+        class Library:
+            def __getattr__(self, name: str) -> Any:
+                return lambda *_: status
+
+        runtime = SimpleNamespace(library=Library(), describe=lambda _: "cudaErrorOfStandIn")
+        if error is None:
+            assert enable_access(runtime, 1) is access
+        else:
+            with pytest.raises(Refused, match=error):
+                enable_access(runtime, 1)
 
     def test_reasons_that_nvml_does_not_tell_are_none(self, libraries: tuple[Path, Path]) -> None:
         row = run(libraries, *self.WORDS, reasons=3, gpus=1)["sustained"][0]

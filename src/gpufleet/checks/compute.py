@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpufleet.model.plan import Plan, PlannedToolkit
-from gpufleet.model.sections.compute import ComputeDevice, ComputeRun, GpuResult, NvrtcRun
+from gpufleet.model.sections.compute import (
+    ComputeDevice,
+    ComputeRun,
+    CublasResult,
+    GpuResult,
+    NvrtcRun,
+    SustainedResult,
+)
 from gpufleet.model.verdict import Verdict
 
 from .holders import busy_finding
@@ -70,6 +77,17 @@ def run_error(where: str, error: str) -> Finding:
         " reboot" if hung else "see gpu.count, driver.loaded and toolkit.files; the kernel log"
         " names a GPU's own faults (Xid)",
         verdict=Verdict.HUNG if hung else Verdict.FAIL)
+
+
+def checked_products(
+    where: str, entries: Sequence[CublasResult | SustainedResult]
+) -> Iterator[Finding]:
+    """A finding for each result of which not every product was compared."""
+    for entry in entries:
+        if not entry["error"] and not entry["busy"] and not entry.get("checked"):
+            yield Finding(
+                f"{where} on GPU {entry['gpu']}: not every product was checked: the probe was of"
+                " an earlier release", "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
 
 
 def not_reported(toolkit: PlannedToolkit, run: ComputeRun, what: str) -> Finding:
@@ -163,8 +181,10 @@ def cublas(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             continue
         where = f"cuBLAS of CUDA {toolkit['short']}"
         yield from gpu_results(plan, observed, where, run["cublas"], run=run, unit="rows")
+        yield from checked_products(where, run["cublas"])
         yield Evidence(f"{where}: " + ", ".join(
-            f"GPU {e['gpu']} {e['n']}x{e['n']} exact, {e['tflops']} TFLOP/s, first {e['first_s']} s"
+            f"GPU {e['gpu']} {e['n']}x{e['n']} exact {e.get('checked', 0)} times,"
+            f" {e['tflops']} TFLOP/s, first {e['first_s']} s"
             for e in run["cublas"]))
 
 

@@ -11,7 +11,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import ComputeRun, SustainedResult
 from gpufleet.model.verdict import Verdict
 
-from .compute import gpu_results, no_gpus, run_error, runs
+from .compute import checked_products, gpu_results, no_gpus, run_error, runs
 from .holders import busy_finding
 from .registry import (
     HARDWARE,
@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 # Throttle reasons by which the hardware itself slows a GPU down.
 FORCED = {"hw-slowdown", "hw-thermal", "hw-power-brake"}
+# The driver slows a GPU down because it, or its memory, is hot: in more than this share of the
+# samples its cooling does not do.
+THERMAL, OFTEN = "sw-thermal", 0.1
 # A GPU that keeps less than this share of its best throughput cannot sustain load.
 LEAST_KEPT = 0.6
 
@@ -130,7 +133,8 @@ def sustained(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             continue
         run, entries = found
         yield from gpu_results(
-            plan, observed, "Sustained load", entries, run=run, unit="rows")
+            plan, observed, "Sustained load", entries, run=run, unit="products")
+        yield from checked_products("Sustained load", entries)
         for entry in entries:
             if entry["error"] or entry["busy"]:
                 continue
@@ -152,11 +156,17 @@ def _under_load(
     result = Counter(reason for s in samples for reason in set(s["throttle"] or []) & FORCED)
     # A single sample may be the moment in which the clocks rise.
     forced = sorted(reason for reason, times in result.items() if times > 1)
+    slowed = sum(THERMAL in (s["throttle"] or []) for s in samples)
     if forced:
         yield Finding(
             f"{gpu} is throttled by its hardware under load ({', '.join(forced)}), at"
             f" {hottest} degrees",
             "check fans, airflow, dust and the power cables; see gpu.throttle")
+    elif slowed > max(1, OFTEN * len(samples)):
+        yield Finding(
+            f"{gpu} is slowed by heat ({THERMAL}) in {slowed} of {len(samples)} samples under load,"
+            f" at {hottest} degrees, to {kept} of {max(speeds)} TFLOP/s",
+            "check fans, airflow, dust and the room's temperature; see gpu.throttle")
     elif kept < LEAST_KEPT * max(speeds):
         yield Finding(f"{gpu} fell from {max(speeds)} to {kept} TFLOP/s under load, at {hottest}"
                       " degrees", "check fans, airflow and the power limit; see gpu.settings")
@@ -168,7 +178,8 @@ def _under_load(
         yield Finding(f"{gpu} was still hot when the run ended: later measurements are not"
                       " reliable", "wait until it is cool; then ./gpufleet verify",
                       verdict=Verdict.INCONCLUSIVE)
-    yield Evidence(f"{gpu}: {entry['seconds']} s, {max(speeds)} to {kept} TFLOP/s, up to {hottest}"
+    yield Evidence(f"{gpu}: {entry['seconds']} s, {entry.get('checked', 0)} products exact,"
+               f" {max(speeds)} to {kept} TFLOP/s, up to {hottest}"
                f" degrees, cool again after {entry['settled_s']} s")
 
 

@@ -2,6 +2,7 @@
 import array
 import ctypes
 import operator
+import os
 
 from .entries import RUNNING, WAITING, for_each_gpu, new_entries
 from .library import Refused
@@ -9,6 +10,9 @@ from .runtime import Runtime, address
 from .timing import best_rate
 
 MIB = 1 << 20
+# What cudaDeviceEnablePeerAccess returns where it is on already, and where a GPU has no room for
+# another peer.
+ALREADY_ON, TOO_MANY_PEERS = 704, 711
 
 
 def copy_on_device(options, report):
@@ -40,33 +44,58 @@ def copy_between(options, report):
                for a in range(options.gpus) for b in range(options.gpus) if a != b]
     report(peer=entries)
     runtime = Runtime(options.toolkit)
-    sample = array.array("f", range(4 * MIB))
     for found in entries:
         found["error"] = RUNNING
         report(peer=entries)
         try:
-            copy_pair(runtime, found, sample)
+            copy_pair(runtime, found, 16 * MIB)
             found["error"] = None
         except (Refused, OSError) as error:
             found["error"] = str(error)
     report(peer=entries)
 
 
-def copy_pair(runtime, found, sample):
+def copy_pair(runtime, found, length):
+    """Copies of numbers that only this pair has, into memory that is poisoned before each check."""
     a, b, access = found["from"], found["to"], ctypes.c_int()
-    length = 4 * len(sample)
+    sample = array.array("I", os.urandom(length))
     runtime("cudaDeviceCanAccessPeer", ctypes.byref(access), b, a)
-    found["access"] = bool(access.value)
     runtime.enter(a)
     source = runtime.upload(sample)
     runtime.enter(b)
     target = runtime.allocate(length)
-    if found["access"]:
-        runtime.library.cudaDeviceEnablePeerAccess(a, 0)  # it may be already, which is an error
-        runtime.library.cudaGetLastError()
-    found["gib_s"] = best_rate(runtime, lambda: runtime(
-        "cudaMemcpyPeer", target, b, source, a, ctypes.c_size_t(length)), length, 0.1)
-    found["wrong"] = sum(map(operator.ne, runtime.download(target, len(sample)), sample))
+    found["access"] = bool(access.value) and enable_access(runtime, a)
+
+    def copy():
+        runtime("cudaMemcpyPeer", target, b, source, a, ctypes.c_size_t(length))
+
+    def wrong():
+        runtime.poison(target, length)
+        copy()
+        runtime.wait()
+        return wrong_words(sample, runtime.read(target, length))
+
+    found["wrong"] = wrong()
+    found["gib_s"] = best_rate(runtime, copy, length, 0.1)
+    found["wrong"] += wrong()
     runtime("cudaFree", target)
     runtime.enter(a)
     runtime("cudaFree", source)
+
+
+def enable_access(runtime, peer):
+    """Let this GPU address a peer's memory; whether it does."""
+    status = runtime.library.cudaDeviceEnablePeerAccess(peer, 0)
+    if status:
+        runtime.library.cudaGetLastError()
+    if status not in (0, ALREADY_ON, TOO_MANY_PEERS):
+        raise Refused("cudaDeviceEnablePeerAccess returned %d %s" % (
+            status, runtime.describe(status)))
+    return status != TOO_MANY_PEERS
+
+
+def wrong_words(sample, raw):
+    """How many numbers of a sample (an array of `I`) these bytes do not have."""
+    if raw == sample.tobytes():
+        return 0
+    return sum(map(operator.ne, array.array("I", bytes(raw)), sample))

@@ -2,6 +2,7 @@
 import ctypes
 import time
 
+from .comparison import Comparison
 from .entries import for_each_gpu, new_entries
 from .exactness import ExactProduct
 from .library import Library, library_file
@@ -35,7 +36,7 @@ class Blas(Library):
 
 def multiply(options, report):
     n = options.size or SIZE_GPU
-    entries = new_entries(options, n=n, first_s=None, steady_s=None, tflops=None)
+    entries = new_entries(options, n=n, first_s=None, steady_s=None, tflops=None, checked=0)
     report(cublas=entries)
     runtime, blas = Runtime(options.toolkit), Blas(options.toolkit)
     exact = ExactProduct(n)
@@ -44,26 +45,43 @@ def multiply(options, report):
 
 
 def measure(runtime, blas, exact, found):
-    """The first product by itself, then many in a row until the clocks have risen."""
+    """The first product by itself, then many in a row until the clocks have risen.
+
+    Each is compared with the right one: the first by this processor, the others on the GPU, after
+    the series in which they were timed.
+    """
     n = exact.n
     a, b = [runtime.upload(operand) for operand in exact.operands]
-    c = runtime.allocate(4 * n * n)
+    products = [runtime.poisoned(4 * n * n) for _ in range(REPEATS)]
     begin = time.time()
     handle = blas.handle()
-    blas.multiply(handle, n, a, b, c)
+    blas.multiply(handle, n, a, b, products[0])
     runtime.wait()
     found["first_s"] = round(time.time() - begin, 6)
+    wrong, found["checked"] = exact.confirm(runtime.download(products[0], n * n)), 1
+    comparison = None
+    if exact.right is not None:
+        comparison = Comparison(runtime, blas, handle, exact.right)
+        comparison.prove(products[0])
     started, times = time.time(), []
     while not times or time.time() - started < 0.5:
         begin = time.time()
-        for _ in range(REPEATS):
+        for c in products:
             blas.multiply(handle, n, a, b, c)
         runtime.wait()
         times.append((time.time() - begin) / REPEATS)
+        if comparison:
+            comparison.begin()
+            for at, c in enumerate(products):
+                comparison.compare(c, at)
+            wrong += comparison.wrong(REPEATS)
+            found["checked"] += REPEATS
     # The fastest: what else runs on the GPU at this moment is not its fault.
     best = max(min(times), 1e-9)
     found["steady_s"], found["tflops"] = round(best, 9), round(2.0 * n ** 3 / best / 1e12, 6)
-    found["wrong"] = exact.wrong_rows(runtime.download(c, n * n))
+    found["wrong"] = wrong
+    if comparison:
+        comparison.release()
     blas("cublasDestroy_v2", handle)
-    for pointer in (a, b, c):
+    for pointer in (a, b, *products):
         runtime("cudaFree", pointer)

@@ -44,6 +44,8 @@ class ExactProduct:
         self.vector = [random.randrange(1, 1 << 30) for _ in range(n)]
         self.expected = self._times(self.a, self._times(self.b, self.vector))
         self.operands = [array.array("f", matrix) for matrix in (self.a, self.b)]
+        # The first product that was found right, to compare others with.
+        self.right = None
 
     def _random(self, length):
         raw = random.getrandbits(8 * length).to_bytes(length, "little")
@@ -53,6 +55,13 @@ class ExactProduct:
         n = self.n
         return [sum(map(operator.mul, matrix[at:at + n], vector))
                 for at in range(0, n * n, n)]
+
+    def confirm(self, c):
+        """The same as `wrong_rows`; a right product is kept."""
+        wrong = self.wrong_rows(c)
+        if not wrong:
+            self.right = c
+        return wrong
 
     def wrong_rows(self, c):
         """Rows of `c`, an array of n * n floats, that are not those of the product."""

@@ -30,6 +30,17 @@ class Runtime(Library):
         self("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(length))
         return pointer
 
+    def poison(self, pointer, length):
+        """Overwrite memory with ones: floats that are no numbers, and no bytes of a right result.
+        """
+        self("cudaMemset", pointer, 0xff, ctypes.c_size_t(length))
+
+    def poisoned(self, length):
+        """Memory in which nothing of an earlier result is left."""
+        pointer = self.allocate(length)
+        self.poison(pointer, length)
+        return pointer
+
     def upload(self, numbers):
         """A copy of an array on the GPU."""
         length = len(numbers) * numbers.itemsize
@@ -42,6 +53,12 @@ class Runtime(Library):
         numbers = array.array("f", [float("nan")]) * count
         self.copy(address(numbers), pointer, 4 * count, self.FROM_DEVICE)
         return numbers
+
+    def read(self, pointer, length):
+        """The bytes there."""
+        read = bytearray(b"\xa5") * length
+        self.copy((ctypes.c_char * length).from_buffer(read), pointer, length, self.FROM_DEVICE)
+        return read
 
     def copy(self, target, source, length, direction):
         self("cudaMemcpy", target, source, ctypes.c_size_t(length), direction)

@@ -1,7 +1,8 @@
-"""Minutes of load on all GPUs at once, then until they are cool again."""
+"""Minutes of load on all GPUs at once, then until they are cool again. Each product is checked."""
 import concurrent.futures
 import time
 
+from .comparison import SERIES, Comparison
 from .cublas import Blas
 from .entries import RUNNING, for_each_gpu, new_entries
 from .exactness import ExactProduct
@@ -23,14 +24,29 @@ class Load:
         self.found, self.runtime, self.blas, self.n = found, runtime, blas, exact.n
         runtime.enter(found["gpu"])
         self.a, self.b = [runtime.upload(operand) for operand in exact.operands]
-        self.c, self.handle = runtime.allocate(4 * self.n ** 2), blas.handle()
+        self.c, self.handle = runtime.poisoned(4 * self.n ** 2), blas.handle()
         self.products, self.sense = 1, sensors(pci_address)
         self.cool_c = self.sense()["temperature_c"]
+        self.wrong, self.checked, self.comparison, self.compare_s = 0, 0, None, 0
+        if exact.right is None:
+            # This processor checks the first of all; the others, of each GPU, are to be the same.
+            blas.multiply(self.handle, self.n, self.a, self.b, self.c)
+            runtime.wait()
+            self.wrong = exact.confirm(runtime.download(self.c, self.n ** 2))
+            self.checked = 1
+        if exact.right is not None:
+            self.comparison = Comparison(runtime, blas, self.handle, exact.right)
+            self.comparison.prove(self.c)
+            self.compare_s = self.comparison.seconds(self.c)
 
     def begin(self, products):
         self.runtime("cudaSetDevice", self.found["gpu"])
-        for _ in range(products):
+        if self.comparison:
+            self.comparison.begin()
+        for at in range(products):
             self.blas.multiply(self.handle, self.n, self.a, self.b, self.c)
+            if self.comparison:
+                self.comparison.compare(self.c, at)
 
     def end(self):
         self.runtime("cudaSetDevice", self.found["gpu"])
@@ -47,13 +63,17 @@ class Load:
             self.reading = self.sense() if due else None
             self.end()
             self.took = max(time.time() - started, 1e-6)
+            if self.comparison:
+                self.wrong += self.comparison.wrong(self.products)
+                self.checked += self.products
         except Refused as error:
             return str(error)
         return None
 
-    def result(self):
-        self.end()
-        return self.runtime.download(self.c, self.n ** 2)
+    def tflops(self):
+        """The speed of the last helping, without the time in which its products were compared."""
+        multiplied_s = max(self.took - self.products * self.compare_s, self.took / 2)
+        return round(2.0 * self.n ** 3 * self.products / multiplied_s / 1e12, 6)
 
     def settled(self):
         now = self.sense()["temperature_c"]
@@ -63,7 +83,7 @@ class Load:
 def sustain(options, report):
     """All GPUs at once, as a real load has them, for a while; then until they are cool again."""
     n = options.size or SIZE_DEEP
-    entries = new_entries(options, n=n, seconds=None, samples=[], settled_s=None)
+    entries = new_entries(options, n=n, seconds=None, samples=[], settled_s=None, checked=0)
     runtime, blas, exact = Runtime(options.toolkit), Blas(options.toolkit), ExactProduct(n)
     addresses, loads = options.places.split(","), []
     for_each_gpu("sustained", entries, report, runtime, lambda found: loads.append(
@@ -81,20 +101,15 @@ def sustain(options, report):
                     loads.remove(load)
                     continue
                 if due:
-                    tflops = 2.0 * n ** 3 * load.products / load.took / 1e12
                     load.found["samples"].append(dict(
-                        load.reading, at_s=round(time.time() - begin, 1), tflops=round(tflops, 6)))
-                # About half a second at a time, and fewer than a GPU's queue takes (about 1024).
-                load.products = max(1, min(900, int(load.products * 0.5 / load.took)))
+                        load.reading, at_s=round(time.time() - begin, 1), tflops=load.tflops()))
+                # About half a second at a time.
+                load.products = max(1, min(SERIES, int(load.products * 0.5 / load.took)))
             if due:
                 report(sustained=entries)
     took = round(time.time() - begin, 1)
-    for load in list(loads):
-        try:
-            load.found.update(seconds=took, wrong=exact.wrong_rows(load.result()), error=None)
-        except Refused as error:
-            load.found["error"] = str(error)
-            loads.remove(load)
+    for load in loads:
+        load.found.update(seconds=took, wrong=load.wrong, checked=load.checked, error=None)
     report(sustained=entries)
     release(runtime, entries)
     begin = time.time()

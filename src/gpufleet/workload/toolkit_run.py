@@ -99,7 +99,8 @@ def through_toolkit(options):
     run.report(nvrtc=run.stage("nvrtc", {"version": None, "arch": None, "ptx": False, "ran": [],
                                        "error": RUNNING}, gpus=gpu_count))
     run.report(cublas=on_all("cublas", {"n": options.size or SIZE_GPU, "first_s": None,
-                                      "steady_s": None, "tflops": None}))
+                                      "steady_s": None, "tflops": None,
+                                      "checked": 0}))
     for soname, path in cudnn_libraries(options.toolkit).items():
         found = on_all("cudnn", {"soname": soname, "version": None}, cudnn=path)
         run.report(cudnn=run.document["cudnn"] + found)
@@ -113,7 +114,7 @@ def through_toolkit(options):
         run.report(peer=run.stage("peer", pairs, 0.3, gpus=gpu_count) if pairs else [])
         run.report(sustained=run.stage(
             "sustained", entries(range(gpu_count), n=options.size or SIZE_DEEP, seconds=None,
-                                 samples=[], settled_s=None), 1, **everywhere))
+                                 samples=[], settled_s=None, checked=0), 1, **everywhere))
     for node in held:
         node.close()
     run.report(state=run.ended, error=None if run.ended == "ok" else "a stage did not end")

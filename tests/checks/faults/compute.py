@@ -232,9 +232,27 @@ def hot_for_a_long_time(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["sustained"][0]["settled_s"] = None
 
 
-@fault("gpu.sustained", cause="Sustained load on GPU 0 gave 2 wrong rows", remedy="out of service")
+@fault("gpu.sustained", cause="Sustained load on GPU 0 gave 2 wrong products",
+       remedy="out of service")
 def wrong_under_load(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["sustained"][0]["wrong"] = 2
+
+
+@fault("toolkit.cublas", verdict="INCONCLUSIVE",
+       cause="cuBLAS of CUDA 11.8 on GPU 1: not every product was checked", remedy="verify")
+@fault("gpu.sustained", verdict="INCONCLUSIVE",
+       cause="Sustained load on GPU 1: not every product was checked", remedy="verify")
+def products_of_which_only_the_last_was_checked(plan: Document, snapshot: Document) -> None:
+    for part in ("cublas", "sustained"):
+        del compute_run(snapshot)[part][1]["checked"]
+
+
+@fault("gpu.sustained", remedy="airflow",
+       cause="GPU 1 is slowed by heat (sw-thermal) in 120 of 120 samples under load, at 70 degrees,"
+             " to 23.")
+def slowed_by_heat_to_61_percent(plan: Document, snapshot: Document) -> None:
+    for at, sample in enumerate(compute_run(snapshot)["sustained"][1]["samples"]):
+        sample.update(tflops=38.0 if at < 60 else 23.2, throttle=["sw-power-cap", "sw-thermal"])
 
 
 @fault("gpu.bandwidth",

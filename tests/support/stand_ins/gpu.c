@@ -153,10 +153,16 @@ int cudaDeviceSynchronize(void)
 }
 int cudaDeviceReset(void) { return 0; }
 int cudaDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b, 0; }
-int cudaDeviceEnablePeerAccess(int peer, unsigned flags) { return (void)peer, (void)flags, 704; }
+int cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    return (void)peer, (void)flags, number("STAND_IN_PEER_ACCESS", 704);
+}
+int cudaMemset(void *to, int byte, size_t size) { return memset(to, byte, size), 0; }
 int cudaMemcpyPeer(void *to, int a, const void *from, int b, size_t size)
 {
     (void)a, (void)b;
+    if (told("STAND_IN_PEER", "nothing"))
+        return 0;
     memcpy(to, from, size);
     if (told("STAND_IN_PEER", "wrong"))
         memset(to, 0, size);
@@ -182,10 +188,29 @@ int cublasSgemm_v2(void *handle, int ta, int tb, int m, int n, int k, const floa
                                : a[row + i * la] * b[i + column * lb];
             c[row + column * lc] = *alpha * sum + (*beta ? *beta * c[row + column * lc] : 0);
         }
-    if (told("STAND_IN_CUBLAS", "wrong"))
+    /* Of so many products one is wrong, as on a card that is slightly broken. */
+    static int products;
+    int every = number("STAND_IN_WRONG_EVERY", 0);
+    if (told("STAND_IN_CUBLAS", "wrong") || (every && ++products % every == 0))
         c[5] += 1;
     if (told("STAND_IN_CUBLAS", "zeros"))
         memset(c, 0, sizeof *c * m * n);
+    return 0;
+}
+int cublasSetPointerMode_v2(void *handle, int mode) { return (void)handle, (void)mode, 0; }
+int cublasSaxpy_v2(void *handle, int n, const float *alpha, const float *x, int ix, float *y, int iy)
+{
+    (void)handle;
+    for (int i = 0; i < n; i++)
+        y[i * iy] += *alpha * x[i * ix];
+    return 0;
+}
+int cublasSasum_v2(void *handle, int n, const float *x, int ix, float *result)
+{
+    (void)handle;
+    *result = 0;
+    for (int i = 0; i < n && !told("STAND_IN_CUBLAS", "sums"); i++)
+        *result += x[i * ix] < 0 ? -x[i * ix] : x[i * ix];
     return 0;
 }
 #endif

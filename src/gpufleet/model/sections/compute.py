@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from gpufleet.model.types import Path, Text
 
@@ -59,6 +59,7 @@ class CublasResult(GpuResult):
     first_s: float | None
     steady_s: float | None
     tflops: float | None
+    checked: NotRequired[Annotated[int, "how many products were checked, each element of them"]]
 
 
 class NvrtcRun(TypedDict):
@@ -124,6 +125,8 @@ class SustainedResult(GpuResult):
     seconds: float | None
     settled_s: Annotated[float | None, "time to cool down; null where the GPU stayed hot"]
     samples: list[Sample]
+    checked: NotRequired[Annotated[
+        int, "how many products were checked, each element of them; `wrong` counts products"]]
 
 
 class ComputeRun(TypedDict):
