@@ -13,10 +13,11 @@ import pytest
 
 from gpufleet.probe import payload
 from gpufleet.probe.sections.kernel_log import kernel_events, syslog_time
+from gpufleet.probe.sections.smi import number_cards
 from gpufleet.probe.smi_document import parse_smi
 from tests.support.planted_gpu_host import GpuHost
 from tests.support.planted_host import interpreter, look, put
-from tests.support.smi_text import CONSUMER, OLD, Texts, smi_text
+from tests.support.smi_text import CONSUMER, HEALTHY, OLD, Texts, smi_text
 
 
 def first(texts: Texts, **more: Any) -> dict[str, Any]:
@@ -29,7 +30,11 @@ def first(texts: Texts, **more: Any) -> dict[str, Any]:
 
 
 def test_a_card_of_a_new_driver() -> None:
-    assert first({}, processes={0: [(4567, "/opt/a, b/python", "1024 MiB"), (8, "x", "N/A")]}) == {
+    found = first({}, processes={0: [(4567, "/opt/a, b/python", "1024 MiB"), (8, "x", "N/A")]})
+    elements = found.pop("elements")
+    assert elements["pci/pci_gpu_link_info/pcie_gen/max_link_gen"] == "5"
+    assert not [path for path in elements if path.startswith("processes")]
+    assert found == {
         "index": 0, "address": "0000:01:00.0", "name": "NVIDIA H100 80GB HBM3",
         "uuid": "GPU-00000000-1111-2222-3333-444444444400", "memory_total_mib": 81559,
         "memory_used_mib": 4, "memory_free_mib": 81004, "compute_capability": None,
@@ -42,7 +47,7 @@ def test_a_card_of_a_new_driver() -> None:
         "pcie": {"generation": 5, "generation_max": 5, "width": 16, "width_max": 16},
         "processes": [{"pid": 4567, "name": "/opt/a, b/python", "memory_mib": 1024},
                       {"pid": 8, "name": "x", "memory_mib": None}],
-        "raw_unknown": ["retired_pending"], "unanswered": []}
+        "raw_unknown": ["retired_pending"], "unanswered": [], "broken": None}
 
 
 def test_an_old_driver_s_names_are_read_too() -> None:
@@ -110,13 +115,95 @@ def test_mig_instances_are_no_cards_and_their_memory_is_not_the_card_s() -> None
     assert found[0]["utilization_percent"] is None
 
 
-def test_a_document_that_breaks_off_still_tells_the_cards_before() -> None:
+def test_a_document_that_breaks_off_still_tells_its_cards() -> None:
+    """The card at which it breaks off keeps its address and what was said of it before."""
     whole = smi_text()
     cut = whole[:whole.index("<gpu id", whole.index("</gpu>")) + 200]
     found = parse_smi(cut + "Unable to determine the device handle for GPU 0000:02:00.0")
     assert ([card["index"] for card in found["devices"]], found["driver_version"]) == (
-        [0], "535.261.03")
+        [0, 1], "535.261.03")
+    assert (found["complete"], found["attached"]) == (False, 2)
+    first_card, last = found["devices"]
+    assert (first_card["broken"], first_card["temperature_c"]) == (None, 31)
+    assert (last["address"], last["name"], last["temperature_c"], last["raw_unknown"]) == (
+        "0000:02:00.0", "NVIDIA H100 80GB HBM3", None, [])
+    assert "breaks off" in last["broken"]
     assert parse_smi("no XML at all <gpu id='1'> <a> </gpu>")["devices"] == []
+
+
+@pytest.mark.parametrize("name", [
+    "train\x01.py", "a & b", "a < b", "</gpu>", "x</gpu><gpu id=\"00000000:0F:00.0\">", "&#1;",
+    "\x1b[0m", "&amp;", "]]>"])
+def test_a_process_s_name_hides_no_card_and_shifts_none(name: str) -> None:
+    """One control character in a name made a card vanish, and the next took its number."""
+    found = parse_smi(smi_text([{}] * 3, processes={1: [(7, name, "1 MiB")]}))
+    assert [(card["index"], card["address"], card["broken"], card["temperature_c"])
+            for card in found["devices"]] == [
+        (at, f"0000:0{at + 1}:00.0", None, 31) for at in range(3)]
+    assert [len(card["processes"]) for card in found["devices"]] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("text", ["<b>", "</a>", "<", "<fan_speed>"])
+def test_a_card_that_cannot_be_read_keeps_its_number_and_address(text: str) -> None:
+    found = parse_smi(smi_text([{}, {"fan_speed": text}, {}]))["devices"]
+    assert [(card["index"], card["address"], bool(card["broken"])) for card in found] == [
+        (0, "0000:01:00.0", False), (1, "0000:02:00.0", True), (2, "0000:03:00.0", False)]
+
+
+@pytest.mark.parametrize("text", [
+    "Unknown Error", "GPU is lost", "GPU requires reset", "Corrupted infoROM", "Timeout",
+    "Function Not Found", "Not Found", "GPU access blocked by the operating system",
+    "Insufficient Permissions", "Driver Not Loaded", "In use by another client", "Uninitialized",
+    "Interrupt Request Issue", "Insufficient External Power", "Argument version mismatch",
+    "Invalid Argument", "Insufficient Memory", "No data", "No Data", "Insufficient Size",
+    "Ran out of critical resources, other than memory", "System is not in ready state",
+    "Driver/library version mismatch", "NVML Shared Library Not Found", "ERR!", "[Unknown Error]",
+    "Resource not in correct state to perform requested operation"])
+def test_an_error_is_neither_a_value_nor_no_value(text: str) -> None:
+    """In numbers 15 of 24 of these read as "has none", and in texts as a value."""
+    for path, field in (("ecc_errors/volatile/dram_uncorrectable", "ecc_uncorrected_volatile"),
+                        ("product_name", "name"), ("compute_mode", "compute_mode"),
+                        ("persistence_mode", "persistence"), ("temperature/gpu_temp",
+                                                              "temperature_c")):
+        card = first({path: text})
+        assert (card[field], card["unanswered"]) == (None, [f"{field}: {text}"])
+    for block, field in (("ecc_errors", "ecc_uncorrected_volatile"), ("remapped_rows", "remap"),
+                         ("clocks_event_reasons", "throttle"), ("temperature", "temperature_c"),
+                         ("pci", "pcie.width")):
+        texts: Texts = {name: None for name in HEALTHY if name.startswith(f"{block}/")}
+        card = first({**texts, "pci/pci_bus_id": None, block: text} if block == "pci" else {
+            **texts, block: text})
+        assert any(said.startswith(field) for said in card["unanswered"]), block
+        assert card["elements"][block] == text
+
+
+def test_counters_that_were_not_all_read_are_no_healthy_sum() -> None:
+    volatile = "ecc_errors/volatile/"
+    card = first({volatile + "dram_uncorrectable": "GPU is lost"})
+    assert card["ecc_uncorrected_volatile"] is None
+    card = first({volatile + "dram_uncorrectable": "GPU is lost",
+                  volatile + "sram_uncorrectable": "3"})
+    assert card["ecc_uncorrected_volatile"] == 3
+
+
+def test_power_limits_one_level_further_down_are_read() -> None:
+    """Branch 610 prints them so."""
+    flat = "gpu_power_readings/"
+    card = first({flat + "current_power_limit": None, flat + "default_power_limit": None,
+                  flat + "gpu_ceiling_power_limit/current_power_limit": "600.00 W",
+                  flat + "gpu_ceiling_power_limit/default_power_limit": "700.00 W"})
+    assert (card["power_limit_w"], card["power_default_w"], card["power_max_w"]) == (600, 700, 700)
+
+
+def test_a_card_has_the_number_that_nvml_has_for_its_address() -> None:
+    """nvidia-smi leaves out a card that it cannot open, and `nvidia-smi -i` still counts it."""
+    devices = parse_smi(smi_text([{"pci/pci_bus_id": "00000000:01:00.0"},
+                                  {"pci/pci_bus_id": "00000000:03:00.0"}]))["devices"]
+    number_cards(devices, [("0000:01:00.0", "9.0"), (None, None), ("0000:03:00.0", "8.0")])
+    assert [(card["index"], card["compute_capability"]) for card in devices] == [
+        (0, "9.0"), (2, "8.0")]
+    number_cards(devices, [])
+    assert [card["index"] for card in devices] == [0, 2]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from gpufleet.host_state import driver_running
 from gpufleet.model.plan import Plan
-from gpufleet.model.sections.gpu import PciDevice, SmiDevice
+from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
@@ -114,6 +114,11 @@ def unknown_without_cards(observed: Sections, what: str) -> Iterator[Finding]:
                       " driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
 
 
+def broken_off(report: Smi) -> bool:
+    """Whether the document of nvidia-smi has no end, or an error in the place of GPUs."""
+    return not report.get("complete", True) or bool(report.get("error_string"))
+
+
 def label(card: SmiDevice) -> str:
     """A GPU by its number and PCI address."""
     return f"GPU {card['index']} ({card['address']})"
@@ -150,6 +155,11 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                       f" reboot {plan['host']}" if not cards(observed) else
                       "see kernel.log for the GPU that it names; reboot, then replace that GPU",
                       f"NVML status {status}")
+    elif broken_off(report):
+        last = label(cards(observed)[-1]) if cards(observed) else "its head"
+        yield Finding(f"The document of nvidia-smi breaks off at {last}:"
+                      f" {report.get('error_string') or 'its end is missing'}",
+                      "see kernel.log for that GPU; reboot, then replace that GPU")
     elif report["status"] != 0 or report["driver_version"] is None:
         yield Finding("nvidia-smi reports no driver version",
                       "on the host: nvidia-smi -q -x", verdict=Verdict.INCONCLUSIVE)
@@ -162,11 +172,19 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Finding("NVML could not be queried: libnvidia-ml.so.1 cannot be loaded",
                       "reinstall the driver's libraries; on the host: ldconfig -p",
                       verdict=Verdict.INCONCLUSIVE)
+    attached, listed = report.get("attached"), len(cards(observed))
+    if not broken_off(report) and attached is not None and attached != listed:
+        yield Finding(f"nvidia-smi reports {attached} attached GPUs, and lists {listed}",
+                      "see gpu.visible for the GPU that is not listed, and kernel.log")
     version = report["driver_version"]
     if version and loaded and version != loaded:
         yield Finding(f"nvidia-smi reports driver {version}, loaded is {loaded}",
                       f"see driver.loaded: reboot {plan['host']}")
     for card in cards(observed):
+        if (fault := card.get("broken")) and not broken_off(report):
+            yield Finding(f"What nvidia-smi printed of {label(card)} cannot be read: {fault}",
+                          "on the host: nvidia-smi -q -x; then ./gpufleet verify",
+                          verdict=Verdict.INCONCLUSIVE)
         broken = [text for text in card["unanswered"] if text.split(":")[0] in IDENTITY]
         if broken:
             yield Finding(f"{label(card)} does not answer: {', '.join(broken)}",
@@ -235,6 +253,10 @@ def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     reported = [card["address"] for card in cards(observed)]
     counted = observed["smi"]["nvml"]["count"]
     for address in sorted(set(bus) - set(reported)) if reported else []:
+        if broken_off(observed["smi"]):
+            yield Finding(f"nvidia-smi broke off before the GPU at {address}", "see gpu.smi",
+                          verdict=Verdict.INCONCLUSIVE)
+            continue
         yield Finding(
             f"The GPU at {address} is on the PCI bus, but nvidia-smi does not list it (bound to"
             f" {bus[address]['driver'] or 'no driver'})",

@@ -1,118 +1,152 @@
-"""Parse the XML document of `nvidia-smi -q -x`."""
+"""The GPUs of `nvidia-smi -q -x`: what checks read by name, and every other element as its text."""
 import re
 
-from .text import first_match
+from . import smi_elements
 
-# What stands for a value and is none. Above it are the largest numbers of 64 bits and their
+# What stands for a value and is none. Above SENTINEL are the largest numbers of 64 bits and their
 # neighbours (9223372036854775794), which some drivers print for what a card does not count.
-NO_VALUE = re.compile(r"^\[?(n/?a|none|not (supported|available|active|found)|requested"
+NO_VALUE = re.compile(r"^\[?(n/?a|none|not (supported|available|active)|requested"
                       r" functionality.*)\]?$", re.IGNORECASE)
-NO_ANSWER = re.compile(r"unknown error|^\[?err!?\]?|is lost|requires reset|insufficient permission"
-                       r"|no permission|timeout", re.IGNORECASE)
+# What nvidia-smi and NVML print in the place of a value when a function failed.
+NO_ANSWER = re.compile(
+    r"unknown error|^\[?err!?\]?$|\bis lost\b|requires reset|insufficient (permission|external"
+    r"|memory|size)|no permission|time-?out|not found|no gpus were found|not loaded"
+    r"|^\[?(uninitialized|invalid argument|already initialized|no data|failure|unknown|error)\]?$"
+    r"|interrupt request|infoROM|blocked by|version mismatch|provided version|in use by"
+    r"|ran out of|not ready|not in ready|correct state|not supported for|operation is not",
+    re.IGNORECASE)
+NUMBER = re.compile(r"^\[?(-?\d+(?:\.\d+)?) ?(?:x|%|[A-Za-z]{1,3}(?:/s)?|bank\(s\))?\]?$")
 SENTINEL, SENTINEL_32 = 1 << 62, (1 << 32) - 1
 REASONS = {"gpu_idle": "idle", "applications_clocks_setting": "application-clocks",
            "sw_power_cap": "sw-power-cap", "hw_slowdown": "hw-slowdown",
            "hw_thermal_slowdown": "hw-thermal", "hw_power_brake_slowdown": "hw-power-brake",
            "sync_boost": "sync-boost", "sw_thermal_slowdown": "sw-thermal",
            "display_clocks_setting": "display-clocks", "display_clock_setting": "display-clocks"}
+ADDRESS = re.compile(r"(?:([0-9a-f]+):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])$")
 
 
 def parse_smi(out):
-    """{"driver_version", "cuda_version", "devices"} of what `nvidia-smi -q -x` printed.
+    """The versions, the cards and whether the document is whole, of what nvidia-smi printed.
 
-    Card by card, so that one at which it broke off does not hide the others.
+    Each card that the document begins is there, with its place and address, whatever else of it
+    can be read: one that fails neither hides the others nor takes their numbers.
     """
-    from xml.etree import ElementTree
-    devices = []
-    for text in re.findall(r"<gpu id=.*?</gpu>", out, re.DOTALL):
-        try:
-            devices.append(SmiDevice(ElementTree.fromstring(text)).document(len(devices)))
-        except ElementTree.ParseError:
-            continue
-    head = out.partition("<gpu id=")[0]
-    return {"driver_version": first_match(r"<driver_version>\s*([\d.]+)\s*<", head),
-            "cuda_version": first_match(r"<cuda_version>\s*([\d.]+)\s*<", head),
-            "devices": devices}
+    text = smi_elements.readable(out)
+    return dict(smi_elements.head(text), devices=[
+        SmiDevice(element, fault).document(index, name)
+        for index, (name, element, fault) in enumerate(smi_elements.cards(text))])
+
+
+def pci_address(text):
+    """`0000:3b:00.0` of an address in any of nvidia-smi's forms; None of other text."""
+    match = ADDRESS.match((text or "").strip().lower())
+    return match and "%04x:%s" % (int(match.group(1) or "0", 16), match.group(2))
 
 
 class SmiDevice:
     """One `<gpu>` of the document. What is no value is None, and named in `raw_unknown`.
 
-    Elements were renamed from driver to driver; the first that is there is read.
+    Elements were renamed from driver to driver; the first that is there is read. `unanswered` has
+    what the card failed to answer: an error's text, or one where a number or a switch should be.
     """
 
-    def __init__(self, element):
-        self.element = element
+    def __init__(self, element, fault=None):
+        self.element, self.fault = element, fault
         self.raw_unknown, self.unanswered = [], []
 
     def text(self, field, *paths):
         """The text of the first of these elements that is there; None if it stands for no value."""
         for path in paths:
-            found = self.element.find(path)
+            found = self.element.stands_for(path)
             if found is None:
                 continue
-            value = (found.text or "").strip()
+            value = found.text
             if NO_ANSWER.search(value):
-                self.unanswered.append("%s: %s" % (field, value))
+                self.failed(field, value)
             if not value or NO_VALUE.match(value) or NO_ANSWER.search(value):
                 break
             return value
+        else:
+            if self.fault:
+                # It may stand in the part that could not be read.
+                return None
         self.raw_unknown.append(field)
         return None
+
+    def failed(self, field, text):
+        self.unanswered.append("%s: %s" % (field, text[:80]))
+        self.raw_unknown.append(field)
 
     def number(self, field, *paths, **more):
         """A number without its unit: whole, unless there is a point in it and `real` is asked."""
         text = self.text(field, *paths)
         if text is None:
             return None
-        match = re.match(r"-?\d+(\.\d+)?", text)
-        value = float(match.group()) if match else None
-        if value is None or abs(value) >= SENTINEL or value == SENTINEL_32:
+        match = NUMBER.match(text)
+        if not match:
+            self.failed(field, text)
+            return None
+        value = float(match.group(1))
+        if abs(value) >= SENTINEL or value == SENTINEL_32:
             self.raw_unknown.append(field)
             return None
         return value if more.get("real") else int(value)
 
     def boolean(self, field, *paths):
         """True for Yes, Enabled and Active, False for their contraries."""
-        text = (self.text(field, *paths) or "").lower()
-        if text in ("yes", "enabled", "active", "1", "pending"):
+        text = self.text(field, *paths)
+        if text is None:
+            return None
+        if text.lower() in ("yes", "enabled", "active", "1", "pending"):
             return True
-        if text in ("no", "disabled", "not active", "0"):
+        if text.lower() in ("no", "disabled", "0"):
             return False
-        if text:
-            self.raw_unknown.append(field)
+        self.failed(field, text)
         return None
 
     def total(self, field, location):
-        """Errors that could not be corrected, as each generation of drivers counts them."""
-        block = self.element.find(location)
-        if block is None:
-            self.raw_unknown.append(field)
+        """Errors that could not be corrected, as each generation of drivers counts them.
+
+        One counter that was not read leaves the sum unknown, unless the others have errors.
+        """
+        block = self.element.stands_for(location)
+        if block is None or not block.parts:
+            self.text(field, location)
             return None
         if block.find("double_bit/total") is not None:
             return self.number(field, location + "/double_bit/total")
-        names = [part.tag for part in block if part.tag == "dram_uncorrectable"
-                 or re.match(r"sram_uncorrectable(_parity|_secded)?$", part.tag)]
+        names = [part.name for part in block.parts if part.name == "dram_uncorrectable"
+                 or re.match(r"sram_uncorrectable(_parity|_secded)?$", part.name)]
+        failures = len(self.unanswered)
         counts = [self.number(field, location + "/" + name) for name in names]
         if not names:
             self.raw_unknown.append(field)
         known = [count for count in counts if count is not None]
-        return sum(known) if known else None
+        return (sum(known) or None) if len(self.unanswered) > failures else (
+            sum(known) if known else None)
 
     def throttle(self):
         """Why the clocks are lower than possible; None if the card does not report it."""
         for name in ("clocks_event_reasons", "clocks_throttle_reasons"):
             block = self.element.find(name)
-            reasons = [] if block is None else [
-                (re.sub(r"^clocks_(event|throttle)_reasons?_", "", part.tag),
-                 (part.text or "").strip()) for part in block]
-            reasons = [(reason, text) for reason, text in reasons
-                       if text in ("Active", "Not Active")]
-            if reasons:
-                return sorted(REASONS.get(reason, reason.replace("_", "-"))
-                              for reason, text in reasons if text == "Active")
-        self.raw_unknown.append("throttle")
-        return None
+            if block is not None and block.parts:
+                break
+        else:
+            self.text("throttle", "clocks_event_reasons", "clocks_throttle_reasons")
+            return None
+        active, known = [], False
+        for part in block.parts:
+            reason = re.sub(r"^clocks_(event|throttle)_reasons?_", "", part.name)
+            if part.text == "Active":
+                active.append(REASONS.get(reason, reason.replace("_", "-")))
+            elif part.text and part.text != "Not Active" and not NO_VALUE.match(part.text):
+                self.failed("throttle", part.text)
+            known = known or part.text in ("Active", "Not Active")
+        if not known and "throttle" not in self.raw_unknown:
+            self.raw_unknown.append("throttle")
+        # What is active is known; that nothing is, only where each could be read.
+        failed = [text for text in self.unanswered if text.startswith("throttle:")]
+        return sorted(active) if known and (active or not failed) else None
 
     def remap(self):
         rows = {"pending": self.boolean("remap.pending", "remapped_rows/remapped_row_pending"),
@@ -120,29 +154,30 @@ class SmiDevice:
                 "correctable": self.number("remap.correctable", "remapped_rows/remapped_row_corr"),
                 "uncorrectable": self.number("remap.uncorrectable",
                                              "remapped_rows/remapped_row_unc")}
-        if all(value is None for value in rows.values()):
+        failed = any(text.startswith("remap.") for text in self.unanswered)
+        if all(value is None for value in rows.values()) and not self.fault and not failed:
             self.raw_unknown = [name for name in self.raw_unknown
                                 if not name.startswith("remap.")] + ["remap"]
             return None
         return rows
 
     def processes(self):
-        found = []
-        for entry in self.element.findall("processes/process_info"):
-            pid = (entry.findtext("pid") or "").strip()
-            memory = re.match(r"\d+", (entry.findtext("used_memory") or "").strip())
-            if pid.isdigit():
-                found.append({"pid": int(pid),
-                              "name": (entry.findtext("process_name") or "").strip() or None,
+        found, block = [], self.element.find("processes")
+        for entry in block.parts if block is not None else ():
+            texts = {part.name: part.text for part in entry.parts}
+            memory = re.match(r"\d+", texts.get("used_memory", ""))
+            if entry.name == "process_info" and texts.get("pid", "").isdigit():
+                found.append({"pid": int(texts["pid"]),
+                              "name": texts.get("process_name") or None,
                               "memory_mib": int(memory.group()) if memory else None})
         return found
 
-    def document(self, index):
+    def document(self, index, name):
+        """The card as the snapshot has it; `name` is the `id` of its element."""
         link = "pci/pci_gpu_link_info/"
-        power = ("gpu_power_readings/", "power_readings/")
-        address = re.match(r"(?:([0-9a-f]+):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])$",
-                           (self.text("address", "pci/pci_bus_id") or self.element.get("id")
-                            or "").strip().lower())
+        # From branch 610 on, the limits stand one level further down.
+        power = ("gpu_power_readings/", "gpu_power_readings/gpu_ceiling_power_limit/",
+                 "power_readings/")
         ecc, pending = (self.text(field, path) for field, path in (
             ("ecc", "ecc_mode/current_ecc"), ("ecc_pending", "ecc_mode/pending_ecc")))
         states = {"Enabled": True, "Disabled": False}
@@ -151,8 +186,8 @@ class SmiDevice:
             return self.number(field, *[p + name for p in power for name in names], real=True)
         found = {
             "index": index,
-            "address": address and "%04x:%s" % (int(address.group(1) or "0", 16),
-                                                address.group(2)),
+            "address": pci_address(name) or pci_address(self.text("address", "pci/pci_bus_id"))
+            or name or "unknown",
             "uuid": self.text("uuid", "uuid"), "name": self.text("name", "product_name"),
             "memory_total_mib": self.number("memory_total_mib", "fb_memory_usage/total"),
             "memory_used_mib": self.number("memory_used_mib", "fb_memory_usage/used"),
@@ -187,4 +222,5 @@ class SmiDevice:
             "utilization_percent": self.number("utilization_percent", "utilization/gpu_util"),
             "processes": self.processes()}
         return dict(found, raw_unknown=sorted(set(self.raw_unknown)),
-                    unanswered=list(dict.fromkeys(self.unanswered)))
+                    unanswered=list(dict.fromkeys(self.unanswered)), broken=self.fault,
+                    elements=dict(list(self.element.texts())[:smi_elements.LARGEST]))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gpufleet.probe.smi_document import parse_smi
 from tests.support.check_faults import faults_on
 from tests.support.healthy_host import Document, data, with_cards
 from tests.support.host_parts import LINK, WORKING, card, printed
-from tests.support.smi_text import OLD
+from tests.support.smi_text import HEALTHY, OLD, smi_text
 
 fault, harmless = faults_on(with_cards)
 FIRST = "GPU 0 (0000:00:00.0)"
@@ -57,9 +58,52 @@ def a_card_that_answers_unknown_error(plan: Document, snapshot: Document) -> Non
     printed(snapshot, {"temperature/gpu_temp": "Unknown Error"}, {})
 
 
+@fault("gpu.memory-errors", verdict="INCONCLUSIVE",
+       cause="does not report its remap.pending (remap.pending: GPU is lost)", remedy="nvidia-smi -q")
+def a_block_that_is_an_error(plan: Document, snapshot: Document) -> None:
+    printed(snapshot, {**{name: None for name in HEALTHY if name.startswith("remapped_rows/")},
+                       "remapped_rows": "GPU is lost"}, {})
+
+
 @fault("gpu.smi", cause="infoROM is corrupted", remedy="kernel.log")
 def a_damaged_inforom(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi").update(status=14, error="WARNING: infoROM is corrupted at gpu 0000:01")
+
+
+@fault("gpu.smi", cause="breaks off at GPU 0 (0000:00:00.0)", remedy="kernel.log")
+@fault("gpu.visible", verdict="INCONCLUSIVE",
+       cause="broke off before the GPU at 0000:01:00.0", remedy="see gpu.smi")
+@fault("gpu.memory-errors", "gpu.throttle", verdict="INCONCLUSIVE",
+       cause="GPU 0 (0000:00:00.0)", remedy="nvidia-smi -q")
+@fault("gpu.settings", verdict="INCONCLUSIVE",
+       cause="GPU 0 (0000:00:00.0) does not report its compute mode", remedy="see gpu.smi")
+@fault("gpu.identity", verdict="INCONCLUSIVE",
+       cause="does not report its memory total mib", remedy="see gpu.smi")
+def a_document_that_breaks_off_with_status_0(plan: Document, snapshot: Document) -> None:
+    """Nothing failed, and what was missing was to be reseated."""
+    text = smi_text([{"pci/pci_bus_id": f"00000000:0{at}:00.0"} for at in (0, 1)])
+    data(snapshot, "smi").update(parse_smi(text[:text.index("<performance_state>")]))
+
+
+@fault("gpu.smi", cause="breaks off at its head: Unable to determine", remedy="kernel.log")
+@fault(*NEEDS_A_CARD, verdict="INCONCLUSIVE",
+       cause="nvidia-smi lists no GPU", remedy="gpu.smi")
+def a_document_with_an_error_instead_of_gpus(plan: Document, snapshot: Document) -> None:
+    text = smi_text([])
+    data(snapshot, "smi").update(parse_smi(text.replace(
+        "</nvidia_smi_log>", "<error_string>Unable to determine the device handle</error_string>"
+        "</nvidia_smi_log>")))
+
+
+@fault("gpu.smi", cause="reports 3 attached GPUs, and lists 2", remedy="see gpu.visible")
+def a_card_attached_and_not_listed(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["attached"] = 3
+
+
+@fault("gpu.smi", verdict="INCONCLUSIVE",
+       cause="printed of GPU 1 (0000:01:00.0) cannot be read", remedy="nvidia-smi -q -x")
+def a_card_s_part_of_the_document_is_damaged(plan: Document, snapshot: Document) -> None:
+    printed(snapshot, {}, {"fan_speed": "<a>"})
 
 
 @fault("gpu.visible",
@@ -67,6 +111,7 @@ def a_damaged_inforom(plan: Document, snapshot: Document) -> None:
 def one_card_of_two_is_missing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["devices"].pop()
     data(snapshot, "smi")["nvml"]["count"] = 1
+    data(snapshot, "smi")["attached"] = 1
 
 
 @fault("gpu.visible", cause="NVML lists 1 GPUs, nvidia-smi lists 2", remedy="kernel.log")

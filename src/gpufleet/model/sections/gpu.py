@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from gpufleet.model.receipt import RestartMarker
 from gpufleet.model.types import Path, Text
@@ -175,6 +175,12 @@ class SmiDevice(TypedDict):
     unanswered: Annotated[
         list[Text],
         "those of them that it failed to answer, such as `temperature_c: [Unknown Error]`"]
+    elements: NotRequired[Annotated[
+        dict[str, str],
+        "the text of each element that nvidia-smi printed for it, such as"
+        " `fabric/state: Completed`; a second one of a name ends in `[1]`"]]
+    broken: NotRequired[Annotated[
+        str | None, "why its part of the document could be read in part only"]]
 
 
 class Nvml(TypedDict):
@@ -198,3 +204,6 @@ class Smi(TypedDict):
     cuda_version: Text | None
     nvml: Nvml
     devices: list[SmiDevice]
+    attached: NotRequired[Annotated[int | None, "how many GPUs nvidia-smi says that there are"]]
+    complete: NotRequired[Annotated[bool, "the document came to its end"]]
+    error_string: NotRequired[Annotated[Text | None, "what stands in the place of the GPUs"]]

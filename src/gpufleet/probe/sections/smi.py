@@ -5,7 +5,7 @@ import re
 
 from ..processes import NoAnswerError, in_child, run_command
 from ..programs import nvidia_smi
-from ..smi_document import parse_smi
+from ..smi_document import parse_smi, pci_address
 from .driver import driver_library
 
 
@@ -18,14 +18,14 @@ def section_smi(host):
         return found
     # Without a loaded driver both fail at once, with the reason.
     found["program"] = nvidia_smi(host)
-    capabilities = []
+    known = []
     library = driver_library(host, "libnvidia-ml.so.1")
     if host.real or os.path.exists(library):
         state, answer, error = in_child(query_nvml, (library,), host.inner_s / 2)
         if state == "hung":
             raise NoAnswerError("libnvidia-ml.so.1 gave no answer: %s" % error)
         if state == "ok":
-            found["nvml"], capabilities = answer
+            found["nvml"], known = answer
     if found["program"]:
         status, out, err = run_command([host.path(found["program"]), "-q", "-x"],
                                        host.inner_s / 2)
@@ -33,37 +33,57 @@ def section_smi(host):
             raise NoAnswerError("nvidia-smi gave %s" % err)
         found["status"] = status
         found.update(parse_smi(out))
-        for device in found["devices"]:
-            if device["index"] < len(capabilities):
-                device["compute_capability"] = capabilities[device["index"]]
+        number_cards(found["devices"], known)
         if status != 0:
             # Its complaints stand on standard output, before or after the document or without it.
-            message = re.sub(r"<\?xml.*?</nvidia_smi_log>", "", out, flags=re.DOTALL) + "\n" + err
+            message = re.sub(r"<\?xml.*>", "", out, flags=re.DOTALL) + "\n" + err
             found["error"] = " ".join(message.split())[-300:] or "ended with status %s" % status
         elif not re.search(r"<nvidia_smi_log\b", out):
             found["error"] = "it printed no document: " + " ".join((out + err).split())[:200]
     return found
 
 
+def number_cards(devices, known):
+    """Give each card the number and the compute capability that NVML has for its address.
+
+    nvidia-smi leaves out a card that it cannot open; `nvidia-smi -i` still counts it.
+    """
+    places = {address: at for at, (address, _) in enumerate(known) if address}
+    for device in devices:
+        at = places.get(device["address"], None if places else device["index"])
+        if at is not None and at < len(known):
+            device.update(index=at, compute_capability=known[at][1])
+
+
 def query_nvml(name):
-    """({"status", "version", "count"}, the cards' compute capabilities); 18: driver and library
-    differ."""
+    """({"status", "version", "count"}, (address, compute capability) of each card).
+
+    Status 18: driver and library differ.
+    """
     nvml = ctypes.CDLL(name)
     found = {"status": nvml.nvmlInit_v2(), "version": None, "count": None}
     if found["status"] != 0:
         return found, []
-    text, count, capabilities = ctypes.create_string_buffer(96), ctypes.c_uint(), []
+    text, count, known = ctypes.create_string_buffer(96), ctypes.c_uint(), []
     if nvml.nvmlSystemGetDriverVersion(text, 96) == 0:
         found["version"] = text.value.decode("ascii", "replace")
     if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
         found["count"] = count.value
-    try:
-        for index in range(count.value):
-            card, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
-            known = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(card)) == 0 and \
-                nvml.nvmlDeviceGetCudaComputeCapability(
-                    card, ctypes.byref(major), ctypes.byref(minor)) == 0
-            capabilities.append("%d.%d" % (major.value, minor.value) if known else None)
-    except AttributeError:
-        capabilities = []
-    return found, capabilities
+    for index in range(count.value):
+        card, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+        address = capability = None
+        try:
+            if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(card)) == 0:
+                if nvml.nvmlDeviceGetCudaComputeCapability(
+                        card, ctypes.byref(major), ctypes.byref(minor)) == 0:
+                    capability = "%d.%d" % (major.value, minor.value)
+                # nvmlPciInfo_t: a short address, five numbers, the address.
+                place = ctypes.create_string_buffer(128)
+                if nvml.nvmlDeviceGetPciInfo_v3(card, place) == 0:
+                    address = pci_address(
+                        place.raw[36:68].split(b"\0")[0].decode("ascii", "replace"))
+        except AttributeError:
+            # A library without the function.
+            pass
+        known.append((address, capability))
+    return found, known

@@ -1,0 +1,134 @@
+"""Read the XML that nvidia-smi prints, also where it is broken: per GPU its elements as texts.
+
+An XML parser gives up on a whole document for one control character in a process's name, and a card
+that fails ends the document in the middle. This scanner keeps what is there, by card: its place in
+the document and its address never depend on whether the rest of it can be read.
+"""
+import re
+
+from .text import first_match
+
+# The names of processes are theirs to choose: whatever is in them is text.
+PROCESS_NAME = re.compile(
+    r"(<process_name>)(.*?)(</process_name>)(?=\s*<(?:used_memory>|/process))", re.DOTALL)
+NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|&#x?[0-9a-fA-F]{1,6};")
+TOKEN = re.compile(r"<(/?)([A-Za-z_][\w.-]*)([^<>]*)>|([^<]+)|<")
+ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&"))
+CARD = re.compile(r'<gpu id="([^"<>]*)"\s*>')
+# Long, and of no GPU's health.
+LEFT_OUT = ("processes", "accounted_processes", "supported_clocks", "encoder_stats", "fbc_stats",
+            "ibmnpu", "vgpu_software_licensed_product", "bar1_memory_usage",
+            "cc_protected_memory_usage")
+LARGEST, LONGEST = 600, 160
+
+
+class Element:
+    """One element of a card: its text, and the elements in it."""
+
+    def __init__(self, name):
+        self.name, self.text, self.parts = name, "", []
+
+    def find(self, path):
+        """The first element at a path; None if there is none."""
+        here = self
+        for name in path.split("/"):
+            here = next((part for part in here.parts if part.name == name), None)
+            if here is None:
+                return None
+        return here
+
+    def stands_for(self, path):
+        """The element at a path, or the one around it that has a text in its place.
+
+        A block whose function failed is a bare text: `<remapped_rows>Unknown Error</...>`.
+        """
+        here = self
+        for name in path.split("/"):
+            found = next((part for part in here.parts if part.name == name), None)
+            if found is None:
+                return here if here is not self and not here.parts and here.text else None
+            here = found
+        return here
+
+    def texts(self, path=""):
+        """(path, text) of each element without others in it; a second of a name is `name[1]`."""
+        seen = {}
+        for part in self.parts:
+            number = seen[part.name] = seen.get(part.name, -1) + 1
+            if not path and part.name in LEFT_OUT:
+                continue
+            name = path + part.name + ("[%d]" % number if number else "")
+            if part.text or not part.parts:
+                yield name, part.text[:LONGEST]
+            for found in part.texts(name + "/"):
+                yield found
+
+
+def readable(text):
+    """The document without what is not allowed in XML, its process names escaped."""
+    def escaped(match):
+        name = match.group(2)
+        for entity, character in ENTITIES:
+            name = name.replace(entity, character)
+        for entity, character in reversed(ENTITIES):
+            name = name.replace(character, entity)
+        return match.group(1) + name + match.group(3)
+    return PROCESS_NAME.sub(escaped, NOT_XML.sub("\ufffd", text))
+
+
+def cards(text):
+    """(`id`, Element, why it is broken or None) of each card, in the document's order."""
+    starts = list(CARD.finditer(text))
+    for number, start in enumerate(starts):
+        last = number + 1 == len(starts)
+        body = text[start.end():None if last else starts[number + 1].start()]
+        element, fault = scan(body)
+        yield start.group(1), element, fault
+
+
+def scan(text):
+    """(the card's Element, why it is broken) of what follows `<gpu id=...>`."""
+    card = Element("gpu")
+    stack, fault = [card], None
+    for match in TOKEN.finditer(text):
+        close, name, _, words = match.groups()
+        if words is not None:
+            stack[-1].text += plain(words)
+        elif name is None:
+            fault = fault or "a stray < in %s" % stack[-1].name
+        elif not close:
+            part = Element(name)
+            stack[-1].parts.append(part)
+            stack.append(part)
+        else:
+            names = [part.name for part in stack]
+            if name not in names:
+                fault = fault or "%s ends without a beginning" % name
+                continue
+            if names[-1] != name:
+                fault = fault or "%s does not end" % names[-1]
+            while stack[-1].name != name:
+                stack.pop()
+            stack.pop()
+            if not stack:
+                return card, fault
+    return card, "it breaks off in %s" % "/".join([part.name for part in stack[1:]] or ["gpu"])
+
+
+def plain(text):
+    text = text.strip()
+    for entity, character in ENTITIES:
+        text = text.replace(entity, character)
+    return text
+
+
+def head(text):
+    """What stands before the first card, and whether the document came to its end."""
+    before = text.partition("<gpu id=")[0]
+    attached = first_match(r"<attached_gpus>\s*(\d+)\s*<", before)
+    error = first_match(r"<error_string>([^<]*)<", text)
+    return {"driver_version": first_match(r"<driver_version>\s*([\d.]+)\s*<", before),
+            "cuda_version": first_match(r"<cuda_version>\s*([\d.]+)\s*<", before),
+            "attached": int(attached) if attached else None,
+            "error_string": plain(error)[:LONGEST] if error else None,
+            "complete": "</nvidia_smi_log>" in text}
