@@ -189,10 +189,9 @@ def places(value: Any, name: str = "", here: Path = ()) -> Iterator[tuple[str, P
         yield name, here
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key == "elements":
-                # tests/checks/test_smi_fields.py has each of them in each state.
-                inner = None
-            yield from places(inner, f"{name}/{_short(key)}", (*here, key))
+            # tests/checks/test_smi_fields.py has each of `elements` in each state.
+            yield from places(None if key == "elements" else inner,
+                              f"{name}/{_short(key)}", (*here, key))
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             # What is true of some rows of a long list is true of the others.

@@ -268,7 +268,7 @@ def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if reported and counted is None and observed["smi"]["nvml"]["status"] == 0:
         yield Finding("The number of GPUs that NVML lists is unknown", "see gpu.smi",
                       verdict=Verdict.INCONCLUSIVE)
-    elif reported and counted not in {None, len(reported)}:
+    elif reported and counted not in {None, len(reported)} and not broken_off(observed["smi"]):
         yield Finding(f"NVML lists {counted} GPUs, nvidia-smi lists {len(reported)}",
                       "see kernel.log; power the host off and on, then replace the GPU that fails")
     yield Evidence(f"PCI {len(bus)}, nvidia-smi {len(reported)}, NVML {counted}")

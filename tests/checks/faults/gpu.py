@@ -59,7 +59,8 @@ def a_card_that_answers_unknown_error(plan: Document, snapshot: Document) -> Non
 
 
 @fault("gpu.memory-errors", verdict="INCONCLUSIVE",
-       cause="does not report its remap.pending (remap.pending: GPU is lost)", remedy="nvidia-smi -q")
+       cause="does not report its remap.pending (remap.pending: GPU is lost)",
+       remedy="nvidia-smi -q")
 def a_block_that_is_an_error(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {**{name: None for name in HEALTHY if name.startswith("remapped_rows/")},
                        "remapped_rows": "GPU is lost"}, {})
