@@ -218,3 +218,15 @@ def test_nvidias_version_in_a_packages(package: str | None, version: str | None)
 def test_of_mixed_packages_the_kernel_modules_tells_the_version(plan: Row, host: Row) -> None:
     section(host, "packages")["driver"][0]["version"] = "525.147.05-1"
     assert driver_state.installed(plan, Host(host)) == "535.261.03"
+
+
+def test_a_library_that_programs_open_is_installed_wherever_it_is(plan: Row, host: Row) -> None:
+    """One outside the known places, without a version in its name, was called not installed."""
+    with_cards(plan, host, library=None, library_path="/usr/local/nvidia/lib/libcuda.so.1")
+    assert not list(driver_running.mismatch(plan, Host(host)))
+    with_cards(plan, host, library_path=None)
+    fault, = driver_running.mismatch(plan, Host(host))
+    assert "is not installed" in fault.cause
+    with_cards(plan, host, library_path="/usr/lib/wsl/lib/libcuda.so.1.1", cuinit=0)
+    section(host, "driver")["loaded"] = None
+    assert not list(driver_running.mismatch(plan, Host(host)))

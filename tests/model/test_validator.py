@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from gpufleet.checks import judge
-from gpufleet.checks.host import SECTIONS
+from gpufleet.checks.host import SECOND_READINGS, SECTIONS
 from gpufleet.model import validator
 from gpufleet.model.snapshot import SectionData
 from gpufleet.probe.runner import probe
@@ -35,7 +35,7 @@ def test_a_healthy_snapshot_and_a_real_one_are_of_their_shape(
 
 
 def test_every_section_of_the_checks_has_a_shape() -> None:
-    assert set(SECTIONS) >= set(get_type_hints(SectionData))
+    assert {*SECTIONS, *SECOND_READINGS} == set(get_type_hints(SectionData))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.probe import runner
+from gpufleet.probe import runner, schedule
 from gpufleet.probe.host import Host
 from tests.support.planted_host import look, put
 
@@ -42,6 +42,6 @@ def test_with_a_driver_its_programs_keep_what_they_have(
 ) -> None:
     put(root, "proc/driver/nvidia/version", "NVRM version: ...\n")
     asked: list[bool] = []
-    monkeypatch.setattr(runner, "forbid_driver_changes", lambda: asked.append(True))
-    runner.run_section(lambda host: None, Host({"root": str(root)}))
+    monkeypatch.setattr(schedule, "forbid_driver_changes", lambda: asked.append(True))
+    schedule.run_section(lambda host: None, Host({"root": str(root)}))
     assert asked == []

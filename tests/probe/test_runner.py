@@ -11,7 +11,8 @@ import pytest
 
 from gpufleet.probe import runner
 from gpufleet.probe.host import DEFAULTS, Host
-from gpufleet.probe.runner import COMPUTING, SECTIONS, probe
+from gpufleet.probe.runner import SECTIONS, probe
+from gpufleet.probe.schedule import COMPUTING
 from tests.support.planted_host import LIB, look, put
 
 
@@ -36,12 +37,13 @@ def test_cards_and_driver_from_planted_kernel_trees(root: Path) -> None:
     found = look(root)
     assert found["gpus"] == {"nodes": ["/dev/nvidia0"], "node_access": found[
         "gpus"]["node_access"], "nvswitches": ["0000:03:00.0"],
-                             "mig": None, "pci": [
+                             "mps": [], "mig": None, "pci": [
         {"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "driver": "nvidia",
          "address": "0000:00:00.0"}]}
     absent = {"unit": None, "enabled": None, "active": None}
     assert found["driver"] == {
-        "loaded": "550.163.01", "library": "535.261.03", "cuda_version": None, "cuinit": None,
+        "loaded": "550.163.01", "library": "535.261.03", "library_path": None,
+        "cuda_version": None, "cuinit": None, "capabilities": None,
         "modules": ["nvidia_uvm", "nvidia", "nouveau"], "on_disk": None, "dkms": [],
         "nouveau": {"loaded": True, "blacklisted": False}, "persistence": absent,
         "fabric": {**absent, "version": None}, "holders": [], "reboot_pending": None}

@@ -163,7 +163,13 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 @check("driver.nodes", reads=("gpus", "driver"), repair=INSPECT, skip_reason=card_not_expected)
 def nodes(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU of the loaded driver has a device file."""
-    yield from driver_findings(driver_running.nodes, plan, observed)
+    missing = list(driver_findings(driver_running.nodes, plan, observed))
+    if observed["driver"]["cuinit"] is None:
+        # The first program that starts CUDA creates them, and none may have since the boot.
+        missing = [Finding(f"{finding.cause}; CUDA was not started, which creates them",
+                           f"see driver.cuda; {finding.remedy}", verdict=Verdict.INCONCLUSIVE)
+                   for finding in missing]
+    yield from missing
     yield Evidence(shortened(observed["gpus"]["nodes"], 12) or "no device file")
 
 

@@ -44,6 +44,8 @@ SECTIONS = (
     "kernel_log",
     "compute",
 )
+# Those of a snapshot that are there only where something ran on GPUs.
+SECOND_READINGS = ("smi_after", "kernel_log_after")
 
 
 def unreadable_section(snapshot: Snapshot, name: str) -> Finding | None:
@@ -102,7 +104,9 @@ def probed(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"The snapshot is of {snapshot['host']}, the plan is for {plan['host']}",
             "use a plan and a snapshot of the same host",
         )
-    yield from filter(None, (unreadable_section(snapshot, name) for name in SECTIONS))
+    again = [name for name in SECOND_READINGS if name in snapshot["sections"]]
+    yield from filter(
+        None, (unreadable_section(snapshot, name) for name in (*SECTIONS, *again)))
     unreadable = [f"{row['what']} ({row['because']})" for row in snapshot.get("unseen", [])]
     needed = [row["what"] for row in snapshot.get("unseen", []) if _needed(plan, row["what"])]
     if needed:

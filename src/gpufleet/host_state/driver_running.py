@@ -12,6 +12,8 @@ from .host import Host, mapping, mappings
 
 GIVEN_AWAY = "vfio-pci"  # the driver of a GPU that is passed to a virtual machine
 PERSISTENCE = "nvidia-persistenced.service"
+# Of Windows' subsystem for Linux, where Windows has the kernel module.
+WINDOWS_LIBRARIES = "/usr/lib/wsl/"
 FABRIC = "nvidia-fabricmanager.service"
 
 
@@ -77,6 +79,12 @@ def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
     if without_card(plan, host):
         return
     pending = host.reboot_pending
+    opened = str(part(host, "driver").get("library_path") or "")
+    if opened.startswith(WINDOWS_LIBRARIES) and part(host, "driver").get("cuinit") == 0:
+        return
+    if library is None and opened:
+        # Installed, without a version in its name.
+        library = loaded
     if loaded is None:
         cause = (
             f"the NVIDIA kernel module is not loaded (on disk is {on_disk or 'none'}, the libraries"

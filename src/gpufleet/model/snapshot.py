@@ -21,6 +21,9 @@ from .types import Text, Time
 Data = TypeVar("Data")
 
 
+AFTER = "the same once more, after everything that computes; only where a driver was loaded"
+
+
 class Section(TypedDict, Generic[Data]):
     """One section of a snapshot."""
 
@@ -52,6 +55,8 @@ class Sections(TypedDict, total=False):
     smi: Section[Smi]
     kernel_log: Section[KernelLog]
     compute: Section[Compute]
+    smi_after: Annotated[Section[Smi], AFTER]
+    kernel_log_after: Annotated[Section[KernelLog], AFTER]
 
 
 class SectionData(TypedDict, total=False):
@@ -73,6 +78,8 @@ class SectionData(TypedDict, total=False):
     smi: Smi
     kernel_log: KernelLog
     compute: Compute
+    smi_after: Smi
+    kernel_log_after: KernelLog
 
 
 class Unseen(TypedDict):

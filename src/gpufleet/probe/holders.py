@@ -1,4 +1,4 @@
-"""Processes that have a device file of the driver open."""
+"""Processes that have a device file of the driver open, and NVIDIA's MPS daemons."""
 import os
 import re
 
@@ -37,8 +37,29 @@ def holders_of(host):
                 continue
         except OSError:
             continue
-        # A directory service that gives no answer must not hide who it is.
-        state, user, _ = in_child(account_name, (owner,), 2)
-        found.append({"pid": int(pid), "user": user if state == "ok" else str(owner),
-                      "command": command, "nodes": sorted(held[pid], key=natural)})
+        found.append({"pid": int(pid), "user": user_of(owner), "command": command,
+                      "nodes": sorted(held[pid], key=natural)})
+    return found
+
+
+def user_of(number):
+    # A directory service that gives no answer must not hide who it is.
+    state, name, _ = in_child(account_name, (number,), 2)
+    return name if state == "ok" else str(number)
+
+
+def mps_processes(host):
+    """[{"pid", "user", "command"}] of MPS' control daemons and servers, whoever started them."""
+    found = []
+    for name in sorted(host.glob("/proc/[0-9]*/comm"), key=natural):
+        directory = os.path.dirname(name)
+        try:
+            # The kernel keeps 15 characters of a name: nvidia-cuda-mps-control and -server.
+            if host.text(name).startswith("nvidia-cuda-mps"):
+                words = (host.text_or_none(directory + "/cmdline") or "").split("\0")
+                found.append({"pid": int(os.path.basename(directory)),
+                              "user": user_of(os.stat(host.path(directory)).st_uid),
+                              "command": os.path.basename(words[0]) or "nvidia-cuda-mps"})
+        except OSError:
+            continue
     return found

@@ -105,11 +105,15 @@ class Child:
             except OSError:
                 pass
         elif time.monotonic() > self.deadline:
-            kill_session(self.pid)
+            self.abandon()
             self.outcome = ("hung", None, "no answer within %g s" % self.deadline_s, seconds)
         if self.outcome:
             self.output.close()
         return bool(self.outcome)
+
+    def abandon(self):
+        """Kill it with all that it started, without waiting for its end."""
+        kill_session(self.pid)
 
     def _read(self, status):
         if os.WIFSIGNALED(status):
@@ -135,7 +139,7 @@ class StartAfter:
 
     @property
     def outcome(self):
-        return self.child.outcome
+        return self.child and self.child.outcome
 
 
 def await_all(children):

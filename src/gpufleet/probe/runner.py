@@ -9,9 +9,9 @@ import platform
 import sys
 import time
 
-from .host import DEFAULTS, SCHEMA, SECTION_DEADLINE_S, Host
-from .privileges import forbid_driver_changes
-from .processes import Child, StartAfter, await_all
+from .host import DEFAULTS, SCHEMA
+from .processes import await_all
+from .schedule import SECOND_READINGS, Schedule
 from .sections.compute import section_compute
 from .sections.containers import section_containers
 from .sections.cudnn import section_cudnn
@@ -38,12 +38,6 @@ SECTIONS = {
     "environment": section_environment, "stacks": section_stacks, "containers": section_containers,
     "smi": section_smi, "kernel_log": section_kernel_log, "compute": section_compute,
 }
-# Those in which programs of other people's run, in mode full, and the one that looks at each file
-# of every stack: 75,000 of five, each read for its content where that is asked for.
-LONG = ("stacks", "containers", "smi", "compute", "receipts")
-# Those that compute. On a GPU they would slow each other down, or shut each other out of one that
-# lets a single process in: one comes after the other, with this share of the time that is left.
-COMPUTING = {"compute": 1 / 3, "stacks": 2 / 3, "containers": 1}
 
 
 def utc_now():
@@ -51,64 +45,24 @@ def utc_now():
 
 
 def probe(config):
-    """The snapshot of this host: every section in its own process, all at the same time.
-
-    But for those that compute where there is a GPU.
-    """
+    """The snapshot of this host: every section in its own process, in the order of the schedule."""
     settings = dict(DEFAULTS, **config)
     started = utc_now()
-    children = start_in_turn(settings) if must_take_turns(settings) else {}
-    for name in SECTIONS:
-        if name in children:
-            continue
-        deadline = float(settings["deadline_s"])
-        if name not in LONG or settings["mode"] != "full":
-            deadline = min(deadline, SECTION_DEADLINE_S)
-        children[name] = start_section(name, settings, deadline)
+    schedule = Schedule(settings, SECTIONS)
+    children = schedule.start()
     sections, unseen = {}, []
-    outcomes = await_all([children[name] for name in SECTIONS])
-    for name, (state, answer, error, seconds) in zip(SECTIONS, outcomes):
+    names = [name for name in (*SECTIONS, *SECOND_READINGS) if name in children]
+    try:
+        outcomes = await_all([children[name] for name in names])
+    finally:
+        schedule.release_cards()
+    for name, (state, answer, error, seconds) in zip(names, outcomes):
         data, missed = answer or (None, [])
         sections[name] = {"state": state, "seconds": seconds, "error": error, "data": data}
         unseen += [dict(entry, section=name) for entry in missed]
     return replace_undecodable({"schema": SCHEMA, "host": settings["host"] or platform.node(),
                     "mode": settings["mode"], "euid": os.geteuid(), "started": started,
                     "finished": utc_now(), "unseen": unseen, "sections": sections})
-
-
-def start_section(name, settings, deadline_s):
-    """Start a section in a process of its own."""
-    return Child(run_section, (SECTIONS[name], Host(settings, deadline_s)), deadline_s)
-
-
-def must_take_turns(settings):
-    """Whether sections that compute must take turns, because there may be a GPU."""
-    return (settings["mode"] == "full" and settings["expect_gpus"] != 0
-            and Host(settings).exists("/dev/nvidiactl"))
-
-
-def start_in_turn(settings):
-    """{section: child} of those that compute, one after the other within the one deadline."""
-    ends = time.monotonic() + float(settings["deadline_s"])
-    # The minutes of load, which are inner ones, come to the share of the toolkits.
-    deep_s = 2.5 * float(settings["sustained_s"]) if settings["deep"] else 0
-
-    def start(name, more_s=0):
-        left_s = max(1, ends - time.monotonic() - more_s)
-        return start_section(name, settings, left_s * COMPUTING[name] + more_s)
-
-    compute = start("compute", min(deep_s, float(settings["deadline_s"]) / 2))
-    stacks = StartAfter(compute, lambda: start("stacks"))
-    return {"compute": compute, "stacks": stacks,
-            "containers": StartAfter(stacks, lambda: start("containers"))}
-
-
-def run_section(function, host):
-    """(data of a section, what of it this account may not see)."""
-    # An engine's runtime needs them for the nodes inside of a container, and opens no GPU then.
-    if function is not section_containers and not host.exists("/proc/driver/nvidia/version"):
-        forbid_driver_changes()
-    return function(host), host.unseen
 
 
 def replace_undecodable(document):

@@ -72,9 +72,17 @@ def driver_refuses_to_start(plan: Document, snapshot: Document) -> None:
 
 @fault("driver.nodes",
        cause="no GPU: /dev/nvidia-uvm, /dev/nvidia1", remedy="nvidia-modprobe -u -c 0")
-@fault("driver.cuda", cause="could not be queried", remedy="driver.loaded", verdict="INCONCLUSIVE")
+@fault("driver.cuda", cause="cuInit returned 100", remedy="driver.nodes")
 def nodes_missing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["nodes"] = ["/dev/nvidia0", "/dev/nvidiactl"]
+    data(snapshot, "driver")["cuinit"] = 100
+
+
+@fault("driver.nodes", cause="CUDA was not started, which creates them", remedy="driver.cuda",
+       verdict="INCONCLUSIVE")
+@fault("driver.cuda", cause="could not be queried", remedy="driver.loaded", verdict="INCONCLUSIVE")
+def nodes_that_nothing_has_created_since_the_boot(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "gpus")["nodes"] = []
     data(snapshot, "driver")["cuinit"] = None
 
 

@@ -39,6 +39,14 @@ class NodeAccess(TypedDict):
     error: Annotated[str | None, "why the service user cannot open it"]
 
 
+class MpsProcess(TypedDict):
+    """A process of NVIDIA's MPS, through which CUDA programs of one account share GPUs."""
+
+    pid: int
+    user: Text
+    command: Annotated[Text, "`nvidia-cuda-mps-control` or `nvidia-cuda-mps-server`"]
+
+
 class Gpus(TypedDict):
     """The GPUs as the kernel shows them; in a container those that it was given."""
 
@@ -48,6 +56,7 @@ class Gpus(TypedDict):
         list[Mig] | None, "null where no loaded driver could be asked, or no layout is declared"]
     nodes: Annotated[list[Path], "device nodes, such as /dev/nvidia0"]
     node_access: list[NodeAccess]
+    mps: NotRequired[Annotated[list[MpsProcess], "of any account"]]
 
 
 class DkmsModule(TypedDict):
@@ -94,9 +103,13 @@ class Driver(TypedDict):
 
     loaded: Annotated[Text | None, "the loaded module's version"]
     library: Annotated[Text | None, "libcuda's version, from its file name"]
+    library_path: NotRequired[
+        Annotated[Path | None, "the libcuda.so.1 that programs open; null where none opens"]]
     cuda_version: Annotated[
         Text | None, "the newest CUDA that the driver supports (`cuDriverGetVersion`)"]
     cuinit: Annotated[int | None, "the status of `cuInit`, 0 for success"]
+    capabilities: NotRequired[
+        Annotated[list[Text] | None, "the compute capability of each GPU that CUDA shows"]]
     modules: Annotated[list[Text], "loaded modules named nvidia* or nouveau"]
     on_disk: Annotated[Text | None, "the module's version for the running kernel"]
     dkms: list[DkmsModule]

@@ -10,9 +10,13 @@ from ..processes import NoAnswerError, in_child, run_command
 from ..text import first_match
 from .kernel import running_kernel
 
-# Where the driver's user-space libraries are.
+# Where the driver's user-space libraries are: of distributions, of a container that has them from
+# its host, of a driver that runs in a container, and of Windows' subsystem for Linux.
 LIBRARY_LOCATIONS = ("/usr/lib/*-linux-gnu", "/usr/lib/*-linux-gnu/nvidia/current", "/usr/lib64",
-                  "/usr/lib")
+                  "/usr/lib", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
+                  "/run/nvidia/driver/usr/lib/*-linux-gnu", "/run/nvidia/driver/usr/lib64",
+                  "/usr/lib/wsl/lib")
+LIBRARY_FILE = r"libcuda\.so\.(\d{2,}\.\d+(?:\.\d+)?)$"
 
 
 def driver_library(host, soname):
@@ -28,18 +32,16 @@ def section_driver(host):
     loaded = first_match(r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s",
                          host.text_or_none("/proc/driver/nvidia/version"))
     modules = [line.split()[0] for line in (host.text_or_none("/proc/modules") or "").splitlines()]
-    library = None
-    for directory in LIBRARY_LOCATIONS:
-        for name in host.glob(directory + "/libcuda.so.*"):
-            library = first_match(r"libcuda\.so\.(\d+\.\d+(?:\.\d+)?)$",
-                                  os.path.basename(host.realpath(name))) or library
-    version = status = None
-    if library:
+    library = installed_library(host)
+    found = {"version": None, "cuinit": None, "path": None, "capabilities": None}
+    if library or host.real:
         state, answer, error = in_child(query_driver, (driver_library(host, "libcuda.so.1"),),
                                         host.inner_s)
         if state == "hung":
             raise NoAnswerError("libcuda.so.1 gave no answer: %s" % error)
-        version, status = answer if state == "ok" else (None, None)
+        found = answer if state == "ok" else found
+    # A newer one that programs open first (cuda-compat) is not the driver's own.
+    library = library or library_version(found["path"] or "")
     own = [row["version"] for row in driver_modules(host, running_kernel(host))
            if row["name"] == "nvidia"]
     texts = [text for _, text in modprobe_files(host)] + [host.text_or_none("/proc/cmdline") or ""]
@@ -48,7 +50,10 @@ def section_driver(host):
     if fabric["unit"] and host.real:
         _, out, _ = run_command(["nv-fabricmanager", "--version"], host.inner_s / 8)
         fabric["version"] = first_match(r"(\d+\.\d+(?:\.\d+)?)", out)
-    return {"loaded": loaded, "library": library, "cuda_version": version, "cuinit": status,
+    return {"loaded": loaded, "library": library,
+            "library_path": found["path"] and host.name(found["path"]),
+            "cuda_version": found["version"], "cuinit": found["cuinit"],
+            "capabilities": found["capabilities"],
             "modules": [m for m in modules if m == "nouveau" or m.startswith("nvidia")],
             "on_disk": own[0] if own else None, "dkms": dkms_of(host),
             "nouveau": {"loaded": "nouveau" in modules, "blacklisted": any(
@@ -105,8 +110,52 @@ def pending_reboot(host):
         return {"because": "its marker cannot be read"}
 
 
+def installed_library(host):
+    """The version of the libcuda in the known places; None without one."""
+    for directory in LIBRARY_LOCATIONS:
+        versions = [library_version(host.realpath(name))
+                    for name in host.glob(directory + "/libcuda.so.*")]
+        if any(versions):
+            return list(filter(None, versions))[-1]
+    return None
+
+
+def library_version(path):
+    return first_match(LIBRARY_FILE, os.path.basename(path))
+
+
 def query_driver(name):
+    """What libcuda answers: its file, the newest CUDA that it supports, whether it starts, and the
+    compute capability of each card."""
+    # Not through another account's MPS server, which root would wait for.
+    os.environ["CUDA_MPS_PIPE_DIRECTORY"] = os.devnull
     cuda, version = ctypes.CDLL(name), ctypes.c_int()
-    known = cuda.cuDriverGetVersion(ctypes.byref(version)) == 0
-    text = "%d.%d" % (version.value // 1000, version.value % 1000 // 10) if known else None
-    return text, cuda.cuInit(0)
+    found = {"version": None, "cuinit": None, "path": mapped_library(), "capabilities": None}
+    if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0:
+        found["version"] = "%d.%d" % (version.value // 1000, version.value % 1000 // 10)
+    found["cuinit"] = cuda.cuInit(0)
+    if found["cuinit"] == 0:
+        found["capabilities"] = capabilities(cuda)
+    return found
+
+
+def capabilities(cuda):
+    """The compute capability of each card; None where libcuda does not answer."""
+    count, major, minor, found = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), []
+    try:
+        if cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
+            return None
+        for device in range(count.value):
+            if cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, device) != 0 or \
+                    cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device) != 0:
+                return None
+            found.append("%d.%d" % (major.value, minor.value))
+    except AttributeError:
+        return None
+    return found
+
+
+def mapped_library():
+    """The real path of the libcuda in this process."""
+    with open("/proc/self/maps") as maps:
+        return first_match(r"\s(/\S*/libcuda\.so\.[\d.]+)$", maps.read())

@@ -4,6 +4,7 @@ import re
 import stat
 
 from ..accounts import account, account_name
+from ..holders import mps_processes
 from ..manifest import mode_of
 from ..mig import mig_of
 from ..processes import in_child
@@ -13,29 +14,37 @@ from .kernel import container_of
 NVIDIA_VENDOR = "0x10de"
 
 
-def section_gpus(host):
-    cards, switches = [], []
+def nvidia_devices(host):
+    """[{"vendor", "device", "class", "address"}] of NVIDIA's devices on the PCI bus."""
+    found = []
     for directory in host.glob("/sys/bus/pci/devices/*"):
         values = {}
         for key in ("vendor", "device", "class"):
             values[key] = (host.text_or_none(directory + "/" + key) or "").strip()
-        if values["vendor"] != NVIDIA_VENDOR:
-            continue
-        values["address"] = os.path.basename(directory)
-        if values["class"].startswith("0x0680"):
-            switches.append(values["address"])
-        if not values["class"].startswith("0x03"):
-            continue
-        driver = host.path(directory + "/driver")
-        values["driver"] = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None
-        cards.append(values)
+        if values["vendor"] == NVIDIA_VENDOR:
+            found.append(dict(values, address=os.path.basename(directory)))
+    return found
+
+
+def pci_cards(host):
+    """Those of them that are graphics cards."""
+    return [device for device in nvidia_devices(host) if device["class"].startswith("0x03")]
+
+
+def section_gpus(host):
+    cards = pci_cards(host)
+    switches = [device["address"] for device in nvidia_devices(host)
+                if device["class"].startswith("0x0680")]
+    for card in cards:
+        driver = host.path("/sys/bus/pci/devices/%s/driver" % card["address"])
+        card["driver"] = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None
     # A container sees all cards of the machine on the bus, and here those that it was given.
     given = [os.path.basename(name) for name in host.glob("/proc/driver/nvidia/gpus/*")]
     if given and container_of(host):
         cards = [card for card in cards if card["address"] in given]
     nodes = sorted(host.glob("/dev/nvidia*"), key=natural)
     return {"pci": cards, "nvswitches": switches, "mig": mig_of(host), "nodes": nodes,
-            "node_access": node_access(host, nodes)}
+            "node_access": node_access(host, nodes), "mps": mps_processes(host)}
 
 # The device files that every CUDA program opens, and that a driver's own tools do not.
 COMPUTE_NODE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm)$")
