@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
 
 from . import facts
@@ -21,6 +22,7 @@ class Floors:
     because: str
 
 
+@cache
 def floors(name: str) -> Floors | None:
     """The floors of a GPU by its name in nvidia-smi; None if the model is not known."""
     table = facts.document("performance.yml")

@@ -39,6 +39,12 @@ _TESTS: dict[str, Callable[[Any], bool]] = {
 }
 
 
+# Values of exactly these types need no further look; most values of a document are such.
+_TYPES: dict[str, frozenset[type]] = {
+    "text": frozenset({str}), "integer": frozenset({int, float}),
+    "number": frozenset({int, float}), "flag": frozenset({bool}), "null": frozenset({type(None)})}
+
+
 def faults(document: object, value: object, name: str) -> list[str]:
     """What does not fit the type, each a sentence that begins with `name` and the location."""
     return faults_of(shapes.shape_of(document), value, name)
@@ -128,8 +134,18 @@ def _test(shape: Plain | Choice) -> Callable[[Any], bool]:
     return _TESTS[shape.name]
 
 
+def _fitting_types(shape: Shape) -> frozenset[type]:
+    """The types of which every value fits the shape."""
+    if isinstance(shape, Plain) and not shape.non_empty:
+        return _TYPES.get(shape.name, frozenset())
+    if isinstance(shape, AnyOf):
+        return frozenset[type]().union(*map(_fitting_types, shape.options))
+    return frozenset()
+
+
 def _list(shape: ListOf) -> Check:
     each, non_empty = _compiled(shape.item), shape.non_empty
+    fitting = _fitting_types(shape.item)
 
     def check(value: Any, location: Location, found: list[str]) -> None:
         if not isinstance(value, list):
@@ -138,37 +154,41 @@ def _list(shape: ListOf) -> Check:
         if non_empty and not value:
             found.append(f"{_text(location)} is empty")
         for index, item in enumerate(value):
-            each(item, (location, index), found)
+            if type(item) not in fitting:
+                each(item, (location, index), found)
 
     return check
 
 
 def _mapping(shape: MappingOf) -> Check:
     each, non_empty = _compiled(shape.value), shape.non_empty
+    fitting = _fitting_types(shape.value)
 
     def check(value: Any, location: Location, found: list[str]) -> None:
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):
             found.append(_fault(value, location, "a mapping"))
             return
         if non_empty and not value:
             found.append(f"{_text(location)} is empty")
         for name, item in value.items():
-            each(item, (location, name), found)
+            if type(item) not in fitting:
+                each(item, (location, name), found)
 
     return check
 
 
 def _object(shape: Object) -> Check:
-    keys = [(key.name, key.required, _compiled(key.shape), key)
+    keys = [(key.name, key.required, _fitting_types(key.shape), _compiled(key.shape), key)
             for key in shape.keys if key.checked]
 
     def check(value: Any, location: Location, found: list[str]) -> None:
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):
             found.append(_fault(value, location, "a mapping"))
             return
-        for name, required, each, key in keys:
+        for name, required, fitting, each, key in keys:
             if name in value:
-                each(value[name], (location, name), found)
+                if type(value[name]) not in fitting:
+                    each(value[name], (location, name), found)
             elif required:
                 found.append(_missing(key, location))
 

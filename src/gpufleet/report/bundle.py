@@ -67,12 +67,16 @@ class Names:
         self.known: dict[tuple[str, str], str] = {}
         # Addresses from host paths; elsewhere such a number alone is a version.
         self.addresses: set[str] = set()
+        # Cleaned texts and patterns of the names; void once another name is known.
+        self._cleaned: dict[str, str] = {}
+        self._of_names: list[tuple[re.Pattern[str], str]] | None = None
+        self._of_forms = [(re.compile(pattern), replace) for pattern, replace in self._patterns()]
 
     def replacement(self, kind: str, name: str, form: str = "{kind}{number}") -> str:
         """The replacement of a name, a new one for a new name."""
         if (kind, name) not in self.known:
             number = 1 + len({new for (known, _), new in self.known.items() if known == kind})
-            self.known[kind, name] = form.format(kind=kind, number=number)
+            self._add(kind, name, form.format(kind=kind, number=number))
         return self.known[kind, name]
 
     def of(self, kind: str) -> list[tuple[str, str]]:
@@ -103,19 +107,37 @@ class Names:
             self.addresses.add(name)
         elif re.match(r"\w*[a-zA-Z]", name) and name not in COMMON_NAMES and not PUBLIC.match(name):
             # The short name and the full name are the same host.
-            self.known["host", name] = self.replacement("host", name.partition(".")[0])
+            self._add("host", name, self.replacement("host", name.partition(".")[0]))
+
+    def _add(self, kind: str, name: str, new: str) -> None:
+        if self.known.get((kind, name)) != new:
+            self.known[kind, name] = new
+            self._cleaned.clear()
+            self._of_names = None
 
     def clean(self, text: str) -> str:
         """A text without secrets and names."""
         if re.fullmatch(r"[\d.]+", text):
             return self.known["address", text] if text in self.addresses else text
-        for pattern, replace in self._patterns():
-            text = re.sub(pattern, replace, text)
-        for kind in ("host", "server", "user"):
-            for name, new in self.of(kind):
-                domain = r"(?:\.[a-zA-Z][\w-]*)*" if kind == "host" else ""
-                text = re.sub(rf"(?<![\w-]){re.escape(name)}{domain}(?![\w-])", new, text)
+        cleaned = self._cleaned.get(text)
+        if cleaned is None:
+            cleaned = self._cleaned[text] = self._clean(text)
+        return cleaned
+
+    def _clean(self, text: str) -> str:
+        for pattern, replace in self._of_forms:
+            text = pattern.sub(replace, text)
+        if self._of_names is None:
+            self._of_names = list(self._name_patterns())
+        for pattern, new in self._of_names:
+            text = pattern.sub(new, text)
         return text
+
+    def _name_patterns(self) -> Iterator[tuple[re.Pattern[str], str]]:
+        for kind in ("host", "server", "user"):
+            domain = r"(?:\.[a-zA-Z][\w-]*)*" if kind == "host" else ""
+            for name, new in self.of(kind):
+                yield re.compile(rf"(?<![\w-]){re.escape(name)}{domain}(?![\w-])"), new
 
     def _patterns(self) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
         yield r"(?s)-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|$)", REMOVED
