@@ -31,6 +31,7 @@ EXCUSED = {
     "gpu.mig": "gpu_mig: not set",
     **dict.fromkeys(
         ("toolkit.device-query", "toolkit.cublas", "cudnn.convolution", "gpu.throughput",
+         "gpu.host-copies",
          "gpu.sustained", "gpu.bandwidth", "gpu.peer", "stack.capability"),
         "gpu_expect: {count: 0}"),
 }
@@ -148,7 +149,10 @@ def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
         {"index": n, "uuid": f"GPU-0000000{n}", "address": f"0000:0{n}:00.0",
          "name": "NVIDIA H100 PCIe", "compute_capability": "9.0", "memory_mib": 81000,
          "free_mib": 80000, "sm_count": 114, "clock_mhz": 1755, "memory_clock_mhz": 1593,
-         "memory_bus_bits": 5120, "l2_kib": 51200, "warp_size": 32} for n in numbers]
+         "memory_bus_bits": 5120, "l2_kib": 51200, "warp_size": 32,
+         "link": {"generation": 5, "width": 16, "generation_max": 5, "width_max": 16},
+         "copies": {"to_device_gib_s": 51.2, "from_device_gib_s": 50.9}} for n in numbers]
+    run["host_copies"] = [{**done, "gpu": n} for n in numbers]
     run["cublas"] = [{**done, "gpu": n, "n": 2048, "first_s": 0.4, "steady_s": 0.0005,
                       "tflops": 34.4, "checked": 1001} for n in numbers]
     run["nvrtc"]["ran"] = [{"gpu": n, "arch": "sm_90", "wrong": 0, "error": None}

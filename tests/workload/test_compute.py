@@ -10,7 +10,7 @@ import ast
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -266,6 +266,42 @@ def test_a_missing_library_is_told_by_name(tmp_path: Path, libraries: tuple[Path
     assert found["nvrtc"]["error"] == f"there is no libnvrtc.so.* in {tmp_path}"
 
 
+class TestCopies:
+    """Between the host and each GPU, while the link is read."""
+
+    LINK: ClassVar[Document] = {
+        "generation": 4, "width": 16, "generation_max": 4, "width_max": 16}
+
+    def rows(self, libraries: tuple[Path, Path], **told: str | int) -> list[Document]:
+        found = run(libraries, "--host-copies", **told)
+        return [dict(device, **row) for device, row in zip(
+            found["devices"], found["host_copies"], strict=True)]
+
+    def test_they_arrive_and_the_link_is_read(self, libraries: tuple[Path, Path]) -> None:
+        for row in self.rows(libraries):
+            assert (row["wrong"], row["error"], row["link"]) == (0, None, self.LINK)
+            assert row["copies"]["to_device_gib_s"] > 0
+            assert row["copies"]["from_device_gib_s"] > 0
+
+    @pytest.mark.parametrize("way", [1, 2])
+    def test_a_copy_that_moves_no_byte_is_seen(
+        self, libraries: tuple[Path, Path], way: int
+    ) -> None:
+        row, = self.rows(libraries, gpus=1, dead_way=way)
+        assert row["wrong"] > 8_000_000
+
+    def test_a_link_stuck_at_generation_1_is_reported(
+        self, libraries: tuple[Path, Path]
+    ) -> None:
+        row, = self.rows(libraries, gpus=1, link_generation=1)
+        assert row["link"] == {**self.LINK, "generation": 1}
+
+    def test_a_link_that_nvml_does_not_report_is_none(self, libraries: tuple[Path, Path]) -> None:
+        row, = self.rows(libraries, gpus=1, link=3)
+        assert row["link"] == dict.fromkeys(self.LINK)
+        assert row["copies"]["to_device_gib_s"] > 0
+
+
 class TestDeep:
     """Minutes of load, made seconds."""
 
@@ -429,7 +465,7 @@ def test_gpus_are_held_ready_from_the_driver_on(
     monkeypatch.setattr(toolkit_run, "NODES", str(tmp_path / "nvidia[0-9]*"))
     monkeypatch.setattr(toolkit_run, "in_process", stage)
     options = SimpleNamespace(toolkit=str(tmp_path), expect_gpus="any", size=None, deep=False,
-                              deadline=100)
+                              host_copies=False, deadline=100)
     through_toolkit(options)
     assert held == {"driver": [], "nvrtc": ["nvidia0"], "cublas": ["nvidia0"]}
     # The first stage alone may have to wait for each GPU to be initialised.

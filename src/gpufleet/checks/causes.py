@@ -21,7 +21,7 @@ HEALTHY = (Verdict.PASS, Verdict.NOT_DECLARED)
 # Checks that load a toolkit's libraries on the GPUs, and those that need a stack's framework.
 COMPUTE = (
     "toolkit.device-query", "toolkit.cublas", "toolkit.nvrtc", "cudnn.convolution",
-    "gpu.throughput", "gpu.sustained", "gpu.bandwidth", "gpu.peer")
+    "gpu.host-copies", "gpu.throughput", "gpu.sustained", "gpu.bandwidth", "gpu.peer")
 FRAMEWORK = (
     "stack.matmul", "stack.gpu", "stack.build", "stack.libraries", "stack.mapped", "stack.hello",
     "stack.local-devices", "stack.gpu-device-name", "stack.device-placement", "stack.capability")

@@ -25,6 +25,8 @@ def main(config=None):
     parser.add_argument("--size", type=int, help="rows of the matrices")
     parser.add_argument("--budget", type=int, default=BUDGET_MIB, metavar="MIB",
                         help="with less free memory than that a GPU is busy")
+    parser.add_argument("--host-copies", action="store_true",
+                        help="also copies between the host and each GPU")
     parser.add_argument("--deep", action="store_true",
                         help="also minutes of load, memory bandwidth, copies between GPUs")
     parser.add_argument("--sustained", type=float, default=120, metavar="S")

@@ -1,10 +1,14 @@
-"""NVML's sensors of a GPU: temperature, clock, power, throttling."""
+"""NVML's sensors of a GPU: temperature, clock, power, throttling; and its PCI Express link."""
 import ctypes
 
 from .library import Library, Refused
 
 HOLDS_BACK = {0x4: "sw-power-cap", 0x8: "hw-slowdown", 0x20: "sw-thermal", 0x40: "hw-thermal",
               0x80: "hw-power-brake"}
+
+# What a link runs at now, and the most that card and slot allow together.
+LINK = {"generation": ("Curr", "Generation"), "width": ("Curr", "Width"),
+        "generation_max": ("Max", "Generation"), "width_max": ("Max", "Width")}
 
 
 class Sensors(Library):
@@ -32,6 +36,19 @@ class Sensors(Library):
                 "power_w": power and power // 1000,
                 "throttle": None if reasons is None else [
                     name for bit, name in sorted(HOLDS_BACK.items()) if reasons & bit]}
+
+    def link(self):
+        return {key: self.read("nvmlDeviceGet%sPcieLink%s" % function, ctypes.c_uint)
+                for key, function in LINK.items()}
+
+
+def link_reader(pci_address):
+    """What reads the link of the GPU with this address; without NVML each reading is of nothing.
+    """
+    try:
+        return Sensors(pci_address).link
+    except (Refused, OSError):
+        return lambda: dict.fromkeys(LINK)
 
 
 def sensors(pci_address):

@@ -13,6 +13,8 @@ from .output import emit
 from .timing import SIZE_DEEP, SIZE_GPU
 from .toolkit_stages import in_process, with_reason
 
+# ruff: noqa: B905 (zip has no `strict` before Python 3.10)
+
 
 class Run:
     """A toolkit's document, stage by stage."""
@@ -22,8 +24,8 @@ class Run:
         self.document = {
             "toolkit": options.toolkit, "state": "failed", "error": None,
             "driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
-            "cublas": [], "nvrtc": None, "cudnn": [], "bandwidth": None, "peer": None,
-            "sustained": None, "mapped": [], "seconds": None}
+            "cublas": [], "nvrtc": None, "cudnn": [], "host_copies": None, "bandwidth": None,
+            "peer": None, "sustained": None, "mapped": [], "seconds": None}
 
     def report(self, **more):
         self.document.update(more, mapped=sorted(self.mapped),
@@ -104,9 +106,15 @@ def through_toolkit(options):
     for soname, path in cudnn_libraries(options.toolkit).items():
         found = on_all("cudnn", {"soname": soname, "version": None}, cudnn=path)
         run.report(cudnn=run.document["cudnn"] + found)
+    everywhere = {"gpus": gpu_count, "places": ",".join(
+        device["address"] for device in run.document["devices"])}
+    if options.host_copies and gpu_count:
+        rows = run.stage("host_copies", entries(range(gpu_count), copies=None, link=None), 0.5,
+                         **everywhere)
+        for device, row in zip(run.document["devices"], rows):
+            device.update(link=row.pop("link"), copies=row.pop("copies"))
+        run.report(host_copies=rows)
     if options.deep and gpu_count:
-        everywhere = {"gpus": gpu_count, "places": ",".join(
-            device["address"] for device in run.document["devices"])}
         run.report(bandwidth=run.stage(
             "bandwidth", entries(range(gpu_count), gib_s=None), 0.2, **everywhere))
         pairs = [{"from": a, "to": b, "access": None, "gib_s": None, "wrong": None,

@@ -52,10 +52,12 @@ def a_gpu_that_was_left_out(plan: Document, snapshot: Document) -> None:
 @fault("gpu.bandwidth", verdict="INCONCLUSIVE",
        cause="stopped before this step", remedy="--deadline")
 @fault("gpu.peer", cause="stopped before this step", remedy="--deadline", verdict="INCONCLUSIVE")
+@fault("gpu.host-copies", verdict="INCONCLUSIVE", remedy="toolkit.cublas",
+       cause="Nothing was copied between the host and its GPUs: stopped in the stage cublas")
 def a_run_that_was_stopped(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot).update(
         state="hung", error="stopped in the stage cublas, no answer within 60 s",
-        cublas=[], cudnn=[], bandwidth=None, peer=None, sustained=None)
+        cublas=[], cudnn=[], host_copies=None, bandwidth=None, peer=None, sustained=None)
 
 
 @fault("toolkit.cublas", verdict="INCONCLUSIVE",
@@ -253,6 +255,18 @@ def products_of_which_only_the_last_was_checked(plan: Document, snapshot: Docume
 def slowed_by_heat_to_61_percent(plan: Document, snapshot: Document) -> None:
     for at, sample in enumerate(compute_run(snapshot)["sustained"][1]["samples"]):
         sample.update(tflops=38.0 if at < 60 else 23.2, throttle=["sw-power-cap", "sw-thermal"])
+
+
+@fault("gpu.host-copies", remedy="out of service",
+       cause="Copying between host and GPU on GPU 1 gave 7 wrong numbers")
+def numbers_that_change_between_host_and_gpu(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["host_copies"][1]["wrong"] = 7
+
+
+@fault("gpu.host-copies", remedy="toolkit.cublas", verdict="INCONCLUSIVE",
+       cause="Nothing was copied between the host and its GPUs: it was not reported")
+def a_probe_that_copied_nothing(plan: Document, snapshot: Document) -> None:
+    del compute_run(snapshot)["host_copies"]
 
 
 @fault("gpu.bandwidth",

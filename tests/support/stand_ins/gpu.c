@@ -139,6 +139,9 @@ int cudaMemGetInfo(size_t *free, size_t *total)
 }
 int cudaMemcpy(void *to, const void *from, size_t size, int kind)
 {
+    /* A direction in which no byte arrives. */
+    if (size > 4096 * 4096 && kind == number("STAND_IN_DEAD_WAY", 0))
+        return 0;
     memcpy(to, from, size);
     if (kind == 3 && told("STAND_IN_MEMORY", "wrong"))
         ((char *)to)[size - 4] ^= 1;
@@ -156,6 +159,15 @@ int cudaDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b, 0; }
 int cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
     return (void)peer, (void)flags, number("STAND_IN_PEER_ACCESS", 704);
+}
+int cudaHostAlloc(void **place, size_t size, unsigned flags)
+{
+    return (void)flags, *place = malloc(size), 0;
+}
+int cudaFreeHost(void *place) { return free(place), 0; }
+int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream)
+{
+    return (void)stream, cudaMemcpy(to, from, size, kind);
 }
 int cudaMemset(void *to, int byte, size_t size) { return memset(to, byte, size), 0; }
 int cudaMemcpyPeer(void *to, int a, const void *from, int b, size_t size)
@@ -309,6 +321,23 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *degrees)
 int nvmlDeviceGetClockInfo(void *device, int kind, unsigned *mhz)
 {
     return (void)device, (void)kind, *mhz = 1400, 0;
+}
+/* A link that stays at the first generation under load, or is not reported. */
+int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned *value)
+{
+    return (void)device, *value = number("STAND_IN_LINK_GENERATION", 4), trouble("STAND_IN_LINK");
+}
+int nvmlDeviceGetMaxPcieLinkGeneration(void *device, unsigned *value)
+{
+    return (void)device, *value = 4, trouble("STAND_IN_LINK");
+}
+int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *value)
+{
+    return (void)device, *value = 16, trouble("STAND_IN_LINK");
+}
+int nvmlDeviceGetMaxPcieLinkWidth(void *device, unsigned *value)
+{
+    return nvmlDeviceGetCurrPcieLinkWidth(device, value);
 }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *mw) { return (void)device, *mw = 70000, 0; }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons)

@@ -17,6 +17,22 @@ class ComputeDriver(TypedDict):
     error: str | None
 
 
+class LoadedLink(TypedDict):
+    """A PCIe link, read by NVML while the GPU computes."""
+
+    generation: int | None
+    width: int | None
+    generation_max: int | None
+    width_max: int | None
+
+
+class HostCopies(TypedDict):
+    """Copies between a GPU and page-locked memory of the host."""
+
+    to_device_gib_s: float | None
+    from_device_gib_s: float | None
+
+
 class ComputeDevice(TypedDict):
     """A GPU as CUDA shows it."""
 
@@ -33,6 +49,8 @@ class ComputeDevice(TypedDict):
     memory_bus_bits: int | None
     l2_kib: int | None
     warp_size: int | None
+    link: NotRequired[Annotated[LoadedLink | None, "its PCIe link under load"]]
+    copies: NotRequired[Annotated[HostCopies | None, "the fastest of several copies"]]
 
 
 class Busy(TypedDict):
@@ -144,6 +162,10 @@ class ComputeRun(TypedDict):
     cublas: list[CublasResult]
     nvrtc: Nvrtc | None
     cudnn: list[CudnnResult]
+    host_copies: NotRequired[Annotated[
+        list[GpuResult] | None,
+        "numbers that were copied to a GPU and back, of the newest toolkit; else null. Speed and"
+        " link stand with the device"]]
     bandwidth: Annotated[
         list[BandwidthResult] | None, "with `--deep`, of the newest toolkit; else null"]
     peer: Annotated[list[PeerResult] | None, "as `bandwidth`"]

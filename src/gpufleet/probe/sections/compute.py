@@ -9,8 +9,8 @@ from ..trees import toolkit_trees
 from ..workload_run import parse_output, write_script
 
 COMPUTE_SILENT = {"driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
-                  "cublas": [], "nvrtc": None, "cudnn": [], "bandwidth": None, "peer": None,
-                  "sustained": None, "mapped": [], "seconds": None}
+                  "cublas": [], "nvrtc": None, "cudnn": [], "host_copies": None, "bandwidth": None,
+                  "peer": None, "sustained": None, "mapped": [], "seconds": None}
 
 
 def section_compute(host):
@@ -26,13 +26,13 @@ def section_compute(host):
     trees = toolkit_trees(host)
     for at, tree in enumerate(trees):
         share_s = max(1, (ends - time.monotonic()) / (len(trees) - at))
-        last = deep and at == len(trees) - 1
+        more = [] if at < len(trees) - 1 else ["--host-copies"] + ["--deep"] * deep
         found["runs"].append(run_toolkit(
-            host, tree, share_s + (2 * host["sustained_s"] if last else 0), last))
+            host, tree, share_s + (2 * host["sustained_s"] if "--deep" in more else 0), more))
     return found
 
 
-def run_toolkit(host, tree, deadline_s, deep):
+def run_toolkit(host, tree, deadline_s, more):
     """Run the workload for one toolkit, with an empty environment; its document."""
     silent = dict(COMPUTE_SILENT, toolkit=tree)
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
@@ -43,10 +43,9 @@ def run_toolkit(host, tree, deadline_s, deep):
                     error="no directory to write the script in: %s" % error)
     args = ["--expect-gpus", expect, "--budget", str(host["budget_mib"]),
              "--deadline", str(deadline_s * 0.9), "--sustained", str(host["sustained_s"])]
-    args += ["--deep"] if deep else []
     try:
         ended = run_command([sys.executable, "-I", "-S", script, "--toolkit", host.path(tree),
-                            *args], deadline_s, env={"PATH": "/usr/bin:/bin", "HOME": home},
+                            *args, *more], deadline_s, env={"PATH": "/usr/bin:/bin", "HOME": home},
                            cwd=home, partial=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)
