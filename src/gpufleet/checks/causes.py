@@ -1,8 +1,8 @@
 """Which findings explain which: one cause is shown once, with its consequences under it.
 
-`EXPLAINS` names for each check the checks that its findings can explain. It alone explains
-nothing: a check is explained only if each of its own findings is about what the cause is about
-(`Finding.about`, in the vocabulary of `subjects`), and if the cause's verdict is at least as bad.
+`RELATIONS` says which checks the findings of a check can explain. It alone explains nothing: a
+check is explained only if each of its own findings is about what the cause is about or entails
+(`Finding.about`, in the vocabulary of `subjects`). An INCONCLUSIVE cause explains no failure.
 So a finding about another card, another stack or a wrong number stays one of its own.
 """
 
@@ -18,27 +18,94 @@ from .subjects import covered
 
 HEALTHY = (Verdict.PASS, Verdict.NOT_DECLARED)
 
-# Checks that load a toolkit's libraries on the GPUs, and those that need a stack's framework.
+
+class Relation(NamedTuple):
+    """A check and those that it can explain; with `words` only of findings about these."""
+
+    cause: str
+    consequences: tuple[str, ...]
+    words: tuple[str, ...] = ()
+
+
+# What computes by a toolkit's libraries, by a stack's framework, and in a container.
 COMPUTE = (
     "toolkit.device-query", "toolkit.cublas", "toolkit.nvrtc", "cudnn.convolution",
     "gpu.host-copies", "gpu.throughput", "gpu.sustained", "gpu.bandwidth", "gpu.peer")
-FRAMEWORK = (
-    "stack.matmul", "stack.gpu", "stack.build", "stack.libraries", "stack.mapped", "stack.hello",
-    "stack.local-devices", "stack.gpu-device-name", "stack.device-placement", "stack.capability")
+SMALL = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement")
+FRAMEWORK = ("stack.build", "stack.libraries", "stack.mapped", "stack.matmul", "stack.gpu",
+             *SMALL, "stack.capability")
 CONTAINERS = ("containers.runtime", "containers.cdi", "containers.gpus", "containers.reload",
               "containers.matmul")
-# What programs see of the GPUs.
-SEEN = (*COMPUTE, *FRAMEWORK, *CONTAINERS)
-# What nvidia-smi reports of them.
+PROGRAMS = (*COMPUTE, *FRAMEWORK, *CONTAINERS)
+# What nvidia-smi reports of the GPUs.
 REPORTED = ("gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
             "gpu.settings")
+INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readable")
 
-# {cause: what it can explain}. The first cause that covers a finding is taken: the most
-# fundamental ones come first.
-EXPLAINS: Mapping[str, Sequence[str]] = {
-    # A section that was not read explains the checks that read it.
-    "host.probe": tuple(check.id for check in CHECKS.values() if check.reads),
-}
+# The first cause that covers a finding is taken: the most fundamental ones come first.
+RELATIONS = (
+    # A section that was not read.
+    Relation("host.probe", tuple(check.id for check in CHECKS.values() if check.reads)),
+    # An installation that was not finished, a tree that is gone, a mount that executes nothing.
+    Relation("install.complete", (
+        "toolkit.present", "toolkit.files", "toolkit.readable", "toolkit.default-link",
+        *INSTALLED_CUDNN, "linker.cache", "stack.release", "stack.files", "stack.readable",
+        *PROGRAMS)),
+    Relation("toolkit.readable", (
+        "toolkit.present", "cudnn.present", "stack.readable", "stack.python"), ("noexec",)),
+    Relation("toolkit.present", (
+        "toolkit.files", "toolkit.readable", "toolkit.default-link", *INSTALLED_CUDNN,
+        "linker.cache", *COMPUTE, *FRAMEWORK), ("/",)),
+    Relation("toolkit.files", ("linker.cache", "stack.libraries", "stack.matmul")),
+    Relation("cudnn.files", (
+        "cudnn.present", "cudnn.links", "cudnn.readable", "linker.cache", "stack.libraries",
+        "stack.matmul")),
+    Relation("cudnn.present", (
+        "cudnn.links", "cudnn.readable", "linker.cache", "stack.libraries", "stack.matmul")),
+    Relation("cudnn.links", ("linker.cache", "stack.libraries", "stack.matmul")),
+    Relation("linker.cache", ("stack.libraries", "stack.matmul")),
+    Relation("stack.release", ("stack.files", "stack.readable", *FRAMEWORK, "containers.matmul")),
+    Relation("stack.readable", ("stack.python",), ("noexec",)),
+    Relation("stack.python", FRAMEWORK, ("run",)),
+    # A driver that does not run, from what is installed to what programs see of it.
+    Relation("driver.secure-boot", ("kernel.log", "driver.loaded")),
+    Relation("driver.packages", ("driver.loaded", "stack.libraries")),
+    Relation("driver.modules", ("driver.loaded",)),
+    Relation("driver.nouveau", ("driver.loaded",)),
+    Relation("driver.loaded", (
+        "driver.pending", "driver.nodes", "driver.access", "driver.cuda", "gpu.mig", "gpu.smi",
+        *REPORTED, *PROGRAMS)),
+    # A card that is gone.
+    Relation("kernel.log", (
+        "kernel.application-errors", "gpu.count", "gpu.smi", "gpu.visible", *PROGRAMS)),
+    Relation("gpu.count", ("gpu.mig", "gpu.smi", *REPORTED, "driver.cuda", *PROGRAMS)),
+    Relation("driver.nodes", ("driver.access", "driver.cuda", *PROGRAMS)),
+    Relation("driver.fabric", ("driver.cuda",)),
+    Relation("driver.cuda", PROGRAMS),
+    Relation("gpu.smi", REPORTED),
+    Relation("gpu.visible", ("gpu.mig", *PROGRAMS)),
+    # A card that is slow, and values that it does not report.
+    Relation("gpu.memory-errors", ("gpu.settings",)),
+    Relation("gpu.throttle", ("gpu.throughput", "gpu.sustained"), ("slow",)),
+    Relation("gpu.throughput", ("gpu.sustained",), ("slow",)),
+    # A run that stopped, a GPU that others hold or on which nothing was computed.
+    Relation("toolkit.device-query", COMPUTE[1:]),
+    Relation("toolkit.cublas", COMPUTE[2:]),
+    Relation("gpu.sustained", ("gpu.bandwidth", "gpu.peer")),
+    Relation("toolkit.cublas", ("stack.matmul", "stack.gpu", *SMALL, "containers.matmul"),
+             ("busy",)),
+    Relation("stack.libraries", (
+        "stack.mapped", "stack.matmul", "stack.gpu", "stack.local-devices",
+        "stack.gpu-device-name", "stack.device-placement", "stack.capability"), ("gpus",)),
+    Relation("stack.matmul", tuple(
+        check for check in FRAMEWORK if check != "stack.matmul"), ("run",)),
+    Relation("stack.matmul", ("stack.gpu",), ("result",)),
+    Relation("stack.matmul", ("stack.gpu", *SMALL, "containers.matmul"), ("busy",)),
+    Relation("stack.hello", SMALL[1:], ("busy",)),
+    # An engine that starts no container.
+    Relation("containers.runtime", ("containers.gpus", "containers.reload", "containers.matmul")),
+    Relation("containers.gpus", ("containers.reload", "containers.matmul")),
+)
 
 
 class Judged(NamedTuple):
@@ -51,28 +118,32 @@ class Judged(NamedTuple):
 
 def explained(judged: Mapping[str, Judged]) -> dict[str, str]:
     """{check: the check that explains it}; a check that explains is not explained itself."""
-    direct = {name: cause for name, result in judged.items()
-              if result.verdict not in HEALTHY and (cause := _cause(name, result, judged))}
+    direct: dict[str, str] = {}
+    for name, result in judged.items():
+        if result.verdict not in HEALTHY and (cause := _cause(name, judged, direct)):
+            direct[name] = cause
     return {name: _first(name, direct) for name in direct}
 
 
-def _cause(name: str, result: Judged, judged: Mapping[str, Judged]) -> str | None:
-    order = list(Verdict)
-    open_findings = [finding for finding in result.findings if finding.verdict not in HEALTHY]
-    for cause, consequences in EXPLAINS.items():
-        found = judged.get(cause)
-        if name not in consequences or found is None or found.verdict in HEALTHY:
+def _cause(name: str, judged: Mapping[str, Judged], direct: Mapping[str, str]) -> str | None:
+    result = judged[name]
+    about = [one.about for one in result.findings if one.verdict not in HEALTHY]
+    words = {subject.partition("/")[0].partition("@")[0] or "/"
+             for subjects in about for subject in subjects}
+    for relation in RELATIONS:
+        cause = judged.get(relation.cause)
+        if (name not in relation.consequences or cause is None or cause.verdict in HEALTHY
+                or (relation.words and not words <= set(relation.words))
+                or (cause.verdict is Verdict.INCONCLUSIVE and result.verdict is not cause.verdict)):
             continue
-        if order.index(found.verdict) > order.index(result.verdict):
-            continue
-        subjects = {subject for finding in found.shown
+        subjects = {subject for finding in cause.shown
                     for subject in (*finding.about, *finding.entails)}
-        if open_findings and all(covered(one.about, subjects) for one in open_findings):
-            return cause
+        if all(covered(one, subjects) for one in about) and (
+                _first(relation.cause, direct) != name):
+            return relation.cause
     return None
 
 
 def _first(name: str, direct: Mapping[str, str]) -> str:
     """The first cause of a chain."""
-    cause = direct[name]
-    return _first(cause, direct) if cause in direct else cause
+    return _first(direct[name], direct) if name in direct else name

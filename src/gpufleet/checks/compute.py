@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from gpufleet.model.plan import Plan, PlannedToolkit
 from gpufleet.model.sections.compute import (
@@ -15,6 +16,7 @@ from gpufleet.model.sections.compute import (
 )
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .holders import busy_finding
 from .registry import (
     INSPECT,
@@ -65,7 +67,8 @@ def runs(
         else:
             yield toolkit, Finding(
                 f"CUDA {toolkit['short']} was not tested: {toolkit['path']} does not exist",
-                f"see toolkit.present; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
+                f"see toolkit.present; {provision(plan)}", verdict=Verdict.INCONCLUSIVE,
+                about=(toolkit["path"],))
 
 
 def run_error(where: str, error: str) -> Finding:
@@ -94,7 +97,8 @@ def not_reported(toolkit: PlannedToolkit, run: ComputeRun, what: str) -> Finding
     """A finding for a part that a run does not report."""
     error = str(run["error"] or "it was not reported")
     if run["state"] == "hung":
-        return run_error(f"{what} of CUDA {toolkit['short']}", f"no answer: {error}")
+        hung = run_error(f"{what} of CUDA {toolkit['short']}", f"no answer: {error}")
+        return replace(hung, about=(subjects.stopped(toolkit["path"]),))
     return Finding(f"{what} of CUDA {toolkit['short']} was not tested: {error}",
                    "see driver.loaded and toolkit.files; then ./gpufleet verify")
 
@@ -115,14 +119,17 @@ def device_query(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]
         where = f"CUDA {toolkit['short']}"
         result, devices = required(run["driver"], "a run's driver"), run["devices"]
         if result["error"] or result["cuinit"] != 0:
-            yield run_error(f"{where} gets no answer from the driver",
-                             str(result["error"] or "cuInit was not called"))
+            yield replace(
+                run_error(f"{where} gets no answer from the driver",
+                          str(result["error"] or "cuInit was not called")),
+                about=(subjects.GPUS,))
             continue
         if wrong_gpu_count(plan, len(devices), wanted):
             yield Finding(
                 f"{where} lists {len(devices)} GPUs, declared is gpu_expect:"
                 f" {{count: {wanted}}}",
-                "see gpu.count and driver.nodes; if the host has that many: correct gpu_expect")
+                "see gpu.count and driver.nodes; if the host has that many: correct gpu_expect",
+                about=subjects.missing_gpus(len(devices), wanted))
         for device in devices:
             yield from _figures(where, device, bus)
         yield Evidence(f"{where}: " + ", ".join(
@@ -158,7 +165,7 @@ def gpu_results(
                 name, entry["error"], observed, device=entry["gpu"], busy=entry["busy"]):
             yield finding
         elif entry["error"]:
-            yield run_error(name, entry["error"])
+            yield replace(run_error(name, entry["error"]), entails=(f"tflops/{entry['gpu']}",))
         elif entry["wrong"] != 0:
             wrong = "unchecked" if entry["wrong"] is None else entry["wrong"]
             yield Finding(f"{name} gave {wrong} wrong {unit}", DEVICE_FAULT, str(entry))
@@ -166,10 +173,14 @@ def gpu_results(
     if missing:
         which = f"nothing was computed on GPU {', '.join(map(str, missing))}"
         if run["state"] == "hung":
-            yield run_error(where, f"no answer: {run['error']}: {which}")
+            yield replace(
+                run_error(where, f"no answer: {run['error']}: {which}"),
+                about=(subjects.stopped(run["toolkit"]),), entails=(subjects.TFLOPS,))
         else:
             yield Finding(f"{where}: {which}" + (f" ({run['error']})" if run["error"] else ""),
-                          "see toolkit.device-query")
+                          "see toolkit.device-query",
+                          about=subjects.missing_numbers(missing, visible_gpus(plan)),
+                          entails=(subjects.TFLOPS,) if not entries else ())
 
 
 @check("toolkit.cublas", reads=("compute",), skip_reason=no_gpus)

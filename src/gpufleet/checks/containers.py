@@ -6,6 +6,7 @@ a container can use comes from one that the probe started and removed again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gpufleet.host_state import containers as wanted
@@ -22,6 +23,7 @@ from gpufleet.model.sections.stacks import (
 from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
+from . import subjects
 from .holders import busy_finding
 from .registry import (
     INVENTORY,
@@ -38,6 +40,9 @@ from .registry import (
 )
 from .sections import Sections
 from .stack_run import products
+
+# The toolkit's words for a host whose driver does not run.
+NO_DRIVER = re.compile(r"nvml error|driver not loaded|libnvidia-ml|libcuda\.so", re.IGNORECASE)
 
 
 def not_declared(plan: Plan) -> str | None:
@@ -86,7 +91,8 @@ def cdi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The CDI specification matches the driver, and systemd finds each GPU's device file."""
     if observed["driver"]["loaded"] is None:
         yield Finding("No driver is loaded to compare the CDI specification with",
-                      "see driver.loaded", verdict=Verdict.INCONCLUSIVE)
+                      "see driver.loaded", verdict=Verdict.INCONCLUSIVE,
+                      about=(subjects.DRIVER,))
     for cause in wanted.stale(_declared(plan), Host(observed.snapshot)):
         yield Finding(cause[0].upper() + cause[1:], provision(plan))
     for spec in observed["containers"]["cdi"]:
@@ -103,7 +109,8 @@ def container_run(observed: Sections) -> ContainerRun | Finding:
             "./gpufleet verify (it probes in mode 'full')", verdict=Verdict.INCONCLUSIVE)
     if run is None:
         return Finding("No container was started: the engine does not answer",
-                       "see containers.runtime", verdict=Verdict.INCONCLUSIVE)
+                       "see containers.runtime", verdict=Verdict.INCONCLUSIVE,
+                       about=(subjects.CONTAINER,))
     return run
 
 
@@ -113,7 +120,8 @@ def _failed_run(plan: Plan, run: ContainerRun) -> Finding:
     return Finding(
         f"A container {'hung' if hung else 'could not be run'}: {run['error']}",
         "on the host: try nvidia-docker run by hand, and read journalctl -u docker;"
-        f" then {provision(plan)}", verdict=Verdict.HUNG if hung else Verdict.FAIL)
+        f" then {provision(plan)}", verdict=Verdict.HUNG if hung else Verdict.FAIL,
+        about=(subjects.DRIVER if NO_DRIVER.search(run["error"] or "") else subjects.CONTAINER,))
 
 
 def _cards(plan: Plan, gpus: list[ContainerNode], when: str) -> Iterator[Finding | Evidence]:
@@ -128,7 +136,7 @@ def _cards(plan: Plan, gpus: list[ContainerNode], when: str) -> Iterator[Finding
         yield Finding(
             f"{when} a container has {len(gpus)} GPUs, declared are {count}",
             "see gpu.count and driver.loaded; if the host has that many: correct gpu_expect in"
-            " the inventory")
+            " the inventory", about=subjects.missing_gpus(len(gpus), count, subjects.CONTAINER))
     yield Evidence(f"{when} a container opens {len(gpus) - len(denied)} of {count} GPUs")
 
 
@@ -163,7 +171,9 @@ def reload(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield from _own_unit(plan, unit, section.get("majors") or {})
     elif run["state"] != "ok" or not run["gpus"]:
         yield Finding("What a daemon-reload leaves to a container is unknown: none ran with GPUs",
-                      "see containers.gpus", verdict=Verdict.INCONCLUSIVE)
+                      "see containers.gpus", verdict=Verdict.INCONCLUSIVE, about=(
+                          subjects.missing_gpus(0, _declared(plan)["gpus"], subjects.CONTAINER)
+                          if run["state"] == "ok" else _failed_run(plan, run).about))
     elif section["engine"] and section["engine"]["cgroup_driver"] == "cgroupfs":
         yield Evidence("systemd does not manage this engine's containers: a reload leaves them be")
     else:
@@ -245,7 +255,8 @@ def _computed(
     """The products that TensorFlow computed in a container, one for each device."""
     if framework is None:
         yield Finding("No stack is installed that could run in a container",
-                      f"see stack.release; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
+                      f"see stack.release; {provision(plan)}", verdict=Verdict.INCONCLUSIVE,
+                      about=tuple(stack["venv"] for stack in plan["stacks"]))
         return
     if framework["state"] != "ok":
         hung = framework["state"] == "hung"
@@ -263,4 +274,5 @@ def _computed(
     count = expectation.visible(_declared(plan)["gpus"], mig_layout(plan))
     if count is not None and wrong_gpu_count(plan, len(cards), count):
         yield Finding(f"In a container {name} computed on {len(cards)} GPUs, declared are {count}",
-                      "see containers.gpus, and gpu.count")
+                      "see containers.gpus, and gpu.count",
+                      about=subjects.missing_gpus(len(cards), count, subjects.CONTAINER))

@@ -10,6 +10,7 @@ from gpufleet.model.plan import Plan, PlannedCudnn
 from gpufleet.model.sections.cuda import CudnnTree
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .registry import (
     Evidence,
     Finding,
@@ -58,6 +59,7 @@ def _library(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Findi
             f"cuDNN {entry['short']} is missing in {tree['toolkit']}: no library is named"
             f" {entry['soname']}",
             provision(plan),
+            about=(subjects.library(tree["toolkit"], entry["soname"]),),
         )
     # The library that is queried opens the others by their SONAME alone, whatever version they are.
     for library in tree["libraries"]:
@@ -82,7 +84,8 @@ def _library(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Findi
 
 def _header(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Finding | Evidence]:
     if not tree["headers"]:
-        yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan))
+        yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan),
+                      about=(f"{tree['toolkit']}/include",))
     for header in tree["headers"]:
         if not versions.has_prefix(str(header["version"]), entry["short"]):
             phrase = f"reports {header['version']}" if header["version"] else "reports no version"
@@ -109,18 +112,26 @@ def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def links(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each cuDNN library has a symlink matching its SONAME."""
     for wanted, tree in planned_trees(plan, observed):
-        for cause in _bad_links(wanted, tree):
-            yield Finding(cause, f"{provision(plan)} (it recreates the symlinks)")
+        dangling = tuple(subjects.library(tree["toolkit"], link["path"])
+                         for link in tree["links"] if not link["exists"])
+        for cause, missing in _bad_links(wanted, tree):
+            yield Finding(cause, f"{provision(plan)} (it recreates the symlinks)",
+                          about=(subjects.library(tree["toolkit"], missing),) if missing else (),
+                          entails=dangling)
         yield Evidence(f"{tree['toolkit']}: {len(tree['libraries'])} libraries,"
                    f" {len(tree['links'])} links")
 
 
-def _bad_links(wanted: list[PlannedCudnn], tree: CudnnTree) -> Iterator[str]:
+def _bad_links(
+    wanted: list[PlannedCudnn], tree: CudnnTree
+) -> Iterator[tuple[str, str | None]]:
+    """What is wrong with the symlinks, and the library that cannot be found for it."""
     targets = {link["path"]: link["target"] for link in tree["links"]}
     files = {library["path"]: library for library in tree["libraries"]}
     for link in tree["links"]:
         if not link["exists"]:
-            yield f"{link['path']} is a dangling symlink to {link['target']}"
+            yield (f"{link['path']} is a dangling symlink to {link['target']}",
+                   _link_target(link["path"], targets))
     for path, library in files.items():
         soname = library["soname"]
         name = str(PurePosixPath(path).with_name(soname)) if soname else path
@@ -128,22 +139,26 @@ def _bad_links(wanted: list[PlannedCudnn], tree: CudnnTree) -> Iterator[str]:
             continue
         if name in files:
             yield (f"{name} is a copy, not a symlink to {PurePosixPath(path).name}: the two can"
-                   " differ")
+                   " differ"), None
         elif name not in targets:
-            yield f"{name} is missing: no symlink of that name points to {PurePosixPath(path).name}"
+            yield (f"{name} is missing: no symlink of that name points to"
+                   f" {PurePosixPath(path).name}"), name
         elif _link_target(name, targets) not in files and any(
             link["path"] == name and link["exists"] for link in tree["links"]
         ):
-            yield f"{name} points outside its directory, to {targets[name]}"
+            yield f"{name} points outside its directory, to {targets[name]}", None
     for entry in wanted:
         if not files:
-            yield f"{entry['soname']} is missing: {tree['toolkit']} contains no cuDNN library"
+            yield (f"{entry['soname']} is missing: {tree['toolkit']} contains no cuDNN library",
+                   entry["soname"])
         # The compiler's -lcudnn uses it: it belongs to the default of this toolkit.
         directories = {str(PurePosixPath(path).parent) for path in files}
         for directory in sorted(directories if entry["default"] else ()):
             default = files.get(_link_target(f"{directory}/libcudnn.so", targets))
             if default is None or default["soname"] != entry["soname"]:
-                yield f"{directory}/libcudnn.so is not a symlink to {entry['soname']}"
+                end = _link_target(f"{directory}/libcudnn.so", targets)
+                yield (f"{directory}/libcudnn.so is not a symlink to {entry['soname']}",
+                       None if end in files else end)
 
 
 def _link_target(path: str, targets: dict[str, str]) -> str:
@@ -159,9 +174,10 @@ def _link_target(path: str, targets: dict[str, str]) -> str:
 @check("cudnn.readable", reads=("cudnn",), severity="major", skip_reason=no_cudnn)
 def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every user can read the cuDNN libraries and headers."""
-    for _, tree in planned_trees(plan, observed):
+    for wanted, tree in planned_trees(plan, observed):
         if not tree["libraries"]:
             yield Finding(
                 f"{tree['toolkit']} contains no cuDNN library: no permissions were checked",
-                provision(plan), verdict=Verdict.INCONCLUSIVE)
+                provision(plan), verdict=Verdict.INCONCLUSIVE, about=tuple(
+                    subjects.library(tree["toolkit"], entry["soname"]) for entry in wanted))
         yield from unreadable_paths([(f"cuDNN in {tree['toolkit']}", tree["closed"])])

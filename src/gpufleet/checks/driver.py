@@ -7,12 +7,14 @@ skipped by `gpu_expect: {count: 0}`, those of a driver that gpufleet installs wh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpufleet.host_state import driver_kernels, driver_packages, driver_running, driver_state
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan, PlannedDriver
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .registry import (
     INSPECT,
     REBOOT,
@@ -87,11 +89,15 @@ def _no_persistence(plan: Plan) -> str | None:
 @check("driver.packages", reads=("packages", "driver", "receipts"), skip_reason=_not_managed)
 def packages(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The planned driver is installed completely, in one version and from one repository."""
-    yield from driver_findings(driver_packages.packages, plan, observed)
-    section = driver_state.core(Host(observed.snapshot))
-    versions = shortened(sorted(set(section.values()))) or "none"
-    yield Evidence(f"{len(section)} packages of version {versions},"
-               f" libraries {observed['driver']['library']}")
+    section = observed["driver"]
+    entails: subjects.Subjects = ("libcuda",) if section["library"] is None else ()
+    if section["loaded"] is None and section["on_disk"] is None:
+        entails += (subjects.DRIVER,)
+    for finding in driver_findings(driver_packages.packages, plan, observed):
+        yield replace(finding, entails=entails)
+    core = driver_state.core(Host(observed.snapshot))
+    versions = shortened(sorted(set(core.values()))) or "none"
+    yield Evidence(f"{len(core)} packages of version {versions}, libraries {section['library']}")
 
 
 @check("driver.files", reads=("receipts",), severity="major", deep=True,
@@ -122,7 +128,11 @@ def modules(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             " usual directories", "on the host: modinfo -F filename nvidia",
             verdict=Verdict.INCONCLUSIVE)
         return
-    yield from driver_findings(driver_kernels.modules, plan, observed)
+    running = [kernel for kernel in kernels if kernel["version"] == observed["kernel"]["running"]]
+    absent = observed["driver"]["loaded"] is None and any(
+        not kernel["modules"] for kernel in running)
+    for finding in driver_findings(driver_kernels.modules, plan, observed):
+        yield replace(finding, entails=(subjects.DRIVER,) if absent else ())
     names = [kernel["version"] for kernel in kernels]
     yield Evidence(f"{shortened(names) or 'no kernel of its own'}; next boot:"
                f" {observed['kernel']['next_boot']} ({observed['kernel']['next_boot_source']})")
@@ -131,7 +141,12 @@ def modules(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 @check("driver.nouveau", reads=("driver", "kernel", "gpus"), skip_reason=_not_managed)
 def nouveau(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """nouveau is not loaded, is blacklisted, and no initramfs loads it before the blacklist."""
-    yield from driver_findings(driver_kernels.nouveau, plan, observed)
+    state = observed["driver"]["nouveau"]
+    entails: subjects.Subjects = ("nouveau",) if state and state["loaded"] else ()
+    if entails and observed["driver"]["loaded"] is None:
+        entails += (subjects.DRIVER,)
+    for finding in driver_findings(driver_kernels.nouveau, plan, observed):
+        yield replace(finding, entails=entails)
     yield Evidence(str(observed["driver"]["nouveau"]))
 
 
@@ -139,7 +154,9 @@ def nouveau(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
        skip_reason=_managed_without_card)
 def secure_boot(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Where Secure Boot is on, the key that signs the driver's modules is enrolled."""
-    yield from driver_findings(driver_kernels.secure_boot, plan, observed)
+    entails = ("key",) if observed["driver"]["loaded"] else ("key", subjects.DRIVER)
+    for finding in driver_findings(driver_kernels.secure_boot, plan, observed):
+        yield replace(finding, entails=entails)
     yield Evidence(str(observed["kernel"]["secure_boot"]))
 
 
@@ -153,9 +170,20 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     version, library = section["loaded"], section["library"]
     cards = [card["address"] for card in observed["gpus"]["pci"] if card["driver"] == "nouveau"]
     if cards:
+        others = len(observed["gpus"]["pci"]) - len(cards)
         yield Finding(f"nouveau is bound to {', '.join(cards)}: CUDA cannot use these GPUs",
-                      "blacklist nouveau, rebuild the initramfs, reboot")
-    yield from driver_findings(driver_running.mismatch, plan, observed)
+                      "blacklist nouveau, rebuild the initramfs, reboot",
+                      about=("nouveau",),
+                      entails=("pending", *(f"card/{address}" for address in cards),
+                               *subjects.missing_gpus(others, others + len(cards))))
+    about: subjects.Subjects = (subjects.DRIVER,)
+    entails: subjects.Subjects = ("pending", subjects.GPUS, subjects.SMI)
+    if version is None:
+        entails += (subjects.NODES, *(("libcuda",) if library is None else ()))
+    elif library is None:
+        about = ("libcuda",)
+    for finding in driver_findings(driver_running.mismatch, plan, observed):
+        yield replace(finding, about=about, entails=entails)
     yield Evidence(f"loaded {version}, on disk {section['on_disk']}, libraries {library}, modules:"
                f" {', '.join(section['modules']) or 'none'}")
 
@@ -169,7 +197,13 @@ def nodes(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         missing = [Finding(f"{finding.cause}; CUDA was not started, which creates them",
                            f"see driver.cuda; {finding.remedy}", verdict=Verdict.INCONCLUSIVE)
                    for finding in missing]
-    yield from missing
+    count = sum(card["driver"] != driver_running.GIVEN_AWAY for card in observed["gpus"]["pci"])
+    there = set(observed["gpus"]["nodes"])
+    numbered = sum(name.removeprefix("/dev/nvidia").isdigit() for name in there)
+    entails = subjects.missing_gpus(numbered, count) if {
+        "/dev/nvidiactl", "/dev/nvidia-uvm"} <= there else (subjects.GPUS,)
+    for finding in missing:
+        yield replace(finding, about=(subjects.NODES,), entails=entails)
     yield Evidence(shortened(observed["gpus"]["nodes"], 12) or "no device file")
 
 
@@ -184,6 +218,7 @@ def persistence(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 @check("driver.fabric", reads=("driver", "gpus", "packages"), skip_reason=card_not_expected)
 def fabric(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The fabric manager runs, in the driver's version, exactly where there is an NVSwitch."""
-    yield from driver_findings(driver_running.fabric, plan, observed)
+    for finding in driver_findings(driver_running.fabric, plan, observed):
+        yield replace(finding, entails=("fabric",))
     yield Evidence(
         f"{len(observed['gpus']['nvswitches'])} NVSwitches, {observed['driver']['fabric']}")

@@ -9,6 +9,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .driver import card_not_expected
 from .registry import INSPECT, REBOOT, Evidence, Finding, check, numbers, required
 from .sections import Sections
@@ -29,6 +30,9 @@ REMEDIES = {
     804: "remove cuda-compat, which supports data center GPUs only",
     999: "see driver.nodes: nvidia-modprobe -u -c 0 makes /dev/nvidia-uvm; else reboot {host}",
 }
+# What another check may have found that gives this status.
+ABOUT: dict[int, subjects.Subjects] = {
+    **dict.fromkeys((3, 100, 803, 999), (subjects.GPUS,)), 802: ("fabric",)}
 
 
 @check("driver.cuda", reads=("driver", "gpus"), repair=REBOOT, skip_reason=card_not_expected)
@@ -44,12 +48,13 @@ def cuda(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"CUDA does not start: cuInit returned {status}"
             f" ({REFUSALS.get(status, 'see the CUDA documentation, CUresult')})",
             REMEDIES.get(status, "reboot {host}; if it persists, reinstall the driver").format(
-                host=plan["host"]))
+                host=plan["host"]),
+            about=ABOUT.get(status, ()), entails=(subjects.GPUS,))
     elif status is None or known is None:
         yield Finding(
             "It is unknown whether CUDA starts: libcuda.so.1 could not be queried",
             "see driver.loaded; on the host: ldconfig -p | grep libcuda",
-            verdict=Verdict.INCONCLUSIVE)
+            verdict=Verdict.INCONCLUSIVE, about=(subjects.GPUS,))
     driver = plan["driver"]
     minimum = driver["minimum"] if driver else None
     if section["loaded"] and driver and minimum and numbers(section["loaded"]) < numbers(minimum):
@@ -113,5 +118,5 @@ def access(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             verdict=Verdict.INCONCLUSIVE)
     elif not rows:
         yield Finding("There is no device file to open", "see driver.nodes and driver.loaded",
-                      verdict=Verdict.INCONCLUSIVE)
+                      verdict=Verdict.INCONCLUSIVE, about=(subjects.NODES,))
     yield Evidence(f"{len(rows)} device files, as {user or 'an account without groups'}")

@@ -13,6 +13,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .registry import (
     HARDWARE,
     INSPECT,
@@ -54,6 +55,7 @@ def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             "check the kernel log for Xid 79 (fallen off the bus), power the host off and on;"
             " if it stays missing: reseat or replace the card",
             listed or "no NVIDIA GPU on the PCI bus",
+            about=subjects.missing_gpus(len(cards), wanted),
         )
     yield Evidence(listed or "no NVIDIA GPU on the PCI bus")
 
@@ -80,7 +82,8 @@ def mig(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if observed["gpus"]["mig"] is None:
         yield Finding(
             "The MIG instances are unknown: no driver could be queried",
-            "see driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
+            "see driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE,
+            about=(subjects.DRIVER,))
         return
     known, cards = [row["gpu"] for row in observed["gpus"]["mig"]], len(_own(observed))
     if sorted(known) != list(range(cards)):
@@ -111,7 +114,8 @@ def unknown_without_cards(observed: Sections, what: str) -> Iterator[Finding]:
     """INCONCLUSIVE where nvidia-smi lists no GPU; gpu.smi reports why."""
     if not cards(observed):
         yield Finding(f"{what}: unknown, nvidia-smi lists no GPU", "see gpu.smi and"
-                      " driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
+                      " driver.loaded; then ./gpufleet verify", verdict=Verdict.INCONCLUSIVE,
+                      about=(subjects.SMI,))
 
 
 def broken_off(report: Smi) -> bool:
@@ -131,7 +135,7 @@ def missing_value(card: SmiDevice, field: str, value: object) -> Iterator[Findin
         yield Finding(f"{label(card)} does not report its {field.replace('_', ' ')}"
                       f"{' (' + failed[0] + ')' if failed else ''}",
                       "on the host: nvidia-smi -q; then ./gpufleet verify",
-                      verdict=Verdict.INCONCLUSIVE)
+                      verdict=Verdict.INCONCLUSIVE, about=subjects.card(card["address"], field))
 
 
 @check("gpu.smi", reads=("smi", "driver"), repair=INSPECT, skip_reason=no_gpus_declared)
@@ -142,19 +146,24 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Finding(
             "nvidia-smi was not run" if not report["asked"] else "nvidia-smi is not installed",
             "take a snapshot in mode full" if not report["asked"] else "install it with the driver"
-            " (Debian: apt-get install nvidia-smi)", verdict=Verdict.INCONCLUSIVE)
+            " (Debian: apt-get install nvidia-smi)", verdict=Verdict.INCONCLUSIVE,
+            entails=(subjects.SMI,))
         return
     status = report["nvml"]["status"]
+    # An error with cards in the report is of one of them, not of the driver.
+    about = () if cards(observed) else (subjects.DRIVER,)
+    entails = () if cards(observed) else (subjects.SMI,)
     if status == 18:
         yield Finding(
             "NVML: driver and library have different versions (status 18): the libraries were"
-            " upgraded while the driver was loaded", f"see driver.loaded: reboot {plan['host']}")
+            " upgraded while the driver was loaded", f"see driver.loaded: reboot {plan['host']}",
+            about=(subjects.DRIVER,), entails=(subjects.SMI,))
     elif report["error"]:
         yield Finding(f"nvidia-smi fails (status {report['status']}): {report['error']}",
                       "see driver.loaded: the module must be loaded (dkms status, lsmod); if it is,"
                       f" reboot {plan['host']}" if not cards(observed) else
                       "see kernel.log for the GPU that it names; reboot, then replace that GPU",
-                      f"NVML status {status}")
+                      f"NVML status {status}", about=about, entails=entails)
     elif broken_off(report):
         last = label(cards(observed)[-1]) if cards(observed) else "its head"
         yield Finding(f"The document of nvidia-smi breaks off at {last}:"
@@ -162,12 +171,15 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                       "see kernel.log for that GPU; reboot, then replace that GPU")
     elif report["status"] != 0 or report["driver_version"] is None:
         yield Finding("nvidia-smi reports no driver version",
-                      "on the host: nvidia-smi -q -x", verdict=Verdict.INCONCLUSIVE)
+                      "on the host: nvidia-smi -q -x", verdict=Verdict.INCONCLUSIVE,
+                      entails=entails)
     elif status:
         yield Finding(f"NVML does not start (status {status})",
-                      f"see driver.loaded and driver.nodes; then reboot {plan['host']}")
+                      f"see driver.loaded and driver.nodes; then reboot {plan['host']}",
+                      about=about, entails=entails)
     elif not cards(observed):
-        yield Finding("nvidia-smi lists no GPU", "see driver.loaded and gpu.count")
+        yield Finding("nvidia-smi lists no GPU", "see driver.loaded and gpu.count",
+                      about=(subjects.GPUS,), entails=entails)
     elif status is None:
         yield Finding("NVML could not be queried: libnvidia-ml.so.1 cannot be loaded",
                       "reinstall the driver's libraries; on the host: ldconfig -p",
@@ -179,7 +191,7 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     version = report["driver_version"]
     if version and loaded and version != loaded:
         yield Finding(f"nvidia-smi reports driver {version}, loaded is {loaded}",
-                      f"see driver.loaded: reboot {plan['host']}")
+                      f"see driver.loaded: reboot {plan['host']}", about=(subjects.DRIVER,))
     for card in cards(observed):
         if (fault := card.get("broken")) and not broken_off(report):
             yield Finding(f"What nvidia-smi printed of {label(card)} cannot be read: {fault}",
@@ -188,7 +200,8 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         broken = [text for text in card["unanswered"] if text.split(":")[0] in IDENTITY]
         if broken:
             yield Finding(f"{label(card)} does not answer: {', '.join(broken)}",
-                          "see kernel.log; power the host off and on, then replace the GPU")
+                          "see kernel.log; power the host off and on, then replace the GPU",
+                          about=subjects.card(card["address"]))
     yield Evidence(f"{report['program']}, driver {version}, {len(cards(observed))} cards,"
                    f" NVML status {status} with {report['nvml']['count']}")
 
@@ -226,7 +239,10 @@ def identity(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if uuids and present:
         known = [uuid.lower() for uuid in uuids]
         if missing := [uuid for uuid in uuids if uuid.lower() not in present]:
-            yield Finding(f"Declared GPUs are missing: {', '.join(missing)}", change)
+            yield Finding(
+                f"Declared GPUs are missing: {', '.join(missing)}", change,
+                about=() if set(present) - set(known) else subjects.missing_gpus(
+                    len(uuids) - len(missing), wanted["count"]))
         if foreign := [uuid for uuid in present if uuid not in known]:
             yield Finding(f"GPUs are installed that are not declared: {', '.join(foreign)}", change)
     yield Evidence("; ".join(f"{label(card)}: {card['name']}, {card['memory_total_mib']} MiB,"
@@ -261,7 +277,9 @@ def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"The GPU at {address} is on the PCI bus, but nvidia-smi does not list it (bound to"
             f" {bus[address]['driver'] or 'no driver'})",
             "see kernel.log for Xid 79 and errors of the driver; power the host off and on, then"
-            " reseat or replace the GPU")
+            " reseat or replace the GPU",
+            about=subjects.card(address),
+            entails=subjects.missing_gpus(len(reported), plan["expect"]["count"]))
     for address in sorted(set(map(str, reported)) - set(bus)):
         yield Finding(f"nvidia-smi lists a GPU at {address} that is not on the PCI bus",
                       "power the host off and on; then take a new snapshot")

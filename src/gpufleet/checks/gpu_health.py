@@ -13,6 +13,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import Remap, SmiDevice
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .gpu import cards, label, missing_value, unknown_without_cards
 from .registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
 from .sections import Sections
@@ -126,10 +127,12 @@ def throttle(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if "hw-thermal" in reasons or (
                 degrees is not None and most is not None and degrees >= most):
             yield Finding(f"{label(card)} is throttled by heat{at}",
-                          "check fans, filters and room temperature; let it cool, and verify again")
+                          "check fans, filters and room temperature; let it cool, and verify again",
+                          entails=subjects.slow(card["address"]))
         elif "hw-power-brake" in reasons:
             yield Finding(f"{label(card)} is throttled by the power brake",
-                          "check the power supplies, their cables and the rack's power limit")
+                          "check the power supplies, their cables and the rack's power limit",
+                          entails=subjects.slow(card["address"]))
         elif "hw-slowdown" in reasons and "idle" not in reasons:
             # Alone it may also be a change of clocks.
             yield Finding(f"{label(card)} is throttled by its hardware, or was just changing its"
@@ -190,7 +193,7 @@ def _ecc(card: SmiDevice, declared: str | None) -> Iterator[Finding]:
     failed = [text for text in card["unanswered"] if text.startswith("ecc:")]
     if card["ecc"] is None and (failed or "ecc" not in card["raw_unknown"]):
         yield Finding(f"{label(card)} does not report its ECC mode", "see gpu.smi",
-                      verdict=Verdict.INCONCLUSIVE)
+                      verdict=Verdict.INCONCLUSIVE, about=subjects.card(card["address"], "ecc"))
     elif card["ecc"] is None:
         yield Finding(f"{label(card)} has no ECC, declared is gpu_expect: {{ecc: on}}",
                       "remove gpu_expect.ecc for this host, or install the declared GPU")

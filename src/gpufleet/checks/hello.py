@@ -11,6 +11,7 @@ from gpufleet.model.plan import Plan, PlannedStack
 from gpufleet.model.sections.stacks import Framework, SmallChecks
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .holders import busy_finding
 from .registry import (
     INVENTORY,
@@ -88,7 +89,8 @@ def local_devices(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence
             yield Finding(
                 f"{stack['name']} lists {len(gpus)} GPUs, declared is gpu_expect: {{count:"
                 f" {count}}}{only}",
-                "see gpu.count, driver.loaded, stack.libraries and stack.capability", str(result))
+                "see gpu.count, driver.loaded, stack.libraries and stack.capability", str(result),
+                about=subjects.missing_gpus(len(gpus), count, stack["name"]))
         yield from (
             Finding(f"{stack['name']} has {device['memory_mib']} MiB to use on {device['name']}",
                     "see which processes use the GPU's memory: nvidia-smi", str(device),
@@ -113,7 +115,8 @@ def gpu_device_name(plan: Plan, observed: Sections) -> Iterator[Finding | Eviden
             yield Finding(
                 f"tf.test.gpu_device_name() of {stack['name']} is {result!r}, declared is"
                 f" gpu_expect: {{count: {count}}}",
-                "see gpu.count, driver.loaded and stack.libraries")
+                "see gpu.count, driver.loaded and stack.libraries",
+                about=(f"gpus@{stack['name']}",) if not result else ())
         yield Evidence(f"{stack['name']}: {result!r}")
 
 
@@ -136,7 +139,8 @@ def device_placement(plan: Plan, observed: Sections) -> Iterator[Finding | Evide
             yield Finding(
                 f"{stack['name']} places its product on {elsewhere[0]} instead of a"
                 f" {kind.upper()}", "see gpu.count, driver.loaded and stack.libraries",
-                "\n".join(result))
+                "\n".join(result),
+                about=(f"gpus@{stack['name']}",) if kind == "gpu" else ())
         yield Evidence(f"{stack['name']}: {', '.join(result)}")
 
 
@@ -158,7 +162,8 @@ def capability(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if not capabilities:
             yield Finding(
                 f"The GPUs that {stack['name']} would use are unknown: CUDA shows none",
-                "see gpu.count and driver.loaded", verdict=Verdict.INCONCLUSIVE)
+                "see gpu.count and driver.loaded", verdict=Verdict.INCONCLUSIVE,
+                about=(f"gpus@{stack['name']}",))
         ignored = [line for line in log_lines if "minimum required" in line]
         if ignored:
             yield Finding(f"TensorFlow of {stack['name']} ignores a GPU: {ignored[0]}",

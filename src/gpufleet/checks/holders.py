@@ -8,6 +8,7 @@ from gpufleet.model.sections.compute import Busy
 from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .registry import Finding, shortened
 from .sections import Sections
 
@@ -100,4 +101,9 @@ def busy_finding(
     return Finding(
         f"{where} was not tested: {why}; {who}",
         "wait until these processes end, or end them; then ./gpufleet verify",
-        "\n".join(others or []), Verdict.INCONCLUSIVE)
+        "\n".join(others or []), Verdict.INCONCLUSIVE, about=(_held(device),))
+
+
+def _held(device: str | int | None) -> str:
+    found = re.search(r"\d+$", str(device))
+    return f"{subjects.BUSY}/{found[0]}" if found else subjects.BUSY

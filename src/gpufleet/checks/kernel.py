@@ -47,7 +47,7 @@ def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             "The kernel log since boot could not be read:"
             f" {kernel_log['error'] or 'no journal, dmesg or log file'}",
             "let the probe run as root: ansible_become; in a container: read the machine's own"
-            " log (journalctl -k -b)", verdict=Verdict.INCONCLUSIVE)
+            " log (journalctl -k -b)", verdict=Verdict.INCONCLUSIVE, about=("kernel-log",))
     elif not kernel_log["complete"]:
         yield Finding(
             f"The kernel log ({kernel_log['source']}) does not reach back to the boot: its first"
@@ -76,7 +76,7 @@ def _event_findings(event: Event, cards: dict[str, str | None]) -> Iterator[Find
             "The kernel refused a module: the key of its signature is not enrolled (Secure Boot)",
             "mokutil --import the key that signs the driver's modules (DKMS:"
             " /var/lib/dkms/mok.pub), reboot, and enrol it at the console; or disable Secure"
-            " Boot in the firmware", event["text"])
+            " Boot in the firmware", event["text"], about=("key",))
     elif kind == "init-failed":
         yield Finding(
             f"The driver could not initialise {address}{times}",
@@ -101,7 +101,7 @@ def application_errors(plan: Plan, observed: Sections) -> Iterator[Finding | Evi
     kernel_log = observed["kernel_log"]
     if kernel_log["source"] is None:
         yield Finding("Errors of programs are unknown: the kernel log could not be read",
-                      "see kernel.log", verdict=Verdict.INCONCLUSIVE)
+                      "see kernel.log", verdict=Verdict.INCONCLUSIVE, about=("kernel-log",))
         return
     for event in kernel_log["events"]:
         known = meaning(event)

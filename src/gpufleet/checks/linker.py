@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import CachedLibrary, Library
 
+from . import subjects
 from .registry import INSPECT, Evidence, Finding, check, provision, shortened
 from .sections import Sections
 
@@ -91,6 +92,9 @@ def cache(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"The linker cache lists {entry['soname']} as {entry['path']}, which does not"
                 " exist",
                 f"{provision(plan)} (or, once the file is back, on the host: ldconfig)",
+                about=tuple(subjects.library(toolkit["path"], entry["soname"])
+                            for toolkit in plan["toolkits"]
+                            if entry["path"].startswith(f"{toolkit['path']}/")),
             )
     wanted = expected(plan, observed)
     real = {tree["path"]: tree["realpath"] for tree in observed["toolkits"]["trees"]}
@@ -104,7 +108,8 @@ def cache(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if unknown:
             yield Finding(
                 f"The linker cache does not list {shortened(unknown)} of {toolkit}",
-                f"{provision(plan)} (or on the host: ldconfig)")
+                f"{provision(plan)} (or on the host: ldconfig)",
+                about=tuple(subjects.library(toolkit, name) for name in unknown))
     for soname, toolkit in wanted.items():
         cached = first.get(soname)
         if cached is None:

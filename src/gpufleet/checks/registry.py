@@ -20,6 +20,7 @@ from gpufleet.model.sections.cuda import ClosedPath, Receipts
 from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
+from . import subjects
 from .sections import Sections
 from .subjects import Subjects
 
@@ -255,6 +256,7 @@ def not_executable(observed: Sections, paths: Iterable[str]) -> Iterator[Finding
                 " be loaded or started",
                 f"on the host: mount -o remount,exec {mount_point}; then remove noexec from"
                 " /etc/fstab",
+                about=(subjects.noexec(mount_point),),
             )
 
 
@@ -267,6 +269,7 @@ def files_unchanged(
         yield Finding(
             f"{kind} {receipt_id} has no receipt: it is not installed, or not by gpufleet",
             provision(plan),
+            about=(path,) if path != "/" else (),
         )
         return
     # A receipt of another path, or without files, proves nothing.
@@ -297,10 +300,19 @@ def files_unchanged(
             f"move {path} away; then {provision(plan)}",
         )
     changed = [f"{entry['path']} ({entry['what']})" for entry in found[0]["changed"]]
+    missing = all(entry["what"] == "missing" for entry in found[0]["changed"])
     if changed:
         yield Finding(
             f"Since {kind} {receipt_id} was installed, {len(changed)} of its"
             f" {found[0]['files']} files changed under {found[0]['path']}: {shortened(changed)}",
             provision(plan),
             "\n".join(changed),
+            about=tuple(dict.fromkeys(
+                _subject(found[0]["path"], entry["path"]) for entry in found[0]["changed"]))
+            if missing else (),
         )
+
+
+def _subject(root: str, path: str) -> str:
+    """A file below a tree; a library by its name alone."""
+    return subjects.library(root, path) if ".so" in path else f"{root.rstrip('/')}/{path}"

@@ -39,6 +39,7 @@ def pending(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Finding(
             f"{PENDING[decision['action']]}{since}. {_sentence(decision['because'])}",
             decision["remedy"],
+            about=("pending",),
         )
     yield Evidence(f"{decision['action']}: {decision['because']}{since}")
 

@@ -11,6 +11,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import ComputeRun, SustainedResult
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .compute import checked_products, gpu_results, no_gpus, run_error, runs
 from .holders import busy_finding
 from .registry import (
@@ -40,6 +41,7 @@ def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU has at least the declared throughput, or the minimum of its model."""
     best: dict[int, float] = {}
     names: dict[int, str | None] = {}
+    addresses: dict[int, str | None] = {}
     unknown = False
     for _, run in runs(plan, observed):
         if isinstance(run, Finding):
@@ -47,6 +49,7 @@ def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             unknown = True
             continue
         names |= _names(run)
+        addresses |= _addresses(run)
         for entry in run["cublas"]:
             if finding := busy_finding(
                     f"GPU {entry['gpu']}", entry["error"], observed, device=entry["gpu"],
@@ -58,7 +61,7 @@ def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 best[entry["gpu"]] = max(best.get(entry["gpu"], 0), entry["tflops"] or 0)
     if not best and not unknown:
         yield Finding("No GPU has a measured throughput", "see toolkit.cublas",
-                      verdict=Verdict.INCONCLUSIVE)
+                      verdict=Verdict.INCONCLUSIVE, about=(subjects.TFLOPS,))
     known = 0
     for gpu, tflops in sorted(best.items()):
         floor, because = _floor(plan, names.get(gpu))
@@ -66,13 +69,14 @@ def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         figures = f"GPU {gpu} ({names.get(gpu, 'without a name')}): {tflops} TFLOP/s"
         if tflops <= 0:
             yield Finding(f"GPU {gpu} has no measured throughput: nothing was computed",
-                          "see toolkit.cublas", figures)
+                          "see toolkit.cublas", figures, about=(f"tflops/{gpu}",))
         elif floor is not None and tflops < floor:
             yield Finding(
                 f"GPU {gpu} multiplies float32 at {tflops} TFLOP/s, the minimum is {floor}"
                 f" ({because})",
                 "see gpu.throttle, gpu.settings and gpu.pcie; check for other processes on it;"
-                " ./gpufleet verify --deep shows temperatures and clocks under load", figures)
+                " ./gpufleet verify --deep shows temperatures and clocks under load", figures,
+                about=subjects.slow(addresses.get(gpu)))
         yield Evidence(f"{figures}, minimum {floor if floor is not None else 'unknown'}")
     if best and not known:
         yield Finding("gpu_expect.tflops: not set, and no minimum of the model is known",
@@ -115,12 +119,19 @@ def deep(
                             for run in planned)
         yield Finding(f"The deep run stopped before this step: {reasons}",
                       "see toolkit.cublas; ./gpufleet verify --deep --deadline 900",
-                      verdict=Verdict.INCONCLUSIVE)
+                      verdict=Verdict.INCONCLUSIVE, about=tuple(
+                          subject for run in planned for subject in (
+                              run.about if isinstance(run, Finding)
+                              else (subjects.stopped(run["toolkit"]),))))
     yield from found
 
 
 def _names(run: ComputeRun) -> dict[int, str | None]:
     return {device["index"]: device["name"] for device in run["devices"]}
+
+
+def _addresses(run: ComputeRun) -> dict[int, str | None]:
+    return {device["index"]: device["address"] for device in run["devices"]}
 
 
 @check("gpu.sustained", reads=("compute",), repair=HARDWARE, severity="major", deep=True,
@@ -138,11 +149,12 @@ def sustained(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         for entry in entries:
             if entry["error"] or entry["busy"]:
                 continue
-            yield from _under_load(plan, entry, _names(run).get(entry["gpu"]))
+            yield from _under_load(plan, entry, _names(run).get(entry["gpu"]),
+                                   subjects.slow(_addresses(run).get(entry["gpu"])))
 
 
 def _under_load(
-    plan: Plan, entry: SustainedResult, name: str | None
+    plan: Plan, entry: SustainedResult, name: str | None, slow: subjects.Subjects
 ) -> Iterator[Finding | Evidence]:
     gpu, samples = f"GPU {entry['gpu']}", entry["samples"]
     speeds = [required(sample["tflops"], "a sample's tflops") for sample in samples]
@@ -161,19 +173,19 @@ def _under_load(
         yield Finding(
             f"{gpu} is throttled by its hardware under load ({', '.join(forced)}), at"
             f" {hottest} degrees",
-            "check fans, airflow, dust and the power cables; see gpu.throttle")
+            "check fans, airflow, dust and the power cables; see gpu.throttle", about=slow)
     elif slowed > max(1, OFTEN * len(samples)):
         yield Finding(
             f"{gpu} is slowed by heat ({THERMAL}) in {slowed} of {len(samples)} samples under load,"
             f" at {hottest} degrees, to {kept} of {max(speeds)} TFLOP/s",
-            "check fans, airflow, dust and the room's temperature; see gpu.throttle")
+            "check fans, airflow, dust and the room's temperature; see gpu.throttle", about=slow)
     elif kept < LEAST_KEPT * max(speeds):
         yield Finding(f"{gpu} fell from {max(speeds)} to {kept} TFLOP/s under load, at {hottest}"
                       " degrees", "check fans, airflow and the power limit; see gpu.settings")
     floor, because = _floor(plan, name)
     if floor is not None and kept < floor:
         yield Finding(f"{gpu} keeps {kept} TFLOP/s under load, the minimum is {floor} ({because})",
-                      "see gpu.throttle and gpu.settings")
+                      "see gpu.throttle and gpu.settings", about=slow)
     if entry["settled_s"] is None:
         yield Finding(f"{gpu} was still hot when the run ended: later measurements are not"
                       " reliable", "wait until it is cool; then ./gpufleet verify",
@@ -215,12 +227,13 @@ def peer(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if isinstance(found, Finding):
             yield found
             continue
-        _, entries = found
+        run, entries = found
         if not entries and (visible_gpus(plan) or 0) < 2:
             yield Evidence("one GPU has no peer")
         elif not entries:
             yield Finding("Nothing was copied between GPUs", "see toolkit.device-query",
-                          verdict=Verdict.INCONCLUSIVE)
+                          verdict=Verdict.INCONCLUSIVE, about=subjects.missing_gpus(
+                              len(run["devices"]), visible_gpus(plan)))
         for entry in entries:
             pair = f"GPU {entry['from']} to GPU {entry['to']}"
             if entry["error"]:

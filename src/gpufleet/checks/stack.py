@@ -9,6 +9,7 @@ from gpufleet.model.plan import Plan, PlannedStack
 from gpufleet.model.sections.stacks import InstalledStack
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .registry import (
     INSPECT,
     READS,
@@ -25,6 +26,7 @@ from .registry import (
     unreadable_paths,
 )
 from .sections import Sections
+from .toolkit import DENIED
 
 
 def installed(plan: Plan, observed: Sections) -> Iterator[tuple[PlannedStack, InstalledStack]]:
@@ -43,7 +45,8 @@ def release(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for stack in plan["stacks"]:
         name, found = stack["name"], present.get(stack["name"])
         if found is None:
-            yield Finding(f"{stack['venv']} contains no environment", provision(plan))
+            yield Finding(f"{stack['venv']} contains no environment", provision(plan),
+                          about=(stack["venv"],))
             continue
         python = ".".join((found["python"] or "").split(".")[:2])
         if python != stack["python"]:
@@ -57,7 +60,7 @@ def release(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         receipt = receipts.get(name)
         if receipt is None:
             yield Finding(f"{name} has no receipt: it was not installed by gpufleet",
-                          provision(plan))
+                          provision(plan), entails=(stack["venv"],))
             continue
         if distribution not in _normalized(receipt["packages"]):
             yield Finding(f"The receipt of {name} does not list {distribution}",
@@ -111,7 +114,9 @@ def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if start["error"]:
             yield timed_out(f"The Python of {name}", start["error"]) or Finding(
                 f"The Python of {name} does not start: {start['error']}",
-                          provision(plan), start["error"])
+                          provision(plan), start["error"], about=(
+                              subjects.noexec(found["venv"]),) if DENIED in start["error"] else (),
+                          entails=(subjects.stopped(name),))
             continue
         version = required(start["python"], "the version of a stack's Python")
         if ".".join(version.split(".")[:2]) != stack["python"]:
@@ -143,6 +148,6 @@ def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for stack in plan["stacks"]:
         if stack["name"] not in present:
             yield Finding(f"{stack['venv']} does not exist: no permissions were checked",
-                          provision(plan), verdict=Verdict.INCONCLUSIVE)
+                          provision(plan), verdict=Verdict.INCONCLUSIVE, about=(stack["venv"],))
     yield from unreadable_paths((name, found["closed"]) for name, found in present.items())
     yield from not_executable(observed, [found["venv"] for found in present.values()])

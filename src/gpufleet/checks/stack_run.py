@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Generic, NamedTuple, TypeVar
 
@@ -12,6 +13,7 @@ from gpufleet.model.sections.cuda import Receipts
 from gpufleet.model.sections.stacks import Framework, Product, TowerSum
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .holders import busy_finding
 from .registry import (
     INVENTORY,
@@ -31,6 +33,9 @@ from .sections import Sections
 from .stack import installed
 
 T = TypeVar("T")
+# What a loader reports of a library that it does not find, and TensorFlow's runs of a GPU.
+ABSENT = re.compile(r"(lib[\w.+-]+\.so[\d.]*): cannot open shared object file")
+LISTED = re.compile(r"TensorFlow reports (\d+) GPU")
 DRIVER_LIBRARY = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so")
 
 
@@ -60,7 +65,7 @@ def framework_runs(
             yield NotRun(stack, Finding(
                 f"{stack['name']} is not installed: nothing ran",
                 provision(plan),
-                verdict=Verdict.INCONCLUSIVE,
+                verdict=Verdict.INCONCLUSIVE, about=(stack["venv"],),
             ))
     for stack, found in installed(plan, observed):
         framework = found["framework"]
@@ -82,12 +87,12 @@ def _stopped(plan: Plan, stack: PlannedStack, framework: Framework) -> Finding:
         return Finding(
             f"TensorFlow of {stack['name']} hung: {framework['error']}",
             "check the host's driver and load; then ./gpufleet verify",
-            verdict=Verdict.HUNG,
+            verdict=Verdict.HUNG, about=(subjects.stopped(stack["name"]),),
         )
     return Finding(
         f"TensorFlow of {stack['name']} stopped before this step: {framework['error']}",
         f"see stack.matmul; {provision(plan)}",
-        verdict=Verdict.INCONCLUSIVE,
+        verdict=Verdict.INCONCLUSIVE, about=(subjects.stopped(stack["name"]),),
     )
 
 
@@ -150,7 +155,8 @@ def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             if soname in failed:
                 yield Finding(
                     f"TensorFlow of {stack['name']} cannot load {soname}, and does not use the"
-                    f" GPU: {failed[soname]}", provision(plan), failed[soname] or "")
+                    f" GPU: {failed[soname]}", provision(plan), failed[soname] or "",
+                    about=(_subject(stack, soname),), entails=(f"gpus@{stack['name']}",))
             elif soname not in opened and not any(
                 name == soname or name.startswith(f"{soname}.") for name in mapped
             ):
@@ -159,7 +165,8 @@ def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield Finding(
                 f"It is unknown whether TensorFlow of {stack['name']} finds {shortened(unknown)}:"
                 " its loader " + ("did not try" if loader["ran"] else "cannot be queried"),
-                "run it on a host with a GPU", verdict=Verdict.INCONCLUSIVE)
+                "run it on a host with a GPU", verdict=Verdict.INCONCLUSIVE,
+                about=(f"gpus@{stack['name']}",))
         yield Evidence(f"{stack['name']}: opened {', '.join(loader['opened']) or 'nothing'}")
 
 
@@ -175,7 +182,8 @@ def mapped(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             ended = run.framework is not None and run.framework["state"] == "ok"
             yield run.finding if not ended else Finding(
                 f"TensorFlow of {run.stack['name']} mapped no CUDA library",
-                "see stack.libraries", verdict=Verdict.INCONCLUSIVE)
+                "see stack.libraries", verdict=Verdict.INCONCLUSIVE,
+                about=(f"gpus@{run.stack['name']}",))
             continue
         stack, framework, paths = run
         own = _home(stack)
@@ -209,6 +217,11 @@ def mapped(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"{provision(plan)} (it binds the stack to its toolkit again)",
                 "\n".join(foreign))
         yield Evidence(f"{stack['name']}: {len(paths)} files, of {own}")
+
+
+def _subject(stack: PlannedStack, soname: str) -> str:
+    """A library that the stack loads: of the driver, or of its own CUDA."""
+    return "libcuda" if DRIVER_LIBRARY.match(soname) else subjects.library(_home(stack), soname)
 
 
 def _home(stack: PlannedStack) -> str:
@@ -247,6 +260,12 @@ def _parse_device(device: str | None) -> tuple[str, str] | None:
     return (found.group(1), found.group(2)) if found else None
 
 
+def _requested(entry: Product) -> str:
+    """The number of the GPU that a product was requested on; empty for the CPU."""
+    device = _parse_device(entry["requested"])
+    return device[1] if device and device[0] == "gpu" else ""
+
+
 def _is_on_requested_device(entry: Product) -> bool:
     device = _parse_device(entry["device"])
     return device is not None and device == _parse_device(entry["requested"])
@@ -255,13 +274,20 @@ def _is_on_requested_device(entry: Product) -> bool:
 @check("stack.matmul", reads=("stacks",), skip_reason=no_stacks)
 def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Matrices are multiplied on the declared devices only, with exact results."""
+    starts = {stack["name"]: found["start"] for stack, found in installed(plan, observed)}
     for run in framework_runs(plan, observed, lambda framework: framework["matmul"]):
         if isinstance(run, NotRun) and run.framework and run.framework["state"] == "failed":
             name, error = run.stack["name"], run.framework["error"]
-            yield busy_finding(name, error, observed) or Finding(
+            absent, start = ABSENT.search(error or ""), starts[name]
+            # Without its Python no framework runs: stack.python reports it.
+            about = (subjects.stopped(name),) if start and start["error"] else (
+                _subject(run.stack, absent[1]),) if absent else ()
+            finding = busy_finding(name, error, observed) or Finding(
                 f"TensorFlow of {name} does not run: {error}",
                 f"{provision(plan)}; if stack.files and toolkit.files pass, the host prevents it:"
-                " check noexec in findmnt, ulimit -a, free")
+                " check noexec in findmnt, ulimit -a, free",
+                about=about)
+            yield replace(finding, entails=(subjects.stopped(name),))
             continue
         if isinstance(run, NotRun):
             yield run.finding
@@ -281,7 +307,8 @@ def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         elif total["error"] or total["wrong"] != 0:
             yield Finding(
                 f"{stack['name']}: the sum of all devices' results is wrong or missing"
-                f" ({total['error'] or total['wrong']})", "see the devices' own results above")
+                f" ({total['error'] or total['wrong']})", "see the devices' own results above",
+                about=(f"gpus@{stack['name']}",) if not total["devices"] else ())
 
 
 def _busy(where: str, entry: Product, observed: Sections) -> Finding | None:
@@ -294,15 +321,21 @@ def products(
     """The product of each device, or that other processes use the device."""
     for entry in entries:
         busy = _busy(f"{name} on {entry['requested']}", entry, observed)
-        yield from [busy] if busy else product(plan, name, entry)
+        found = _requested(entry)
+        for finding in [busy] if busy else product(plan, name, entry):
+            yield replace(finding, entails=(f"result/{found}@{name}",)) if isinstance(
+                finding, Finding) else finding
 
 
 def product(plan: Plan, name: str, entry: Product) -> Iterator[Finding | Evidence]:
     """One device's product."""
     where = f"{name} on {entry['requested']}"
     if entry["error"]:
+        listed = LISTED.match(entry["error"])
         yield Finding(f"{where} could not multiply: {entry['error']}",
-                      "see gpu.count, driver.loaded and stack.libraries", str(entry))
+                      "see gpu.count, driver.loaded and stack.libraries", str(entry),
+                      about=() if not listed else (f"gpus@{name}",) if listed[1] == "0" else (
+                          f"gpu/{_requested(entry)}@{name}",))
     elif not _is_on_requested_device(entry):
         yield Finding(f"{where} was computed on {entry['device'] or 'an unknown device'} instead",
                       f"see stack.libraries; {provision(plan)}", str(entry))
@@ -346,7 +379,19 @@ def gpu(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield Finding(
                 f"{stack['name']}: no result of GPU {', '.join(missing)} of {len(wanted)} declared",
                 "see gpu.count, driver.loaded and stack.matmul; if the host has fewer GPUs:"
-                " correct gpu_expect in the inventory")
+                " correct gpu_expect in the inventory",
+                about=_without_result(stack["name"], missing, results, len(wanted)))
         yield Evidence(
             f"{stack['name']}: {len(wanted) - len(missing)} of {len(wanted)} GPUs computed"
         )
+
+
+def _without_result(
+    name: str, missing: list[str], results: list[Product], wanted: int
+) -> subjects.Subjects:
+    """GPUs of which stack.matmul has no right result, or that the framework does not use."""
+    tried = {_requested(entry) for entry in results}
+    if tried >= set(missing):
+        return tuple(f"result/{index}@{name}" for index in missing)
+    return () if tried & set(missing) else subjects.missing_numbers(
+        [int(index) for index in missing], wanted, name)

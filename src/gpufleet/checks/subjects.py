@@ -1,27 +1,40 @@
 """What a finding is about, in a form that two checks share, so that one can explain the other.
 
-A subject is a word, a word with a part, or a path; `@` adds by whom it was observed:
+A subject is a word, a word with parts, or a path. It covers everything below it, `@` adds by whom
+it was observed:
 
-    driver         the driver that runs, its version included
-    smi            what nvidia-smi reports of all GPUs
-    gpus           no program sees any GPU
-    gpus/7         a program sees 7 GPUs (0 to 6) of more: number 7 is not there
-    gpus@NAME      the stack NAME uses no GPU; likewise `gpus/7@NAME`
-    card/ADDRESS   the card at this PCI address
-    run@NAME       the run of a stack or toolkit stopped before its end
-    section/NAME   a section of the snapshot that was not read
-    PATH           a file or directory is not there; a directory stands for all below it
+    driver          the driver that runs, its version included
+    smi             what nvidia-smi reports of all GPUs
+    nodes           the device files
+    gpus            a program sees no GPU at all
+    gpu/7           a program sees 7 GPUs (0 to 6) of more: number 7 is not there
+    gpus@NAME       the stack NAME uses no GPU; likewise `gpu/7@NAME`
+    card/ADDRESS    the card at this PCI address does not answer; `card/ADDRESS/ecc`: one value
+    slow/ADDRESS    it computes too slowly
+    busy/0          other processes hold GPU 0
+    tflops/0        the throughput of GPU 0 was not measured
+    result/0@NAME   the stack has no right result of GPU 0
+    run@NAME        the run of a stack or toolkit stopped before its end
+    section/NAME    a section of the snapshot was not read
+    libcuda         the driver's library for programs; `fabric`, `nouveau`: the others that
+                    keep it from working; `key`: that of the modules' signature
+    pending         a restart for the driver
+    kernel-log      the kernel log as a whole
+    container       no container was started
+    /PATH           this file or directory is not there
+    noexec/PATH     nothing below this path can be executed
 
-`gpus` does not cover `gpus/7`: where every GPU is refused, none is missing.
+`gpus` does not cover `gpu/7`: where every GPU is refused, none is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 Subjects = tuple[str, ...]
 
-DRIVER, SMI, NODES, GPUS = "driver", "smi", "nodes", "gpus"
+DRIVER, SMI, NODES, GPUS, BUSY, TFLOPS = "driver", "smi", "nodes", "gpus", "busy", "tflops"
+CONTAINER = "container"
 
 
 def missing_gpus(seen: int, wanted: int | None, by: str = "") -> Subjects:
@@ -29,14 +42,28 @@ def missing_gpus(seen: int, wanted: int | None, by: str = "") -> Subjects:
     at = f"@{by}" if by else ""
     if not wanted or seen >= wanted:
         return ()
-    return tuple(f"{GPUS}/{number}{at}" for number in range(seen, wanted)) if seen else (
-        f"{GPUS}{at}",)
+    return tuple(f"gpu/{number}{at}" for number in range(seen, wanted)) if seen else (f"gpus{at}",)
 
 
 def missing_numbers(missing: Collection[int], wanted: int | None, by: str = "") -> Subjects:
-    """The same where each GPU has a result of its own: only its last numbers can be missing."""
+    """The same where each GPU has a result of its own: only the last ones can be missing."""
     seen = (wanted or 0) - len(missing)
     return missing_gpus(seen, wanted, by) if set(missing) == set(range(seen, wanted or 0)) else ()
+
+
+def card(address: str | None, value: str = "") -> Subjects:
+    """A card, or one value of it, if its address is known."""
+    return (f"card/{address}{'/' if value else ''}{value}",) if address else ()
+
+
+def slow(address: str | None) -> Subjects:
+    """A card that computes too slowly."""
+    return (f"slow/{address}",) if address else ()
+
+
+def noexec(path: str) -> str:
+    """A mount point from which nothing can be executed, or what is below it."""
+    return f"noexec{path.rstrip('/')}"
 
 
 def stopped(name: str) -> str:
@@ -49,11 +76,6 @@ def section(name: str) -> str:
     return f"section/{name}"
 
 
-def card(address: str | None) -> Subjects:
-    """A card, if its address is known."""
-    return (f"card/{address}",) if address else ()
-
-
 def library(tree: str, path: str) -> str:
     """A library of a tree by its name alone: it may be in `lib64` or below `targets`."""
     return f"{tree}/{path.rpartition('/')[2]}"
@@ -61,15 +83,16 @@ def library(tree: str, path: str) -> str:
 
 def covered(about: Iterable[str], by: Iterable[str]) -> bool:
     """Whether the one is about something, and the other about all of it."""
-    causes = set(by)
-    needed = set(about)
-    return bool(needed) and all(_covered(subject, causes) for subject in needed)
+    causes, needed = set(by), set(about)
+    return bool(needed) and all(
+        not causes.isdisjoint(_coverers(subject)) for subject in needed)
 
 
-def _covered(subject: str, causes: set[str]) -> bool:
-    what, _, observer = subject.partition("@")
-    # A path may have an @ in it.
-    if subject.startswith("/"):
-        what, observer = subject, ""
-    return subject in causes or (bool(observer) and what in causes) or any(
-        cause.startswith("/") and what.startswith(f"{cause.rstrip('/')}/") for cause in causes)
+def _coverers(subject: str) -> Iterator[str]:
+    """The subjects that cover this one: itself, those above it, and those of any observer."""
+    # A path may contain an @.
+    what, at, observer = (subject, "", "") if subject.startswith("/") else subject.partition("@")
+    while what:
+        yield what
+        yield f"{what}{at}{observer}"
+        what = what.rpartition("/")[0]

@@ -9,6 +9,7 @@ from gpufleet.model.plan import Plan, PlannedToolkit
 from gpufleet.model.sections.cuda import ToolkitTree
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
 from .registry import (
     INSPECT,
     Evidence,
@@ -28,6 +29,8 @@ from .sections import Sections
 
 # Below 12.2.1 the third number of version.json may be a date (11.8.20220929).
 DATES_START = 10000
+# What a program answers that is mounted noexec.
+DENIED = "Permission denied"
 
 
 @check("toolkit.present", reads=("toolkits",), skip_reason=no_toolkits)
@@ -37,13 +40,15 @@ def present(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for toolkit in plan["toolkits"]:
         tree = trees.get(toolkit["path"])
         if tree is None:
-            yield Finding(f"{toolkit['path']} does not exist", provision(plan))
+            yield Finding(f"{toolkit['path']} does not exist", provision(plan),
+                          about=(toolkit["path"],))
             continue
         if slow := timed_out(f"{toolkit['path']}/bin/nvcc", tree["nvcc_error"]):
             yield slow
         yield from (
             Finding(f"{toolkit['path']} should be CUDA {toolkit['short']}, but {reason}",
-                    provision(plan), str(tree))
+                    provision(plan), str(tree), about=(subjects.noexec(toolkit["path"]),)
+                    if reason.startswith("its nvcc does not run") and DENIED in reason else ())
             for reason in _mismatches(toolkit, tree)
         )
         yield Evidence(f"{toolkit['path']}: {tree['version_source']} {tree['version']},"
@@ -101,7 +106,8 @@ def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for toolkit in plan["toolkits"]:
         if toolkit["path"] not in trees:
             yield Finding(f"{toolkit['path']} does not exist: no permissions were checked",
-                          provision(plan), verdict=Verdict.INCONCLUSIVE)
+                          provision(plan), verdict=Verdict.INCONCLUSIVE,
+                          about=(toolkit["path"],))
     planned = [toolkit["path"] for toolkit in plan["toolkits"] if toolkit["path"] in trees]
     yield from unreadable_paths((path, trees[path]["closed"]) for path in planned)
     yield from not_executable(observed, planned)
@@ -128,7 +134,8 @@ def default_link(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]
             f"on the host: mv {wanted['path']} {wanted['path']}.old; then {provision(plan)}")
     elif link["realpath"] is None:
         yield Finding(
-            f"{wanted['path']} is a dangling symlink to {link['target']}", provision(plan)
+            f"{wanted['path']} is a dangling symlink to {link['target']}", provision(plan),
+            about=(target,) if link["target"] in {wanted["target"], target} else (),
         )
     elif link["realpath"] != target and link["target"] not in {wanted["target"], target}:
         yield Finding(
