@@ -149,7 +149,6 @@ def no_gpu_for_programs(snapshot: Document, seen: int = 0, wanted: int = 2) -> N
     tensorflow_sees(framework(snapshot), seen)
     containers = data(snapshot, "containers")["run"]
     containers["gpus"] = containers["gpus"][:seen]
-    containers["reload"]["gpus"] = containers["reload"]["gpus"][:seen]
     containers["framework"]["matmul"] = containers["framework"]["matmul"][:seen] or [
         {**containers["framework"]["matmul"][0], "requested": "/CPU:0", "device": "/CPU:0"}]
 
@@ -170,7 +169,7 @@ def tensorflow_sees(found: Document, seen: int) -> None:
 
 def no_driver_answers(snapshot: Document, status: int, error: str, cuinit: int) -> None:
     data(snapshot, "smi").update(
-        devices=[], status=status, error=error, driver_version=None,
+        devices=[], attached=None, status=status, error=error, driver_version=None,
         nvml={"status": status, "version": None, "count": None})
     data(snapshot, "driver").update(cuinit=cuinit, cuda_version=None)
     no_gpu_for_programs(snapshot)
@@ -183,6 +182,7 @@ def card_missing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["nodes"].remove("/dev/nvidia1")
     data(snapshot, "gpus")["mig"].pop()
     data(snapshot, "smi")["devices"].pop()
+    data(snapshot, "smi").update(attached=1)
     data(snapshot, "smi")["nvml"]["count"] = 1
     no_gpu_for_programs(snapshot, 1)
 
@@ -197,6 +197,7 @@ def no_card_at_all(plan: Document, snapshot: Document) -> None:
 
 def card_that_the_driver_does_not_list(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["devices"].pop()
+    data(snapshot, "smi").update(attached=1)
     data(snapshot, "smi")["nvml"]["count"] = 1
     no_gpu_for_programs(snapshot, 1)
 

@@ -53,6 +53,7 @@ def _old_kernel(plan: Document, snapshot: Document) -> None:
 def _lost_card(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["devices"].pop()
     data(snapshot, "smi")["nvml"]["count"] -= 1
+    data(snapshot, "smi")["attached"] -= 1
     data(snapshot, "gpus")["pci"].pop()
 
 

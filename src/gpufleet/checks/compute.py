@@ -90,7 +90,8 @@ def checked_products(
         if not entry["error"] and not entry["busy"] and not entry.get("checked"):
             yield Finding(
                 f"{where} on GPU {entry['gpu']}: not every product was checked: the probe was of"
-                " an earlier release", "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
+                " an earlier release", "./gpufleet verify", verdict=Verdict.INCONCLUSIVE,
+                about=(f"unchecked/{entry['gpu']}",))
 
 
 def not_reported(toolkit: PlannedToolkit, run: ComputeRun, what: str) -> Finding:

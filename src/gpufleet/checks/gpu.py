@@ -168,7 +168,9 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         last = label(cards(observed)[-1]) if cards(observed) else "its head"
         yield Finding(f"The document of nvidia-smi breaks off at {last}:"
                       f" {report.get('error_string') or 'its end is missing'}",
-                      "see kernel.log for that GPU; reboot, then replace that GPU")
+                      "see kernel.log for that GPU; reboot, then replace that GPU",
+                      entails=entails or (
+                          f"{subjects.SMI}/rest", *subjects.card(cards(observed)[-1]["address"])))
     elif report["status"] != 0 or report["driver_version"] is None:
         yield Finding("nvidia-smi reports no driver version",
                       "on the host: nvidia-smi -q -x", verdict=Verdict.INCONCLUSIVE,
@@ -228,7 +230,8 @@ def identity(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         ):
             if needed and reported is None:
                 yield Finding(f"{label(card)} does not report its {field.replace('_', ' ')}",
-                              "see gpu.smi", verdict=Verdict.INCONCLUSIVE)
+                              "see gpu.smi", verdict=Verdict.INCONCLUSIVE,
+                              about=subjects.card(card["address"], field))
         if model and card["name"] and not _same_model(model, card["name"]):
             yield Finding(f"{label(card)} is a {card['name']}, declared is {model}", change)
         total = card["memory_total_mib"]
@@ -271,7 +274,7 @@ def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for address in sorted(set(bus) - set(reported)) if reported else []:
         if broken_off(observed["smi"]):
             yield Finding(f"nvidia-smi broke off before the GPU at {address}", "see gpu.smi",
-                          verdict=Verdict.INCONCLUSIVE)
+                          verdict=Verdict.INCONCLUSIVE, about=(f"{subjects.SMI}/rest",))
             continue
         yield Finding(
             f"The GPU at {address} is on the PCI bus, but nvidia-smi does not list it (bound to"

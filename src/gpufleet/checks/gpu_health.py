@@ -156,7 +156,8 @@ def settings(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         normal = declared or "default"
         if mode is None and (declared or "compute_mode" not in card["raw_unknown"]):
             yield Finding(f"{label(card)} does not report its compute mode", "see gpu.smi",
-                          verdict=Verdict.INCONCLUSIVE)
+                          verdict=Verdict.INCONCLUSIVE,
+                          about=subjects.card(card["address"], "compute_mode"))
         elif mode is not None and (mode == "prohibited" or (declared and mode != declared)):
             yield Finding(f"{label(card)} has the compute mode {mode}, "
                           f"{'declared' if declared else 'normal'} is {normal}",

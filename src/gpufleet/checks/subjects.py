@@ -4,7 +4,7 @@ A subject is a word, a word with parts, or a path. It covers everything below it
 it was observed:
 
     driver          the driver that runs, its version included
-    smi             what nvidia-smi reports of all GPUs
+    smi             what nvidia-smi reports of all GPUs; `smi/rest`: of those after an error
     nodes           the device files
     gpus            a program sees no GPU at all
     gpu/7           a program sees 7 GPUs (0 to 6) of more: number 7 is not there
@@ -13,6 +13,7 @@ it was observed:
     slow/ADDRESS    it computes too slowly
     busy/0          other processes hold GPU 0
     tflops/0        the throughput of GPU 0 was not measured
+    unchecked/0     not every product of GPU 0 was checked
     result/0@NAME   the stack has no right result of GPU 0
     run@NAME        the run of a stack or toolkit stopped before its end
     section/NAME    a section of the snapshot was not read
