@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpufleet.model.plan import Plan, PlannedToolkit
@@ -69,6 +69,12 @@ def runs(
                 f"CUDA {toolkit['short']} was not tested: {toolkit['path']} does not exist",
                 f"see toolkit.present; {provision(plan)}", verdict=Verdict.INCONCLUSIVE,
                 about=(toolkit["path"],))
+
+
+def about_runs(found: Iterable[ComputeRun | Finding]) -> subjects.Subjects:
+    """Runs that ended before a step that none of them reports."""
+    return tuple(subject for run in found for subject in (
+        run.about if isinstance(run, Finding) else (subjects.stopped(run["toolkit"]),)))
 
 
 def run_error(where: str, error: str) -> Finding:

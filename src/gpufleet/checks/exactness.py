@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Verdict
 
-from .compute import gpu_results, no_gpus, runs
+from .compute import about_runs, gpu_results, no_gpus, runs
 from .registry import HARDWARE, Evidence, Finding, check
 from .sections import Sections
 
@@ -35,4 +35,5 @@ def host_copies(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Finding(
             f"Nothing was copied between the host and its GPUs: {'; '.join(reasons)}",
             "see toolkit.device-query and toolkit.cublas; then ./gpufleet verify",
-            verdict=Verdict.INCONCLUSIVE)
+            verdict=Verdict.INCONCLUSIVE,
+            about=about_runs(run for _, run in runs(plan, observed)))

@@ -12,7 +12,7 @@ from gpufleet.model.sections.compute import ComputeRun, SustainedResult
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
-from .compute import checked_products, gpu_results, no_gpus, run_error, runs
+from .compute import about_runs, checked_products, gpu_results, no_gpus, run_error, runs
 from .holders import busy_finding
 from .registry import (
     HARDWARE,
@@ -119,10 +119,7 @@ def deep(
                             for run in planned)
         yield Finding(f"The deep run stopped before this step: {reasons}",
                       "see toolkit.cublas; ./gpufleet verify --deep --deadline 900",
-                      verdict=Verdict.INCONCLUSIVE, about=tuple(
-                          subject for run in planned for subject in (
-                              run.about if isinstance(run, Finding)
-                              else (subjects.stopped(run["toolkit"]),))))
+                      verdict=Verdict.INCONCLUSIVE, about=about_runs(planned))
     yield from found
 
 
