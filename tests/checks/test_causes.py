@@ -185,6 +185,12 @@ def card_missing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi").update(attached=1)
     data(snapshot, "smi")["nvml"]["count"] = 1
     no_gpu_for_programs(snapshot, 1)
+    read_the_same_again(snapshot)
+
+
+def read_the_same_again(snapshot: Document) -> None:
+    """After all work nvidia-smi says what it said before."""
+    snapshot["sections"]["smi_after"] = copy.deepcopy(snapshot["sections"]["smi"])
 
 
 def no_card_at_all(plan: Document, snapshot: Document) -> None:
@@ -193,6 +199,7 @@ def no_card_at_all(plan: Document, snapshot: Document) -> None:
     no_driver_answers(snapshot, 0, "", 100)
     data(snapshot, "smi").update(status=0, error=None, driver_version="535.261.03",
                                  nvml={"status": 0, "version": "535.261.03", "count": 0})
+    read_the_same_again(snapshot)
 
 
 def card_that_the_driver_does_not_list(plan: Document, snapshot: Document) -> None:

@@ -12,7 +12,8 @@ from tests.support.host_parts import PROVISION, later_kernel
 OF_A_CARD = {"driver.loaded", "driver.nodes", "driver.persistence", "driver.fabric",
              "driver.secure-boot", "driver.cuda", "driver.access", "gpu.smi", "gpu.identity",
              "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle", "gpu.settings",
-             "gpu.throughput", "gpu.bandwidth", "gpu.sustained", "gpu.peer"}
+             "gpu.after-load", "gpu.host-copies", "gpu.throughput", "gpu.bandwidth",
+             "gpu.sustained", "gpu.peer"}
 MANAGED = {"driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau"}
 
 
@@ -92,7 +93,8 @@ def test_a_section_that_hung_never_makes_the_driver_healthy(
                "packages": {"driver.packages", "driver.held", "driver.modules", "driver.fabric"},
                "gpus": {"driver.loaded", "driver.nodes", "driver.fabric", "gpu.mig", "gpu.count",
                         "driver.pending", "driver.cuda", "driver.access", "gpu.visible",
-                        "kernel.log", "toolkit.device-query", "driver.nouveau",
+                        "kernel.log", "kernel.after-load", "toolkit.device-query",
+                        "driver.nouveau",
                         "driver.persistence"},
                "driver": {"driver.cuda", "gpu.smi", "gpu.settings",
                           "driver.packages", "driver.modules", "driver.nouveau", "driver.loaded",

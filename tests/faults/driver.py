@@ -172,7 +172,7 @@ FAULTS = [
           _key_rejected, also=STOPPED),
     Fault("33", "nvidia-smi hangs", "root", "gpu.smi", "Probing 'smi' hung: nvidia-smi",
           "a hung driver needs a reboot", _smi_hangs, verdict="HUNG",
-          also=(*readers("smi", "gpu.smi"), "gpu.mig")),
+          also=(*readers("smi", "gpu.smi"), "gpu.mig", "gpu.after-load")),
     Fault("33", "every CUDA program hangs", "stub", "driver.cuda",
           "Probing 'driver' hung: libcuda.so.1 gave no answer", "a hung driver needs a reboot",
           _libcuda_hangs, verdict="HUNG", also=readers("driver", "driver.cuda")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ Break = Callable[[Document, Document], None]
 EXCUSED = {
     **dict.fromkeys(
         ("gpu.smi", "gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
-         "gpu.settings", "kernel.log", "kernel.application-errors", "driver.cuda", "driver.access",
-         "driver.loaded", "driver.nodes", "driver.fabric", "stack.gpu", "containers.cdi",
+         "gpu.settings", "gpu.after-load", "kernel.log", "kernel.application-errors",
+         "kernel.after-load", "driver.cuda", "driver.access", "driver.loaded",
+         "driver.nodes", "driver.fabric", "stack.gpu", "containers.cdi",
          "containers.gpus", "containers.reload"), "gpu_expect: {count: 0}"),
     **dict.fromkeys(
         ("driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau",
@@ -136,6 +138,9 @@ def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
     driver.update(loaded=DRIVER, cuinit=0, cuda_version="12.2", modules=["nvidia", "nvidia_uvm"])
     driver["persistence"]["active"] = True
     with_computing(plan, snapshot, count)
+    # After all work everything is as before.
+    for name in ("smi", "kernel_log"):
+        snapshot["sections"][f"{name}_after"] = deepcopy(snapshot["sections"][name])
 
 
 def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.checks import judge
+from gpufleet.checks.host import SECOND_READINGS
 from gpufleet.probe.runner import probe
 from lab.stubs import library
 from lab.stubs.library import Function
@@ -192,8 +193,11 @@ class GpuHost:
             "root": str(self.root), "mode": "full", "host": self.plan["host"], "mig": True,
             "deadline_s": self.deadline_s, "service_user": self.service_user,
             "expect_gpus": len(CARDS)})
-        own = {name: found["sections"][name] for name in PLANTED}
-        return {**self.saved, "sections": {**self.saved["sections"], **own}}
+        saved = {name: section for name, section in self.saved["sections"].items()
+                 if name not in SECOND_READINGS}
+        own = {name: found["sections"][name] for name in (*PLANTED, *SECOND_READINGS)
+               if name in found["sections"]}
+        return {**self.saved, "sections": {**saved, **own}}
 
     def checks(self) -> dict[str, Document]:
         """{check: what it says}."""

@@ -2,7 +2,7 @@
 
 from . import host, toolkit, cudnn, linker, environment  # noqa: I001 (their order)
 from . import gpu, gpu_health, driver, driver_use, kernel, restart
-from . import compute, exactness, speed, stack, stack_run, hello, containers, pair
+from . import compute, exactness, speed, after_load, stack, stack_run, hello, containers, pair
 from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Evidence
 from .sections import Sections
 
@@ -13,6 +13,7 @@ __all__ = [
     "Evidence",
     "Finding",
     "Sections",
+    "after_load",
     "compute",
     "containers",
     "cudnn",

@@ -39,7 +39,7 @@ CONTAINERS = ("containers.runtime", "containers.cdi", "containers.gpus", "contai
 PROGRAMS = (*COMPUTE, *FRAMEWORK, *CONTAINERS)
 # What nvidia-smi reports of the GPUs.
 REPORTED = ("gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
-            "gpu.settings")
+            "gpu.settings", "gpu.after-load")
 INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readable")
 
 # The first cause that covers a finding is taken: the most fundamental ones come first.
@@ -77,13 +77,15 @@ RELATIONS = (
         *REPORTED, *PROGRAMS)),
     # A card that is gone.
     Relation("kernel.log", (
-        "kernel.application-errors", "gpu.count", "gpu.smi", "gpu.visible", *PROGRAMS)),
+        "kernel.application-errors", "kernel.after-load", "gpu.count", "gpu.smi", "gpu.visible",
+        "gpu.after-load", *PROGRAMS)),
     Relation("gpu.count", ("gpu.mig", "gpu.smi", *REPORTED, "driver.cuda", *PROGRAMS)),
     Relation("driver.nodes", ("driver.access", "driver.cuda", *PROGRAMS)),
     Relation("driver.fabric", ("driver.cuda",)),
     Relation("driver.cuda", PROGRAMS),
     Relation("gpu.smi", REPORTED),
     Relation("gpu.visible", ("gpu.mig", *PROGRAMS)),
+    Relation("gpu.after-load", ("kernel.after-load",)),
     # A card that is slow, and values that it does not report.
     Relation("gpu.memory-errors", ("gpu.settings",)),
     Relation("gpu.throttle", ("gpu.throughput", "gpu.sustained"), ("slow",)),

@@ -50,6 +50,11 @@ SECOND_READINGS = ("smi_after", "kernel_log_after")
 
 def unreadable_section(snapshot: Snapshot, name: str) -> Finding | None:
     """Why a section cannot be judged, if it cannot."""
+    if name in SECOND_READINGS and name not in snapshot["sections"] and snapshot["mode"] == "full":
+        return Finding(
+            "The GPUs were not read again after the work: no driver was loaded, or an earlier"
+            " release's probe took the snapshot", "see driver.loaded; then ./gpufleet verify",
+            verdict=Verdict.INCONCLUSIVE, about=(subjects.section("after"),))
     finding = _unreadable(snapshot, name)
     return finding and replace(finding, about=(subjects.section(name),))
 

@@ -57,7 +57,8 @@ def upgraded_and_a_reboot_is_pending(plan: Document, snapshot: Document) -> None
 def driver_too_old_for_the_toolkit(plan: Document, snapshot: Document) -> None:
     plan["driver"]["branch"] = "440"
     data(snapshot, "driver").update(loaded="440.33.01", library="440.33.01", on_disk="440.33.01")
-    data(snapshot, "smi")["driver_version"] = "440.33.01"
+    for name in ("smi", "smi_after"):
+        data(snapshot, name)["driver_version"] = "440.33.01"
     for row in data(snapshot, "packages")["driver"]:
         row["version"] = "440.33.01-2"
     kernel(snapshot)["modules"][0]["version"] = "440.33.01"

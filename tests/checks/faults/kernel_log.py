@@ -67,5 +67,6 @@ def the_log_was_overwritten(plan: Document, snapshot: Document) -> None:
 @fault("kernel.log", cause="could not be read", remedy="run as root", verdict="INCONCLUSIVE")
 @fault("kernel.application-errors", verdict="INCONCLUSIVE",
        cause="could not be read", remedy="kernel.log")
+@fault("kernel.after-load", verdict="INCONCLUSIVE", cause="not read before", remedy="kernel.log")
 def no_log(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel_log").update(source=None, complete=False, since_boot=False)
