@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,16 @@ def fleets() -> dict[str, Fleet]:
 
 
 @pytest.fixture(scope="module")
+def pages(fleets: dict[str, Fleet]) -> Callable[[str], str]:
+    """The page of each fleet, rendered once: that of a thousand hosts takes seconds."""
+    return cache(lambda name: rendered(fleets[name]))
+
+
+def rendered(found: Fleet) -> str:
+    return directory.render_page(found.session, found.changes, found.past)
+
+
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
@@ -59,16 +70,15 @@ def chromium() -> Iterator[webdriver.Chrome]:
 
 @pytest.fixture
 def show(
-    chromium: webdriver.Chrome, fleets: dict[str, Fleet], tmp_path: Path
+    chromium: webdriver.Chrome, pages: Callable[[str], str], tmp_path: Path
 ) -> Iterator[Open]:
     """Write a page and look at it, from disk."""
 
     def show(what: str | Session, place: str = "", scheme: str = "light", width: int = 1440,
              scripts: bool = True) -> webdriver.Chrome:
-        found = fleets[what] if isinstance(what, str) else Fleet(what, None, None)
+        text = pages(what) if isinstance(what, str) else rendered(Fleet(what, None, None))
         page = tmp_path / "report.html"
-        page.write_text(directory.render_page(found.session, found.changes, found.past),
-                        encoding="utf-8", errors="backslashreplace")
+        page.write_text(text, encoding="utf-8", errors="backslashreplace")
         for command, settings in (
             ("Emulation.setEmulatedMedia",
              {"features": [{"name": "prefers-color-scheme", "value": scheme}]}),
@@ -145,10 +155,8 @@ def test_it_asks_for_nothing_and_complains_of_nothing(show: Open, what: str) -> 
     ) == "img-src"
 
 
-def test_a_thousand_hosts_are_small_and_quick(show: Open, fleets: dict[str, Fleet]) -> None:
-    found = fleets["thousand"]
-    text = directory.render_page(found.session, found.changes, found.past)
-    assert len(text.encode()) < MOST_BYTES
+def test_a_thousand_hosts_are_small_and_quick(show: Open, pages: Callable[[str], str]) -> None:
+    assert len(pages("thousand").encode()) < MOST_BYTES
     times = []
     for _ in range(3):
         browser = show("thousand")
@@ -162,9 +170,7 @@ def test_a_thousand_hosts_are_small_and_quick(show: Open, fleets: dict[str, Flee
 
 def test_the_worst_night_and_the_longest_past_fit_too() -> None:
     assert len(directory.render_page(all_broken(1000)).encode()) < MOST_BYTES
-    found = fleet(1000, nights=90, broken=0.3)
-    text = directory.render_page(found.session, found.changes, found.past)
-    assert len(text.encode()) < MOST_BYTES
+    assert len(rendered(fleet(1000, nights=90, broken=0.3)).encode()) < MOST_BYTES
 
 
 def test_what_is_shown_of_each_host_is_what_was_judged(

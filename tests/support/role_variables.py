@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ansible.template import trust_as_template
+
+from gpufleet.catalog.facts import LOADER
 
 ROLE = Path(__file__).resolve().parents[2] / "roles" / "nvidia_driver"
 
@@ -20,7 +23,8 @@ def trusted(value: Any) -> Any:
     return trust_as_template(value) if isinstance(value, str) else value
 
 
+@cache
 def variables(name: str) -> dict[str, Any]:
-    """The variables of a file of the role's."""
-    read: dict[str, Any] = trusted(yaml.safe_load((ROLE / name).read_text()))
+    """The variables of a file of the role's; read once, so not to be changed."""
+    read: dict[str, Any] = trusted(yaml.load((ROLE / name).read_text(), Loader=LOADER))
     return read
