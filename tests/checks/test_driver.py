@@ -12,7 +12,7 @@ from tests.support.host_parts import PROVISION, later_kernel
 OF_A_CARD = {"driver.loaded", "driver.nodes", "driver.persistence", "driver.fabric",
              "driver.secure-boot", "driver.cuda", "driver.access", "gpu.smi", "gpu.identity",
              "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle", "gpu.settings",
-             "gpu.after-load", "gpu.host-copies", "gpu.throughput", "gpu.bandwidth",
+             "gpu.nvlink", "gpu.after-load", "gpu.host-copies", "gpu.throughput", "gpu.bandwidth",
              "gpu.sustained", "gpu.peer"}
 MANAGED = {"driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau"}
 
@@ -95,7 +95,7 @@ def test_a_section_that_hung_never_makes_the_driver_healthy(
                         "driver.pending", "driver.cuda", "driver.access", "gpu.visible",
                         "kernel.log", "kernel.after-load", "toolkit.device-query",
                         "driver.nouveau",
-                        "driver.persistence"},
+                        "driver.persistence", "gpu.pcie", "gpu.nvlink"},
                "driver": {"driver.cuda", "gpu.smi", "gpu.settings",
                           "driver.packages", "driver.modules", "driver.nouveau", "driver.loaded",
                           "driver.secure-boot", "driver.nodes", "driver.persistence",

@@ -94,7 +94,7 @@ FAULTS = [
           _other_cards),
     Fault("40", "the PCIe link has 8 lanes of 16", "root", "gpu.pcie",
           "uses 8 of 16 PCIe lanes", "reseat",
-          _first({LINK + "link_widths/current_link_width": "8x"})),
+          _first({**BUSY, LINK + "link_widths/current_link_width": "8x"})),
     Fault("40", "the PCIe link is slow under load", "root", "gpu.pcie",
           "generation 2 under load, it can be 5", "riser",
           _first({**BUSY, LINK + "pcie_gen/current_link_gen": "2"})),

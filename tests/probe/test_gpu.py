@@ -223,6 +223,7 @@ def test_neither_nvidia_smi_nor_the_log_is_asked_in_mode_facts(host: GpuHost) ->
     assert found["smi"] == {
         "asked": False, "program": None, "status": None, "error": None, "driver_version": None,
         "cuda_version": None, "nvml": {"status": None, "version": None, "count": None},
+        "nvlink": None,
         "devices": []}
     assert found["kernel_log"] == {
         "source": None, "error": None, "since_boot": False, "complete": False, "events": []}

@@ -23,7 +23,7 @@ Break = Callable[[Document, Document], None]
 EXCUSED = {
     **dict.fromkeys(
         ("gpu.smi", "gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
-         "gpu.settings", "gpu.after-load", "kernel.log", "kernel.application-errors",
+         "gpu.settings", "gpu.nvlink", "gpu.after-load", "kernel.log", "kernel.application-errors",
          "kernel.after-load", "driver.cuda", "driver.access", "driver.loaded",
          "driver.nodes", "driver.fabric", "stack.gpu", "containers.cdi",
          "containers.gpus", "containers.reload"), "gpu_expect: {count: 0}"),
@@ -115,6 +115,18 @@ def with_driver(plan: Document, snapshot: Document) -> None:
          "libraries": [], "unlisted": [], "exposed": []})
 
 
+PORT = {"vendor": "0x8086", "current_link_width": "16", "current_link_speed": "32.0 GT/s PCIe",
+        "max_link_width": "16", "max_link_speed": "32.0 GT/s PCIe"}
+
+
+def nvlinks(index: int, links: int = 18, active: int = 18, **fields: object) -> Document:
+    """The NVLinks of a GPU, so many of them active."""
+    return {"index": index, "address": f"0000:0{index}:00.0", "mig": False,
+            "errors": {"replay": 0}, "links": [
+                {"link": n, "active": n < active, "status": 0, "version": 6, "remote": "switch",
+                 "remote_address": f"0000:c{n % 4}:00.0"} for n in range(links)], **fields}
+
+
 def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
     """Put cards into the host, and have its driver run them, whole."""
     with_driver(plan, snapshot)
@@ -123,6 +135,7 @@ def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
     data(snapshot, "smi").update(
         program="/usr/bin/nvidia-smi", status=0, nvml={"status": 0, "version": DRIVER,
                                                        "count": count},
+        nvlink=[nvlinks(n) for n in range(count)],
         **parse_smi(smi_text([{"pci/pci_bus_id": f"00000000:0{n}:00.0"}
                                     for n in range(count)])))
     nodes = ["/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{n}" for n in range(count))]
@@ -131,8 +144,9 @@ def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
          "error": None} for name in nodes]
     data(snapshot, "gpus").update(
         pci=[{"address": f"0000:0{n}:00.0", "vendor": "0x10de", "device": "0x2330",
-              "class": "0x030200", "driver": "nvidia"} for n in range(count)],
-        nodes=nodes,
+              "class": "0x030200", "driver": "nvidia",
+              "port": {**PORT, "address": f"0000:8{n}:01.0"}} for n in range(count)],
+        nodes=nodes, hypervisor=False,
         mig=[{"gpu": n, "mode": "off", "instances": []} for n in range(count)])
     driver = data(snapshot, "driver")
     driver.update(loaded=DRIVER, cuinit=0, cuda_version="12.2", modules=["nvidia", "nvidia_uvm"])

@@ -147,7 +147,10 @@ class GpuHost:
         self._library("libnvidia-ml.so.1", version, {
             "nvmlInit_v2": Function(status),
             "nvmlSystemGetDriverVersion": Function(writes=version, to=0, copied=True),
-            "nvmlDeviceGetCount_v2": Function(writes=count, to=0)})
+            "nvmlDeviceGetCount_v2": Function(writes=count, to=0),
+            "nvmlDeviceGetHandleByIndex_v2": Function(),
+            "nvmlDeviceGetPciInfo_v3": Function(status=3),
+            "nvmlDeviceGetNvLinkState": Function(writes=1, to=2)})
 
     def card(self, address: str, driver: str | None = "nvidia") -> None:
         """A card on the PCI bus, and what holds it."""

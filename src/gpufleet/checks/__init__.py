@@ -1,7 +1,7 @@
 """All checks, in the order in which a person wants to read them."""
 
 from . import host, toolkit, cudnn, linker, environment  # noqa: I001 (their order)
-from . import gpu, gpu_health, driver, driver_use, kernel, restart
+from . import gpu, gpu_health, links, driver, driver_use, kernel, restart
 from . import compute, exactness, speed, after_load, stack, stack_run, hello, containers, pair
 from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Evidence
 from .sections import Sections
@@ -27,6 +27,7 @@ __all__ = [
     "host",
     "kernel",
     "linker",
+    "links",
     "pair",
     "restart",
     "speed",

@@ -1,6 +1,6 @@
-"""GPU health and settings: memory, PCIe link, throttling and settings, as nvidia-smi reports them.
+"""GPU health and settings: memory, throttling and settings, as nvidia-smi reports them.
 
-A healthy GPU may be idle, slow its link down, lack ECC, or have repaired its memory long ago: only
+A healthy GPU may be idle, lack ECC, or have repaired its memory long ago: only
 what is wrong now, or is not as declared, is a finding.
 """
 
@@ -18,8 +18,6 @@ from .gpu import cards, label, missing_value, unknown_without_cards
 from .registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
 from .sections import Sections
 
-# From this utilization on a GPU's link must have its full speed, in percent.
-LOADED = 50
 RESET = "drain the host, stop all programs on the GPU, nvidia-smi --gpu-reset -i {gpu}, or reboot"
 
 
@@ -63,54 +61,6 @@ def _rows(remap: Remap | None) -> str:
 
 def _on_off(value: bool | None) -> str:
     return {True: "on", False: "off", None: "not supported"}[value]
-
-
-@check("gpu.pcie", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
-def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each GPU's PCIe link has full width, and under load full generation."""
-    yield from unknown_without_cards(observed, "The PCIe links of the GPUs")
-    declared = plan["expect"].get("pcie")
-    wanted_width = declared.get("width") if declared else None
-    wanted = declared.get("generation") if declared else None
-    for card in cards(observed):
-        link = card["pcie"]
-        width = wanted_width or link["width_max"]
-        if link["width"] is not None and width is not None and link["width"] < width:
-            yield Finding(
-                f"{label(card)} uses {link['width']} of {width} PCIe lanes",
-                "reseat the GPU and check its riser; if its slot has no more lanes, declare"
-                f" gpu_expect: {{pcie: {{width: {link['width']}}}}}")
-        # An idle link slows down by design: its present generation proves nothing.
-        able, present = link["generation_max"], link["generation"]
-        speed = "has a link of PCIe generation"
-        if wanted and able is not None and able < wanted:
-            yield Finding(f"{label(card)} {speed} {able} at most, declared is {wanted}",
-                          "check slot and firmware settings, or correct gpu_expect.pcie")
-        elif _under_load(card) and able is not None and present is not None and (
-                present < (wanted or able)):
-            yield Finding(
-                f"{label(card)} {speed} {present} under load, it can be"
-                f" {wanted or able}",
-                "reseat the card, check its riser and the firmware's link speed; where the"
-                f" slot has no more, declare gpu_expect: {{pcie: {{generation:"
-                f" {present}}}}}")
-        for field, needed, value in (
-            ("width", wanted_width, link["width"]), ("width_max", None, link["width_max"]),
-            ("generation", None, present), ("generation_max", wanted, able),
-        ):
-            if needed and value is None:
-                yield Finding(f"{label(card)} does not report its PCIe {field.replace('_', ' ')}",
-                              "remove gpu_expect.pcie, if it is a virtual GPU",
-                              verdict=Verdict.INCONCLUSIVE)
-            else:
-                yield from missing_value(card, f"pcie.{field}", value)
-        yield Evidence(f"{label(card)}: x{link['width']} of x{link['width_max']}, generation"
-                   f" {link['generation']} of {able}{'' if _under_load(card) else ', idle'}")
-
-
-def _under_load(card: SmiDevice) -> bool:
-    idle = "idle" in (card["throttle"] or [])
-    return not idle and (card["utilization_percent"] or 0) >= LOADED
 
 
 @check("gpu.throttle", reads=("smi",), repair=HARDWARE, severity="major",

@@ -52,6 +52,30 @@ def holders(observed: Sections) -> list[str] | None:
     return [f"pid {pid} ({user}, {command})" for pid, (user, command) in sorted(known.items())]
 
 
+# From this utilization on others compute on a GPU, in percent; one that calls itself idle may just
+# have been started.
+IN_USE, IN_USE_THOUGH_IDLE = 10, 50
+
+
+def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
+    """What used a GPU beside the probe: its speed then proves nothing. None if nothing is known."""
+    rows = [row for row in card["processes"]
+            if not DAEMONS.match(str(row["name"]).rpartition("/")[2])]
+    if rows:
+        return "processes of others on it: " + shortened(
+            [f"pid {row['pid']} ({row['name']})" for row in rows])
+    percent = card["utilization_percent"] or 0
+    if percent >= (IN_USE_THOUGH_IDLE if "idle" in (card["throttle"] or []) else IN_USE):
+        return f"a utilization of {percent} % before the test"
+    data = observed.read_elsewhere()
+    listed = data["driver"].get("holders") or [] if "driver" in data else []
+    # What only monitors a GPU does not open the second one.
+    files = {f"/dev/nvidia{card['index']}", "/dev/nvidia-uvm"}
+    held = [f"pid {row['pid']} ({row['user']}, {row['command']})" for row in listed
+            if files <= {*row["nodes"]} and not DAEMONS.match(str(row["command"]))]
+    return f"processes that hold it: {shortened(held)}" if held else None
+
+
 def _cards(
     observed: Sections, device: str | int | None
 ) -> tuple[list[SmiDevice], list[SmiDevice]]:

@@ -1,17 +1,17 @@
-"""Two GPUs: nvidia-smi, identity, memory errors, PCIe, throttling, settings."""
+"""Two GPUs: nvidia-smi, identity, memory errors, throttling, settings."""
 
 from __future__ import annotations
 
 from gpufleet.probe.smi_document import parse_smi
 from tests.support.check_faults import faults_on
 from tests.support.healthy_host import Document, data, with_cards
-from tests.support.host_parts import LINK, WORKING, card, printed
+from tests.support.host_parts import WORKING, card, printed
 from tests.support.smi_text import HEALTHY, OLD, smi_text
 
 fault, harmless = faults_on(with_cards)
 FIRST = "GPU 0 (0000:00:00.0)"
-NEEDS_A_CARD = ("gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
-                "gpu.settings")
+NEEDS_A_CARD = ("gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.nvlink",
+                "gpu.throttle", "gpu.settings")
 
 
 @fault("gpu.smi", cause="couldn't communicate with the NVIDIA driver", remedy="dkms status")
@@ -203,36 +203,6 @@ def rows_and_pages_that_were_replaced_long_ago(plan: Document, snapshot: Documen
                        "ecc_errors/aggregate/dram_uncorrectable": "1",
                        "ecc_errors/volatile/dram_correctable": "12",
                        "retired_pages/double_bit_retirement/retired_count": "4"}, {})
-
-
-@fault("gpu.pcie", cause=f"{FIRST} uses 8 of 16 PCIe lanes", remedy="reseat the GPU")
-def half_of_the_lanes(plan: Document, snapshot: Document) -> None:
-    printed(snapshot, {LINK + "link_widths/current_link_width": "8x"}, {})
-
-
-@fault("gpu.pcie", cause="generation 1 under load, it can be 5", remedy="riser")
-def a_slow_link_under_load(plan: Document, snapshot: Document) -> None:
-    printed(snapshot, {**WORKING, LINK + "pcie_gen/current_link_gen": "1"}, {})
-
-
-@fault("gpu.pcie", cause="generation 4 at most, declared is 5", remedy="correct gpu_expect.pcie")
-def a_slot_slower_than_declared(plan: Document, snapshot: Document) -> None:
-    plan["expect"]["pcie"] = {"generation": 5, "width": None}
-    printed(snapshot, {LINK + "pcie_gen/max_link_gen": "4"}, {})
-
-
-@fault("gpu.pcie", verdict="INCONCLUSIVE",
-       cause="does not report its PCIe width", remedy="virtual GPU")
-def a_virtual_card_with_a_declared_width(plan: Document, snapshot: Document) -> None:
-    plan["expect"]["pcie"] = {"generation": None, "width": 16}
-    printed(snapshot, {LINK + "link_widths/current_link_width": "N/A"}, {})
-
-
-@harmless
-def a_declared_narrow_slot_and_an_idle_link(plan: Document, snapshot: Document) -> None:
-    plan["expect"]["pcie"] = {"generation": 5, "width": 8}
-    printed(snapshot, {LINK + "link_widths/current_link_width": "8x",
-                       LINK + "pcie_gen/current_link_gen": "1"}, {})
 
 
 @harmless

@@ -10,6 +10,17 @@ from gpufleet.model.types import Path, Text
 _Class = TypedDict("_Class", {"class": Annotated[Text, "the PCI class"]})
 
 
+class PciPort(TypedDict):
+    """The PCI port that a GPU is plugged into; texts as the kernel's files have them."""
+
+    address: Annotated[Text, "such as 0000:00:01.0"]
+    vendor: Annotated[Text | None, "the PCI vendor id: hypervisors present ports of their own"]
+    current_link_width: Text | None
+    current_link_speed: Annotated[Text | None, "such as 16.0 GT/s PCIe"]
+    max_link_width: Text | None
+    max_link_speed: Text | None
+
+
 class PciDevice(_Class):
     """A GPU on the PCI bus (NVIDIA display and 3D classes)."""
 
@@ -17,6 +28,8 @@ class PciDevice(_Class):
     vendor: Text
     device: Annotated[str, "the device id"]
     driver: Annotated[Text | None, "the kernel driver that holds it"]
+    port: NotRequired[Annotated[
+        PciPort | None, "null: the bus shows no port above it, as in many virtual machines"]]
 
 
 class Mig(TypedDict):
@@ -52,6 +65,8 @@ class Gpus(TypedDict):
 
     pci: list[PciDevice]
     nvswitches: Annotated[list[Text], "the PCI addresses of NVSwitches"]
+    hypervisor: NotRequired[Annotated[
+        bool | None, "the processor reports that this is a virtual machine"]]
     mig: Annotated[
         list[Mig] | None, "null where no loaded driver could be asked, or no layout is declared"]
     nodes: Annotated[list[Path], "device nodes, such as /dev/nvidia0"]
@@ -116,6 +131,7 @@ class Driver(TypedDict):
     nouveau: Nouveau
     persistence: Annotated[Unit, "the persistence daemon"]
     fabric: Annotated[FabricManager, "the fabric manager"]
+    nvlsm: NotRequired[Annotated[SubnetManager, "the NVLink subnet manager"]]
     holders: Annotated[list[Holder] | None, "null for everybody but root"]
     reboot_pending: Annotated[RestartMarker | None, "the marker of a pending restart"]
 
@@ -206,6 +222,36 @@ class Nvml(TypedDict):
     count: Annotated[int | None, "the number of GPUs"]
 
 
+class Nvlink(TypedDict):
+    """One NVLink of a GPU."""
+
+    link: Annotated[int, "its number"]
+    active: Annotated[bool | None, "null: NVML did not report its state"]
+    status: Annotated[int, "of `nvmlDeviceGetNvLinkState`"]
+    version: Annotated[int | None, "as NVML numbers it: 6 is NVLink 4.0, 7 is NVLink 5.0"]
+    remote: Annotated[Literal["gpu", "cpu", "switch"] | None, "what it leads to"]
+    remote_address: Annotated[Text | None, "the PCI address of that"]
+
+
+class GpuNvlinks(TypedDict):
+    """The NVLinks of one GPU, as NVML reports them."""
+
+    index: Annotated[int, "NVML's index"]
+    address: Annotated[Text | None, "the PCI address"]
+    mig: Annotated[bool | None, "MIG is on: NVML then reports links as inactive"]
+    links: Annotated[
+        list[Nvlink] | None, "empty: the GPU has no NVLink; null: the library cannot report them"]
+    errors: Annotated[
+        dict[str, int], "error counters since the driver was loaded, added up over active links"]
+
+
+class SubnetManager(TypedDict):
+    """The NVLink subnet manager (nvlsm), which HGX B200 and B300 need."""
+
+    program: Annotated[Path | None, "the installed program"]
+    running: Annotated[bool | None, "null where processes cannot be listed"]
+
+
 class Smi(TypedDict):
     """What nvidia-smi and NVML report."""
 
@@ -216,6 +262,8 @@ class Smi(TypedDict):
     driver_version: Text | None
     cuda_version: Text | None
     nvml: Nvml
+    nvlink: NotRequired[Annotated[
+        list[GpuNvlinks] | None, "null where NVML could not be queried"]]
     devices: list[SmiDevice]
     attached: NotRequired[Annotated[int | None, "how many GPUs nvidia-smi says that there are"]]
     complete: NotRequired[Annotated[bool, "the document came to its end"]]

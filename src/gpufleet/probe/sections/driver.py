@@ -6,6 +6,7 @@ import re
 
 from ..holders import holders_of
 from ..kernel_modules import driver_modules, forbids_nouveau, modprobe_files
+from ..nvlink import subnet_manager
 from ..processes import NoAnswerError, in_child, run_command
 from ..text import first_match
 from .kernel import running_kernel
@@ -60,7 +61,8 @@ def section_driver(host):
                 forbids_nouveau(text) or re.search(r"modprobe\.blacklist=\S*\bnouveau\b", text)
                 for text in texts)},
             "persistence": unit_state(host, "nvidia-persistenced.service"), "fabric": fabric,
-            "holders": holders_of(host), "reboot_pending": pending_reboot(host)}
+            "nvlsm": subnet_manager(host), "holders": holders_of(host),
+            "reboot_pending": pending_reboot(host)}
 
 
 def unit_state(host, name):

@@ -37,14 +37,40 @@ def section_gpus(host):
                 if device["class"].startswith("0x0680")]
     for card in cards:
         driver = host.path("/sys/bus/pci/devices/%s/driver" % card["address"])
+        card["port"] = port_of(host, "/sys/bus/pci/devices/" + card["address"])
         card["driver"] = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None
     # A container sees all cards of the machine on the bus, and here those that it was given.
     given = [os.path.basename(name) for name in host.glob("/proc/driver/nvidia/gpus/*")]
     if given and container_of(host):
         cards = [card for card in cards if card["address"] in given]
     nodes = sorted(host.glob("/dev/nvidia*"), key=natural)
-    return {"pci": cards, "nvswitches": switches, "mig": mig_of(host), "nodes": nodes,
-            "node_access": node_access(host, nodes), "mps": mps_processes(host)}
+    return {"pci": cards, "nvswitches": switches, "hypervisor": hypervisor(host),
+            "mig": mig_of(host), "nodes": nodes, "node_access": node_access(host, nodes),
+            "mps": mps_processes(host)}
+
+
+PORT = ("vendor", "current_link_width", "current_link_speed", "max_link_width", "max_link_speed")
+
+
+def port_of(host, directory):
+    """The port above a device: its address, vendor and link, as the kernel prints them."""
+    above = os.path.dirname(host.realpath(directory))
+    if not re.match(r"[0-9a-f]+:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$", os.path.basename(above)):
+        return None
+    found = {"address": os.path.basename(above)}
+    for key in PORT:
+        try:
+            found[key] = (host.text_or_none(above + "/" + key) or "").strip() or None
+        except OSError:  # a device without a PCIe link
+            found[key] = None
+    return found
+
+
+def hypervisor(host):
+    """Whether the processor has the flag that hypervisors set; None where it lists no flags."""
+    flags = re.search(r"^flags\s*:(.*)$", host.text_or_none("/proc/cpuinfo") or "", re.MULTILINE)
+    return "hypervisor" in flags.group(1).split() if flags else None
+
 
 # The device files that every CUDA program opens, and that a driver's own tools do not.
 COMPUTE_NODE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm)$")

@@ -3,6 +3,7 @@ import ctypes
 import os
 import re
 
+from ..nvlink import query_nvlink
 from ..processes import NoAnswerError, in_child, run_command
 from ..programs import nvidia_smi
 from ..smi_document import parse_smi, pci_address
@@ -13,7 +14,8 @@ def section_smi(host):
     """What nvidia-smi reports of each GPU, and whether NVML starts. Not run in mode facts."""
     found = {"asked": host["mode"] == "full", "program": None, "status": None, "error": None,
              "driver_version": None, "cuda_version": None,
-             "nvml": {"status": None, "version": None, "count": None}, "devices": []}
+             "nvml": {"status": None, "version": None, "count": None}, "nvlink": None,
+             "devices": []}
     if not found["asked"]:
         return found
     # Without a loaded driver both fail at once, with the reason.
@@ -25,7 +27,7 @@ def section_smi(host):
         if state == "hung":
             raise NoAnswerError("libnvidia-ml.so.1 gave no answer: %s" % error)
         if state == "ok":
-            found["nvml"], known = answer
+            found["nvml"], known, found["nvlink"] = answer
     if found["program"]:
         status, out, err = run_command([host.path(found["program"]), "-q", "-x"],
                                        host.inner_s / 2)
@@ -56,14 +58,14 @@ def number_cards(devices, known):
 
 
 def query_nvml(name):
-    """({"status", "version", "count"}, (address, compute capability) of each card).
+    """({"status", "version", "count"}, (address, compute capability) of each card, their NVLinks).
 
     Status 18: driver and library differ.
     """
     nvml = ctypes.CDLL(name)
     found = {"status": nvml.nvmlInit_v2(), "version": None, "count": None}
     if found["status"] != 0:
-        return found, []
+        return found, [], None
     text, count, known = ctypes.create_string_buffer(96), ctypes.c_uint(), []
     if nvml.nvmlSystemGetDriverVersion(text, 96) == 0:
         found["version"] = text.value.decode("ascii", "replace")
@@ -86,4 +88,4 @@ def query_nvml(name):
             # A library without the function.
             pass
         known.append((address, capability))
-    return found, known
+    return found, known, query_nvlink(nvml, count.value)

@@ -1,0 +1,61 @@
+"""Links of GPUs: NVLinks of a model, and rates of PCIe and NVLink (catalog/data/fabric.yml)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from . import facts, model_names
+from .records import Row
+
+_GB_PER_GIB = 1e9 / 2**30
+
+
+@dataclass(frozen=True)
+class Nvlinks:
+    """The NVLinks of a model.
+
+    `wired`: all of them are active on a healthy host with several GPUs. `bridge`: how many a bridge
+    activates. `gib_s`: the lowest rate of a healthy copy between two GPUs that all of them connect.
+    """
+
+    links: int
+    wired: bool
+    bridge: int | None
+    gib_s: float
+
+
+def nvlinks(name: str) -> Nvlinks | None:
+    """The NVLinks of a GPU by its name; None if the model is not known to have any."""
+    row = model_names.row_of(_table()["models"], name)
+    if row is None or model_names.is_share(name):
+        return None
+    carried = row["links"] * row["gb_s"] * _GB_PER_GIB * _table()["share"]["peer_nvlink"]
+    return Nvlinks(row["links"], row["wired"], row["bridge"], round(carried, 1))
+
+
+def pcie_gib_s(generation: int | None, width: int | None) -> float | None:
+    """What a PCIe link carries in one direction; None if its generation is not known."""
+    lane = _table()["pcie"].get(generation)
+    return lane * width * _GB_PER_GIB if lane and width else None
+
+
+def pcie_generation(speed: str | None) -> int | None:
+    """The generation of a speed in the kernel's files, such as `16.0 GT/s PCIe`."""
+    found = re.match(r"(\d+(?:\.\d+)?) GT/s", speed or "")
+    rates = {rate: number for number, rate in _table()["pcie_gt_s"].items()}
+    return rates.get(float(found[1])) if found else None
+
+
+def is_virtual_port(vendor: str | None) -> bool:
+    """Whether a PCI port with this vendor id is a hypervisor's."""
+    return vendor in _table()["virtual_ports"]
+
+
+def share(link: str) -> float:
+    """The part of a link's rate that healthy copies reach: `host`, `virtual_host`, `peer_pcie`."""
+    return float(_table()["share"][link])
+
+
+def _table() -> Row:
+    return facts.document("fabric.yml")

@@ -1,0 +1,43 @@
+"""GPU models by the words of their names, as nvidia-smi and CUDA report them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .records import Row
+
+# GRID T4-16Q, NVIDIA A100-1-5C, NVIDIA L40S-48Q, GRID T4-2B4: a share of a GPU.
+_VGPU = re.compile(r"^GRID\b|-\d+[ABCQ](4|ME)?$", re.IGNORECASE)
+_PORTABLE = re.compile(r"laptop|mobile|max-q(?! workstation)", re.IGNORECASE)
+
+
+def tokens(text: str) -> list[str]:
+    """The words of a name, without punctuation and in lower case."""
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def contains(name: str, model: str) -> bool:
+    """Whether all words of a model stand side by side in a name."""
+    have, wanted = tokens(name), tokens(model)
+    return any(have[at : at + len(wanted)] == wanted for at in range(len(have)))
+
+
+def row_of(rows: Iterable[Row], name: str) -> Row | None:
+    """The row of a table whose `names` match a name with the most words; None if none does."""
+    matches = [(len(tokens(model)), row) for row in rows for model in row["names"]
+               if contains(name, model)]
+    return max(matches, key=lambda match: match[0])[1] if matches else None
+
+
+def is_share(name: str) -> bool:
+    """Whether it is a part of a GPU: a MIG instance or a virtual GPU."""
+    return contains(name, "MIG") or bool(_VGPU.search(name.strip()))
+
+
+def is_portable(name: str) -> bool:
+    """Whether it is a GPU of a portable computer, whose clocks are low by design.
+
+    `Max-Q Workstation Edition` is a card for workstations.
+    """
+    return bool(_PORTABLE.search(name))

@@ -1,0 +1,142 @@
+"""The NVLinks of each GPU as NVML reports them, and the NVLink subnet manager of the host."""
+import ctypes
+import os
+
+from .smi_document import pci_address
+
+# One more than any GPU has: an older library ends the row with "invalid argument".
+MOST_LINKS = 36
+INVALID_ARGUMENT, NOT_SUPPORTED = 2, 3
+REMOTE = {0: "gpu", 1: "cpu", 2: "switch"}
+# Error counters of NVLink 1 to 4, by the numbers of nvmlDeviceGetNvLinkErrorCounter.
+COUNTERS = ("replay", "recovery", "crc_flit", "crc_data", "ecc_data")
+# And those of NVLink 5, by the numbers of their fields.
+FIELDS = {206: "malformed", 207: "overrun", 208: "rx", 209: "rx_remote", 210: "rx_general",
+          211: "integrity", 212: "tx_discards", 213: "recovered", 214: "recovery_failed"}
+NVLINK_5 = 7
+
+
+class PciInfo(ctypes.Structure):
+    _fields_ = [("legacy", ctypes.c_char * 16), ("numbers", ctypes.c_uint * 5),
+                ("address", ctypes.c_char * 32)]
+
+
+class FieldValue(ctypes.Structure):
+    _fields_ = [("field", ctypes.c_uint), ("scope", ctypes.c_uint),
+                ("timestamp", ctypes.c_longlong), ("latency", ctypes.c_longlong),
+                ("kind", ctypes.c_uint), ("status", ctypes.c_uint), ("value", ctypes.c_ulonglong)]
+
+
+def query_nvlink(nvml, count):
+    """[{"index", "address", "mig", "links", "errors"}] of each GPU; `links` None if the library
+    cannot report them."""
+    return [gpu_links(nvml, index) for index in range(count or 0)]
+
+
+def gpu_links(nvml, index):
+    found = {"index": index, "address": None, "mig": None, "links": None, "errors": {}}
+    card = ctypes.c_void_p()
+    try:
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(card)) == 0:
+            found["address"] = address_by(nvml, "nvmlDeviceGetPciInfo_v3", card)
+            mode, pending = ctypes.c_uint(), ctypes.c_uint()
+            if call(nvml, "nvmlDeviceGetMigMode", card, ctypes.byref(mode),
+                    ctypes.byref(pending)) == 0:
+                found["mig"] = bool(mode.value)
+            found["links"] = links_of(nvml, card)
+            found["errors"] = errors_of(nvml, card, found["links"])
+    except AttributeError:
+        pass
+    return found
+
+
+def links_of(nvml, card):
+    """[{"link", "active", "status", "version", "remote", "remote_address"}]; none without NVLink.
+
+    `status` is NVML's, 0 where `active` is known.
+    """
+    found = []
+    for link in range(MOST_LINKS):
+        state = ctypes.c_uint()
+        status = nvml.nvmlDeviceGetNvLinkState(card, link, ctypes.byref(state))
+        if status == INVALID_ARGUMENT:
+            break
+        if status == NOT_SUPPORTED:
+            continue
+        row = {"link": link, "active": bool(state.value) if status == 0 else None,
+               "status": status, "version": None, "remote": None, "remote_address": None}
+        if row["active"]:
+            row["version"] = number(nvml, "nvmlDeviceGetNvLinkVersion", card, link)
+            row["remote"] = REMOTE.get(
+                number(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", card, link))
+            row["remote_address"] = address_by(
+                nvml, "nvmlDeviceGetNvLinkRemotePciInfo_v2", card, link)
+        found.append(row)
+    return found
+
+
+def errors_of(nvml, card, links):
+    """{counter: its sum over the active links} of those counters that the GPU reports."""
+    found = {}
+    for row in links:
+        if not row["active"]:
+            continue
+        if (row["version"] or 0) >= NVLINK_5:
+            rows = [FieldValue(field=field, scope=row["link"]) for field in sorted(FIELDS)]
+            values = (FieldValue * len(rows))(*rows)
+            if call(nvml, "nvmlDeviceGetFieldValues", card, len(rows), values) == 0:
+                for value in values:
+                    if value.status == 0:
+                        add(found, FIELDS[value.field], value.value)
+            continue
+        for counter, name in enumerate(COUNTERS):
+            value = ctypes.c_ulonglong()
+            if call(nvml, "nvmlDeviceGetNvLinkErrorCounter", card, row["link"], counter,
+                    ctypes.byref(value)) == 0:
+                add(found, name, value.value)
+    return found
+
+
+def add(found, name, value):
+    # The largest number of 64 bits stands for "not counted".
+    if value < 1 << 62:
+        found[name] = found.get(name, 0) + value
+
+
+def call(nvml, function, *arguments):
+    """NVML's status; None if the library lacks the function."""
+    try:
+        return getattr(nvml, function)(*arguments)
+    except AttributeError:
+        return None
+
+
+def number(nvml, function, *arguments):
+    value = ctypes.c_uint()
+    status = call(nvml, function, *[*arguments, ctypes.byref(value)])
+    return value.value if status == 0 else None
+
+
+def address_by(nvml, function, *arguments):
+    info = PciInfo()
+    if call(nvml, function, *[*arguments, ctypes.byref(info)]) != 0:
+        return None
+    return pci_address(info.address.decode("ascii", "replace"))
+
+
+# The subnet manager runs beside the fabric manager, which starts it.
+SUBNET_MANAGER = ("/opt/nvidia/nvlsm/sbin/nvlsm", "/usr/bin/nvlsm", "/usr/sbin/nvlsm")
+
+
+def subnet_manager(host):
+    """{"program", "running"} of nvlsm; `running` None where processes cannot be listed."""
+    found = [name for name in SUBNET_MANAGER if host.exists(name)]
+    names = [(host.text_or_none(path) or "").strip() for path in processes(host)]
+    return {"program": found[0] if found else None, "running": "nvlsm" in names if names else None}
+
+
+def processes(host):
+    for directory in host.glob("/proc/[0-9]*"):
+        name = directory + "/comm"
+        if os.access(host.path(name), os.R_OK):
+            yield name

@@ -1,0 +1,218 @@
+"""Two GPUs: their PCIe links and NVLinks."""
+
+from __future__ import annotations
+
+from tests.support.check_faults import faults_on
+from tests.support.healthy_host import Document, data, nvlinks, with_cards
+from tests.support.host_parts import LINK, WORKING, card, compute_run, printed
+
+fault, harmless = faults_on(with_cards)
+FIRST = "GPU 0 (0000:00:00.0)"
+NARROW: dict[str, str | None] = {LINK + "link_widths/current_link_width": "8x"}
+SLOW: dict[str, str | None] = {LINK + "pcie_gen/current_link_gen": "1"}
+
+
+def under_load(snapshot: Document, at: int = 0, **link: int) -> None:
+    """What NVML reports of a GPU's link while it computes."""
+    compute_run(snapshot)["devices"][at]["link"] = {
+        "generation": 5, "generation_max": 5, "width": 16, "width_max": 16, **link}
+
+
+def only_idle(snapshot: Document) -> None:
+    """No link was read under load."""
+    for device in compute_run(snapshot)["devices"]:
+        device["link"] = None
+
+
+def copies(snapshot: Document, to: float, back: float) -> None:
+    """How fast copies between the host and the first GPU are."""
+    compute_run(snapshot)["devices"][0]["copies"] = {
+        "to_device_gib_s": to, "from_device_gib_s": back}
+
+
+def in_a_cloud(snapshot: Document) -> None:
+    """The GPUs are passed through to a virtual machine: no port of the machine is visible."""
+    data(snapshot, "gpus")["hypervisor"] = True
+    for device in data(snapshot, "gpus")["pci"]:
+        device["port"] = None
+
+
+# -- PCIe -----------------------------------------------------------------------------------------
+
+
+@fault("gpu.pcie", cause=f"{FIRST} uses 8 of 16 PCIe lanes", remedy="reseat the GPU")
+def half_of_the_lanes_of_the_slot_under_load(plan: Document, snapshot: Document) -> None:
+    printed(snapshot, NARROW, {})
+    under_load(snapshot, width=8)
+
+
+@fault("gpu.pcie", verdict="INCONCLUSIVE",
+       cause="uses 8 of 16 PCIe lanes while it is idle: its link under load was not read",
+       remedy="loads the GPU")
+def half_of_the_lanes_of_an_idle_gpu(plan: Document, snapshot: Document) -> None:
+    only_idle(snapshot)
+    printed(snapshot, NARROW, {})
+
+
+@fault("gpu.pcie", verdict="NOT-DECLARED",
+       cause="uses 8 of its 16 PCIe lanes; gpu_expect.pcie.width: not set",
+       remedy="declare gpu_expect: {pcie: {width: 8}}")
+def a_cloud_instance_with_half_of_the_lanes(plan: Document, snapshot: Document) -> None:
+    only_idle(snapshot)
+    in_a_cloud(snapshot)
+    printed(snapshot, NARROW, NARROW)
+
+
+@fault("gpu.pcie", cause="uses 4 of 8 PCIe lanes", remedy="stop the instance and start it on")
+def a_cloud_instance_with_fewer_lanes_than_declared(plan: Document, snapshot: Document) -> None:
+    in_a_cloud(snapshot)
+    plan["expect"]["pcie"] = {"generation": None, "width": 8}
+    under_load(snapshot, width=4)
+
+
+@fault("gpu.pcie", cause="generation 1 under load, it can be 5", remedy="riser")
+def a_slow_link_under_another_load(plan: Document, snapshot: Document) -> None:
+    only_idle(snapshot)
+    printed(snapshot, {**WORKING, **SLOW}, {})
+
+
+@fault("gpu.pcie", cause="generation 1 under load, it can be 5", remedy="reseat the GPU")
+def a_link_stuck_at_generation_1_under_load(plan: Document, snapshot: Document) -> None:
+    under_load(snapshot, generation=1)
+
+
+@fault("gpu.pcie", cause="generation 3 under load, it can be 4", remedy="generation: 3")
+def a_link_under_load_slower_than_declared(plan: Document, snapshot: Document) -> None:
+    plan["expect"]["pcie"] = {"generation": 4, "width": None}
+    under_load(snapshot, generation=3)
+    under_load(snapshot, 1)
+
+
+@fault("gpu.pcie", verdict="INCONCLUSIVE",
+       cause="generation 1 while it is idle, declared is 5", remedy="loads the GPU")
+def a_declared_generation_that_was_not_read_under_load(
+    plan: Document, snapshot: Document
+) -> None:
+    only_idle(snapshot)
+    plan["expect"]["pcie"] = {"generation": 5, "width": None}
+    printed(snapshot, SLOW, {})
+
+
+@fault("gpu.pcie", cause="generation 4 at most, declared is 5", remedy="correct gpu_expect.pcie")
+def a_slot_slower_than_declared(plan: Document, snapshot: Document) -> None:
+    only_idle(snapshot)
+    plan["expect"]["pcie"] = {"generation": 5, "width": None}
+    printed(snapshot, {LINK + "pcie_gen/max_link_gen": "4"}, {})
+
+
+@fault("gpu.pcie", verdict="INCONCLUSIVE",
+       cause="does not report its PCIe width", remedy="virtual GPU")
+def a_virtual_card_with_a_declared_width(plan: Document, snapshot: Document) -> None:
+    only_idle(snapshot)
+    plan["expect"]["pcie"] = {"generation": None, "width": 16}
+    printed(snapshot, {LINK + "link_widths/current_link_width": "N/A"}, {})
+
+
+@fault("gpu.pcie", cause=f"Copies from {FIRST} reach 3.1 GiB/s, the minimum is 14.7 (25% of a link",
+       remedy="IOMMU")
+def copies_far_below_what_the_link_carries(plan: Document, snapshot: Document) -> None:
+    under_load(snapshot)
+    copies(snapshot, 47.5, 3.1)
+
+
+@fault("gpu.pcie", verdict="INCONCLUSIVE",
+       cause="beside processes of others on it: pid 4711 (python3)", remedy="when it is unused")
+def slow_copies_beside_a_job(plan: Document, snapshot: Document) -> None:
+    under_load(snapshot)
+    copies(snapshot, 47.5, 3.1)
+    card(snapshot)["processes"] = [{"pid": 4711, "name": "python3", "memory_mib": 60000}]
+
+
+@harmless
+def links_that_are_full_under_load_and_idle_before(plan: Document, snapshot: Document) -> None:
+    plan["expect"]["pcie"] = {"generation": 5, "width": 16}
+    printed(snapshot, {**NARROW, **SLOW}, SLOW)
+    for at in (0, 1):
+        under_load(snapshot, at)
+    copies(snapshot, 47.5, 48.4)
+
+
+@harmless
+def a_slot_with_fewer_lanes_and_an_older_generation(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "gpus")["pci"][0]["port"].update(
+        max_link_width="8", max_link_speed="16.0 GT/s PCIe")
+    printed(snapshot, {**NARROW, LINK + "pcie_gen/current_link_gen": "4"}, {})
+    under_load(snapshot, width=8, generation=4)
+
+
+@harmless
+def a_declared_narrow_slot_and_an_idle_link(plan: Document, snapshot: Document) -> None:
+    only_idle(snapshot)
+    plan["expect"]["pcie"] = {"generation": None, "width": 8}
+    printed(snapshot, {**NARROW, **SLOW}, {})
+
+
+@harmless
+def slow_copies_to_the_host_of_a_virtual_machine(plan: Document, snapshot: Document) -> None:
+    in_a_cloud(snapshot)
+    under_load(snapshot, generation=4, generation_max=4)
+    copies(snapshot, 24.4, 5.8)
+
+
+# -- NVLink ---------------------------------------------------------------------------------------
+
+
+@fault("gpu.nvlink", cause=f"{FIRST} has 17 of 18 NVLinks active (inactive: 17)",
+       remedy="driver.fabric")
+def one_nvlink_of_18_is_down(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0] = nvlinks(0, active=17)
+
+
+@fault("gpu.nvlink", cause="has 0 of 18 NVLinks active", remedy="drain the host and reboot")
+def every_nvlink_is_down(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"] = [nvlinks(at, active=0) for at in (0, 1)]
+
+
+@fault("gpu.nvlink", verdict="INCONCLUSIVE",
+       cause="does not report the state of NVLinks 3 (NVML status 15)", remedy="kernel.log")
+def an_nvlink_that_is_lost(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][1]["links"][3].update(active=None, status=15)
+
+
+@fault("gpu.nvlink", verdict="INCONCLUSIVE",
+       cause="NVML did not report its NVLinks, it has 18", remedy="gpu.smi")
+def nvlinks_of_a_probe_that_did_not_read_them(plan: Document, snapshot: Document) -> None:
+    del data(snapshot, "smi")["nvlink"]
+
+
+@fault("gpu.nvlink", verdict="INCONCLUSIVE", cause="reports no NVLink, its model has 18",
+       remedy="NVreg_NvLinkDisable")
+def a_board_without_its_nvlinks(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0]["links"] = []
+
+
+@fault("gpu.nvlink", verdict="INCONCLUSIVE",
+       cause="has 3 NVLinks active (inactive: 3); a bridge connects 4", remedy="bridge")
+def one_link_of_a_bridge_is_down(plan: Document, snapshot: Document) -> None:
+    plan["expect"].update(model=None)
+    data(snapshot, "smi")["nvlink"] = [nvlinks(at, 4, 3 + at) for at in (0, 1)]
+    for at in (0, 1):
+        card(snapshot, at)["name"] = "NVIDIA RTX A6000"
+
+
+@harmless
+def error_counters_are_evidence(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0]["errors"] = {"replay": 3}
+
+
+@harmless
+def links_of_a_gpu_that_is_split(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"] = [nvlinks(at, active=0, mig=True) for at in (0, 1)]
+
+
+@harmless
+def cards_without_a_bridge(plan: Document, snapshot: Document) -> None:
+    plan["expect"].update(model=None)
+    data(snapshot, "smi")["nvlink"] = [nvlinks(at, 12, active=0) for at in (0, 1)]
+    for at in (0, 1):
+        card(snapshot, at)["name"] = "NVIDIA A100 80GB PCIe"
