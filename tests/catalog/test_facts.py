@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpufleet.catalog import facts, import_facts, versions
+from gpufleet.catalog import facts, import_facts, import_smi, versions
 
 ROOT = Path(__file__).parents[2]
 GATHERED = Path(os.environ.get("GPUFLEET_FACTS", ROOT.parent / "shared" / "facts"))
@@ -135,7 +135,8 @@ def test_the_importer_writes_exactly_what_is_committed(tmp_path: Path) -> None:
     written = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.yml"))
     own = {
         Path(f"{name}.yml")
-        for name in ("driver_offers", "gpus", "measured", "pci", "performance", "rules", "xids")
+        for name in ("driver_offers", "gpus", "measured", "pci", "performance", "rules",
+                     "smi_rules", "xids")
     }
     committed = {path.relative_to(facts.DATA) for path in data_files()} - own
     assert set(written) == committed
@@ -213,3 +214,27 @@ def test_every_branch_figure_is_the_gathered_one() -> None:
             if key not in {"branch", "source", "note"}:
                 assert own[key] == known(value), (row["branch"], key)
     assert not ours
+
+
+@needs_gathered
+def test_every_element_of_nvidia_smi_is_the_gathered_one() -> None:
+    text = (GATHERED / "smi_fields.yml").read_text(encoding="utf-8")
+    elements, seen = import_smi.table(yaml.load(text, Loader=facts.LOADER))
+    assert facts.document("smi_fields.yml")["elements"] == import_facts.clean(elements)
+    assert facts.document("smi_samples.yml") == import_facts.clean(seen)
+    assert len(elements) == 145
+
+
+def test_no_sample_lacks_what_is_demanded_of_its_card() -> None:
+    seen = facts.document("smi_samples.yml")
+    for row in facts.document("smi_fields.yml")["elements"]:
+        path = row["path"]
+        for sample in seen["samples"]:
+            states = seen["elements"].get(path, {})
+            there = any(sample["id"] in ids for ids in states.values())
+            first, _, last = row["demanded"].get(sample["generation"], "").partition("-")
+            inside = first and import_smi.driver(first) <= import_smi.driver(sample["driver"]) and (
+                not last or import_smi.driver(sample["driver"]) <= import_smi.driver(last))
+            around = any(sample["id"] in seen["elements"].get(path[:at], {}).get("N/A", ())
+                         for at in range(len(path)) if path[at] == "/")
+            assert there or around or not inside or sample.get("partial"), (path, sample["id"])

@@ -67,7 +67,9 @@ def test_healthy_cards_of_other_kinds_pass(plan: Document, snapshot: Document, k
         "ecc_mode/current_ecc", "ecc_mode/pending_ecc", "utilization/gpu_util"), "N/A")
     mig = {"mig_mode/current_mig": "Enabled", "utilization/gpu_util": "N/A", "mig_devices":
            "<mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><fb_memory_usage>"
-           "<total>40192 MiB</total></fb_memory_usage></mig_device>"}
+           "<total>40192 MiB</total></fb_memory_usage><ecc_error_count><volatile_count>"
+           "<sram_uncorrectable>0</sram_uncorrectable></volatile_count></ecc_error_count>"
+           "</mig_device>"}
     texts = {"consumer": CONSUMER, "old": OLD, "virtual": virtual, "mig": mig}[kind]
     plan["expect"].update(model=None, memory_mib=None, ecc="off" if kind == "consumer" else None)
     plan["driver"]["mig"] = None

@@ -23,10 +23,10 @@ Break = Callable[[Document, Document], None]
 EXCUSED = {
     **dict.fromkeys(
         ("gpu.smi", "gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
-         "gpu.settings", "gpu.nvlink", "gpu.after-load", "kernel.log", "kernel.application-errors",
-         "kernel.after-load", "driver.cuda", "driver.access", "driver.loaded",
-         "driver.nodes", "driver.fabric", "stack.gpu", "containers.cdi",
-         "containers.gpus", "containers.reload"), "gpu_expect: {count: 0}"),
+         "gpu.settings", "gpu.recovery", "gpu.fabric", "gpu.nvlink", "gpu.after-load",
+         "kernel.log", "kernel.application-errors", "kernel.after-load", "driver.cuda",
+         "driver.access", "driver.loaded", "driver.nodes", "driver.fabric", "stack.gpu",
+         "containers.cdi", "containers.gpus", "containers.reload"), "gpu_expect: {count: 0}"),
     **dict.fromkeys(
         ("driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau",
          "driver.pending", "driver.persistence", "driver.secure-boot"), "gpu_driver: not set"),

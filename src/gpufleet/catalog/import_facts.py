@@ -2,17 +2,19 @@
 
     python src/gpufleet/catalog/import_facts.py FACTS_DIR [DATA_DIR]
 
-FACTS_DIR has `cuda_toolkits.yml`, `cudnn_archives.yml`, `tensorflow_builds.yml` and
-`driver_branches.yml`. The output is deterministic. The conversion:
+FACTS_DIR has `cuda_toolkits.yml`, `cudnn_archives.yml`, `tensorflow_builds.yml`,
+`driver_branches.yml` and `smi_fields.yml`. The output is deterministic. The conversion:
 
 - `unknown` becomes null; the explanation in its brackets moves to `<key>_note`;
 - `>=450.80.02` becomes `450.80.02` in fields that are minimums;
 - `not applicable` (minor-version compatibility before CUDA 11) becomes null;
 - rows are sorted by version, then CUDA, then platform, and split by major version (toolkits,
   cuDNN) or series (TensorFlow), so that a reader loads only the files it needs;
-- libcurand.so.10 moves to `sonames_optional` from TensorFlow 2.14 on (see CURAND_NOTE).
+- libcurand.so.10 moves to `sonames_optional` from TensorFlow 2.14 on (see CURAND_NOTE);
+- elements of `nvidia-smi -q -x` get the drivers that print them, by generation (see import_smi).
 
-Writes below DATA_DIR only; `rules.yml` and `gpus.yml` there are written by hand and stay.
+Writes below DATA_DIR only; `rules.yml`, `smi_rules.yml` and `gpus.yml` there are written by hand
+and stay.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from typing import Any
 
 import yaml
 from packaging.version import Version
+
+from gpufleet.catalog import import_smi
 
 Row = dict[str, Any]
 
@@ -219,7 +223,7 @@ def _split(
 
 
 def main(arguments: list[str]) -> int:
-    """Convert all four fact files; returns the exit status, 2 on wrong usage."""
+    """Convert all fact files; returns the exit status, 2 on wrong usage."""
     if len(arguments) not in {1, 2}:
         print(__doc__, file=sys.stderr)
         return 2
@@ -253,6 +257,13 @@ def main(arguments: list[str]) -> int:
         "branches": rows,
     }
     _write(target / "drivers.yml", "Driver branches and GPU architectures", "meta", document)
+    facts = read("smi_fields.yml")
+    elements, seen = import_smi.table(facts)
+    document = {"meta": clean({**facts["meta"], "texts": facts["texts"]}),
+                "elements": [clean(row) for row in elements]}
+    _write(target / "smi_fields.yml", "Elements of nvidia-smi -q -x", "meta", document)
+    _write(target / "smi_samples.yml", "Real documents of nvidia-smi -q -x, and what each element"
+           " was in them (absent, where it is not named)", "smi_fields.yml", clean(seen))
     return 0
 
 

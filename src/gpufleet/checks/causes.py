@@ -39,7 +39,7 @@ CONTAINERS = ("containers.runtime", "containers.cdi", "containers.gpus", "contai
 PROGRAMS = (*COMPUTE, *FRAMEWORK, *CONTAINERS)
 # What nvidia-smi reports of the GPUs.
 REPORTED = ("gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
-            "gpu.settings", "gpu.nvlink", "gpu.after-load")
+            "gpu.settings", "gpu.recovery", "gpu.fabric", "gpu.nvlink", "gpu.after-load")
 INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readable")
 
 # The first cause that covers a finding is taken: the most fundamental ones come first.

@@ -14,6 +14,7 @@ from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
+from .gpu_fields import READ_AGAIN, card_faults, fields, label
 from .registry import (
     HARDWARE,
     INSPECT,
@@ -123,19 +124,14 @@ def broken_off(report: Smi) -> bool:
     return not report.get("complete", True) or bool(report.get("error_string"))
 
 
-def label(card: SmiDevice) -> str:
-    """A GPU by its number and PCI address."""
-    return f"GPU {card['index']} ({card['address']})"
-
-
 def missing_value(card: SmiDevice, field: str, value: object) -> Iterator[Finding]:
     """INCONCLUSIVE where a GPU neither reports a value nor that it has no such value."""
     failed = [text for text in card["unanswered"] if text.startswith(field + ":")]
     if value is None and (failed or field not in card["raw_unknown"]):
         yield Finding(f"{label(card)} does not report its {field.replace('_', ' ')}"
                       f"{' (' + failed[0] + ')' if failed else ''}",
-                      "on the host: nvidia-smi -q; then ./gpufleet verify",
-                      verdict=Verdict.INCONCLUSIVE, about=subjects.card(card["address"], field))
+                      READ_AGAIN, verdict=Verdict.INCONCLUSIVE,
+                      about=subjects.card(card["address"], field))
 
 
 @check("gpu.smi", reads=("smi", "driver"), repair=INSPECT, skip_reason=no_gpus_declared)
@@ -204,6 +200,8 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield Finding(f"{label(card)} does not answer: {', '.join(broken)}",
                           "see kernel.log; power the host off and on, then replace the GPU",
                           about=subjects.card(card["address"]))
+        yield from card_faults(card)
+    yield from fields("gpu.smi", observed)
     yield Evidence(f"{report['program']}, driver {version}, {len(cards(observed))} cards,"
                    f" NVML status {status} with {report['nvml']['count']}")
 

@@ -6,7 +6,6 @@ what is wrong now, or is not as declared, is a finding.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from gpufleet.model.plan import Plan
@@ -14,17 +13,40 @@ from gpufleet.model.sections.gpu import Remap, SmiDevice
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
-from .gpu import cards, label, missing_value, unknown_without_cards
+from .gpu import cards, missing_value, unknown_without_cards
+from .gpu_fields import fields, label, portable
 from .registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
 from .sections import Sections
 
 RESET = "drain the host, stop all programs on the GPU, nvidia-smi --gpu-reset -i {gpu}, or reboot"
 
 
+@check("gpu.recovery", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
+def recovery(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """The driver asks for no reset, reboot or drain of any GPU."""
+    yield from unknown_without_cards(observed, "What the driver asks for")
+    yield from fields("gpu.recovery", observed)
+    for card in cards(observed):
+        action = card.get("elements", {}).get("gpu_recovery_action", "not printed by this driver")
+        yield Evidence(f"{label(card)}: recovery action {action}")
+
+
+@check("gpu.fabric", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
+def fabric(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Each GPU with an NVLink fabric has registered with it and is healthy in it."""
+    yield from unknown_without_cards(observed, "The NVLink fabric of the GPUs")
+    yield from fields("gpu.fabric", observed)
+    for card in cards(observed):
+        elements = card.get("elements", {})
+        yield Evidence(f"{label(card)}: fabric {elements.get('fabric/state') or 'not reported'},"
+                       f" health {elements.get('fabric/health/summary') or 'not reported'}")
+
+
 @check("gpu.memory-errors", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
 def memory_errors(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No GPU has uncorrected memory errors, or a pending or failed memory repair."""
     yield from unknown_without_cards(observed, "Memory errors of the GPUs")
+    yield from fields("gpu.memory-errors", observed)
     for card in cards(observed):
         reset, remap = RESET.format(gpu=card["index"]), card["remap"]
         if remap and remap.get("failure"):
@@ -68,13 +90,12 @@ def _on_off(value: bool | None) -> str:
 def throttle(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No GPU is throttled by heat or its power supply."""
     yield from unknown_without_cards(observed, "Throttling of the GPUs")
+    yield from fields("gpu.throttle", observed)
     for card in cards(observed):
-        # Portable GPUs are throttled by design.
-        portable = re.search(r"laptop|max-q|mobile", card["name"] or "", re.IGNORECASE)
-        reasons = [] if portable else card["throttle"] or []
+        reasons = [] if portable(card) else card["throttle"] or []
         degrees, most = card["temperature_c"], card["temperature_slowdown_c"]
         at = f" at {degrees} °C" if degrees is not None else ""
-        if "hw-thermal" in reasons or (
+        if {"hw-thermal", "sw-thermal"} & {*reasons} or (
                 degrees is not None and most is not None and degrees >= most):
             yield Finding(f"{label(card)} is throttled by heat{at}",
                           "check fans, filters and room temperature; let it cool, and verify again",
@@ -98,6 +119,7 @@ def throttle(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def settings(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Power limit, ECC, compute mode and persistence are as declared; programs may compute."""
     yield from unknown_without_cards(observed, "The settings of the GPUs")
+    yield from fields("gpu.settings", observed)
     wanted = plan["expect"]
     for card in cards(observed):
         yield from _power(card, wanted.get("power_limit_w"))

@@ -15,7 +15,8 @@ from gpufleet.model.sections.compute import HostCopies
 from gpufleet.model.sections.gpu import GpuNvlinks, PciDevice, PcieLink, SmiDevice
 from gpufleet.model.verdict import Verdict
 
-from .gpu import cards, label, missing_value, unknown_without_cards
+from .gpu import cards, missing_value, unknown_without_cards
+from .gpu_fields import fields, label
 from .holders import used_by_others
 from .registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
 from .sections import Sections
@@ -101,7 +102,10 @@ def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     declared = plan["expect"].get("pcie")
     wanted_width = declared.get("width") if declared else None
     wanted = declared.get("generation") if declared else None
-    for link in pcie_links(observed):
+    links = list(pcie_links(observed))
+    # What was read under load does not have to stand in nvidia-smi's document as well.
+    yield from fields("gpu.pcie", observed, [link.card for link in links if not link.loaded])
+    for link in links:
         card, read = link.card, link.read
         yield from _width(link, wanted_width)
         yield from _generation(link, wanted)

@@ -178,9 +178,6 @@ class SmiDevice:
         # From branch 610 on, the limits stand one level further down.
         power = ("gpu_power_readings/", "gpu_power_readings/gpu_ceiling_power_limit/",
                  "power_readings/")
-        ecc, pending = (self.text(field, path) for field, path in (
-            ("ecc", "ecc_mode/current_ecc"), ("ecc_pending", "ecc_mode/pending_ecc")))
-        states = {"Enabled": True, "Disabled": False}
 
         def watts(field, *names):
             return self.number(field, *[p + name for p in power for name in names], real=True)
@@ -195,7 +192,8 @@ class SmiDevice:
             "compute_capability": None,
             "persistence": self.boolean("persistence", "persistence_mode"),
             "compute_mode": (self.text("compute_mode", "compute_mode") or "").lower() or None,
-            "ecc": states.get(ecc), "ecc_pending": states.get(pending),
+            "ecc": self.boolean("ecc", "ecc_mode/current_ecc"),
+            "ecc_pending": self.boolean("ecc_pending", "ecc_mode/pending_ecc"),
             "ecc_uncorrected_volatile": self.total("ecc_uncorrected_volatile",
                                                    "ecc_errors/volatile"),
             "ecc_uncorrected_aggregate": self.total("ecc_uncorrected_aggregate",

@@ -11,7 +11,7 @@ from tests.support.smi_text import HEALTHY, OLD, smi_text
 fault, harmless = faults_on(with_cards)
 FIRST = "GPU 0 (0000:00:00.0)"
 NEEDS_A_CARD = ("gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.nvlink",
-                "gpu.throttle", "gpu.settings")
+                "gpu.throttle", "gpu.settings", "gpu.recovery", "gpu.fabric")
 
 
 @fault("gpu.smi", cause="couldn't communicate with the NVIDIA driver", remedy="dkms status")
@@ -61,6 +61,9 @@ def a_card_that_answers_unknown_error(plan: Document, snapshot: Document) -> Non
 @fault("gpu.memory-errors", verdict="INCONCLUSIVE",
        cause="does not report its remap.pending (remap.pending: GPU is lost)",
        remedy="nvidia-smi -q")
+@fault("gpu.smi",
+       cause=f"{FIRST} fell off the bus or cannot be reached (remapped_rows: GPU is lost)",
+       remedy="kernel.log for Xid 79")
 def a_block_that_is_an_error(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {**{name: None for name in HEALTHY if name.startswith("remapped_rows/")},
                        "remapped_rows": "GPU is lost"}, {})
@@ -203,6 +206,76 @@ def rows_and_pages_that_were_replaced_long_ago(plan: Document, snapshot: Documen
                        "ecc_errors/aggregate/dram_uncorrectable": "1",
                        "ecc_errors/volatile/dram_correctable": "12",
                        "retired_pages/double_bit_retirement/retired_count": "4"}, {})
+
+
+@fault("gpu.memory-errors", verdict="INCONCLUSIVE", remedy="nvidia-smi -q -x",
+       cause="does not print of GPU 0 (0000:00:00.0) what it prints of such GPUs:"
+             " ecc_mode/current_ecc")
+def a_renamed_block(plan: Document, snapshot: Document) -> None:
+    """Renamed blocks read as "has none", and every check passed."""
+    printed(snapshot, {"ecc_mode/current_ecc": None, "ecc_mode/ecc_now": "Enabled"}, {})
+
+
+@fault("gpu.memory-errors", cause=f"{FIRST}, MIG instance 2/0, had 7 uncorrected memory errors",
+       remedy="--gpu-reset -i 0")
+def errors_of_a_mig_instance(plan: Document, snapshot: Document) -> None:
+    """With MIG enabled errors stand at the instances, and were never read."""
+    instances = "".join(
+        f"<mig_device><index>{at}</index><gpu_instance_id>{at + 1}</gpu_instance_id>"
+        f"<compute_instance_id>0</compute_instance_id><ecc_error_count><volatile_count>"
+        f"<sram_uncorrectable>{errors}</sram_uncorrectable></volatile_count></ecc_error_count>"
+        f"</mig_device>" for at, errors in enumerate((0, 7)))
+    printed(snapshot, {"mig_mode/current_mig": "Enabled", "mig_devices": instances,
+                       **{name: None for name in HEALTHY if name.startswith("remapped_rows/")},
+                       "remapped_rows": "N/A", "utilization/gpu_util": "N/A"}, {})
+
+
+@fault("gpu.recovery", cause=f"{FIRST} needs a reset", remedy="--gpu-reset -i 0")
+def a_card_that_asks_for_a_reset(plan: Document, snapshot: Document) -> None:
+    printed(snapshot, {"gpu_recovery_action": "Reset"}, {})
+
+
+@fault("gpu.recovery", cause="GPU 1 (0000:01:00.0) needs a reboot of the host", remedy="reboot it")
+def a_card_that_asks_for_a_reboot(plan: Document, snapshot: Document) -> None:
+    printed(snapshot, {}, {"gpu_recovery_action": "Reboot"})
+
+
+@fault("gpu.recovery", verdict="INCONCLUSIVE",
+       cause="'Repaint', which this release", remedy="NVIDIA")
+def an_action_that_is_not_known(plan: Document, snapshot: Document) -> None:
+    printed(snapshot, {"gpu_recovery_action": "Repaint"}, {})
+
+
+@fault("gpu.fabric", cause=f"{FIRST} is unhealthy in the NVLink fabric", remedy="fabric manager")
+def a_card_unhealthy_in_its_fabric(plan: Document, snapshot: Document) -> None:
+    printed(snapshot, {"fabric/health/summary": "Unhealthy"}, {})
+
+
+@fault("gpu.fabric", verdict="INCONCLUSIVE", cause="still registering", remedy="fabric manager")
+def a_card_that_registers_with_its_fabric(plan: Document, snapshot: Document) -> None:
+    printed(snapshot, {"fabric/state": "In Progress", "fabric/status": "N/A"}, {})
+
+
+@fault("gpu.throttle", cause="T.Limit is -4 °C, and at -2 it slows down", remedy="fans")
+def a_card_too_hot_by_its_margin(plan: Document, snapshot: Document) -> None:
+    printed(snapshot, {"temperature/gpu_temp_tlimit": "-4 C", "temperature/gpu_temp": "96 C",
+                       "temperature/gpu_temp_slow_threshold": None,
+                       "temperature/gpu_temp_slow_tlimit_threshold": "-2 C"}, {})
+
+
+@fault("gpu.throttle", cause=f"{FIRST} is throttled by heat", remedy="fans")
+def a_card_slowed_down_by_software_for_its_heat(plan: Document, snapshot: Document) -> None:
+    name = "clocks_event_reasons/clocks_event_reason_sw_thermal_slowdown"
+    printed(snapshot, {**WORKING, name: "Active"}, {})
+
+
+@fault("gpu.throttle", cause=f"{FIRST} is throttled by heat", remedy="fans")
+def a_hot_max_q_of_a_workstation(plan: Document, snapshot: Document) -> None:
+    """It is called Max-Q, and is no laptop's."""
+    plan["expect"]["model"] = None
+    name = "clocks_event_reasons/clocks_event_reason_hw_thermal_slowdown"
+    printed(snapshot, {**WORKING, name: "Active", "product_name":
+                       "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"}, {})
 
 
 @harmless

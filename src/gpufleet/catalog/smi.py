@@ -1,0 +1,120 @@
+"""Elements of `nvidia-smi -q -x`: how each is judged, and which drivers print it for which GPUs.
+
+`smi_rules.yml` has the judgement, `smi_fields.yml` what real documents print. Pure, but for reading
+these two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from . import facts, pci, versions
+from .records import Row
+
+# What a generation that no gathered document has prints is what these print.
+LIKE = {"Fermi": "Kepler", "Maxwell": "Pascal"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one element, or several that are read together, is judged."""
+
+    name: str
+    check: str
+    read: str
+    shapes: tuple[tuple[str, ...], ...]
+    row: Row = field(hash=False, compare=False)
+
+    @property
+    def key(self) -> str | None:
+        """The key of the snapshot that has its value, if one has."""
+        return self.row.get("key")
+
+
+@cache
+def rules(check: str) -> tuple[Rule, ...]:
+    """The rules of one check."""
+    return tuple(rule for rule in all_rules() if rule.check == check)
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """All rules, in the order of the file."""
+    found = []
+    for row in facts.document("smi_rules.yml")["rules"]:
+        shapes = row.get("shapes") or [[path] for path in row["paths"]]
+        found.append(Rule(row["name"], row["check"], row["read"],
+                          tuple(tuple(shape) for shape in shapes), row))
+    return tuple(found)
+
+
+def remedy(name: str) -> str:
+    """The text of a remedy; `{gpu}` stands for the card's number."""
+    return str(facts.document("smi_rules.yml")["remedies"][name])
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], dict[re.Pattern[str], Row]]:
+    texts = facts.document("smi_rules.yml")["texts"]
+    return re.compile(texts["no_value"], re.IGNORECASE), {
+        re.compile(pattern, re.IGNORECASE): row for pattern, row in texts["faults"].items()}
+
+
+def no_value(text: str) -> bool:
+    """Whether the text says that the card has no such value."""
+    return _patterns()[0].match(text) is not None
+
+
+def fault(text: str) -> Row | None:
+    """What an error text says of the card itself: `says` and `remedy`; None of other texts."""
+    return next((row for pattern, row in _patterns()[1].items() if pattern.search(text)), None)
+
+
+@cache
+def _demanded() -> dict[str, dict[str, str]]:
+    return {row["path"]: row["demanded"] for row in facts.document("smi_fields.yml")["elements"]}
+
+
+@cache
+def demanded(rule: Rule, generation: str | None, driver: str) -> bool:
+    """Whether this driver prints, for a GPU of this generation, what the rule judges.
+
+    Of a GPU whose generation is not known, only what it prints for all; what is only told is
+    not demanded.
+    """
+    if rule.row.get("once") or "note" in rule.row or not versions.is_dotted(driver):
+        return False
+    if (since := rule.row.get("from")) and versions.key(driver) >= versions.key(since):
+        return True
+    return any(_prints(_demanded().get(path, {}), generation, driver)
+               for shape in rule.shapes for path in shape)
+
+
+def _prints(known: Mapping[str, str], generation: str | None, driver: str) -> bool:
+    if generation is None:
+        return len(known) == len(GENERATIONS) and all(
+            _prints(known, each, driver) for each in known)
+    first, _, last = known.get(LIKE.get(generation, generation), "").partition("-")
+    return bool(first) and versions.key(first) <= versions.key(driver) and (
+        not last or versions.key(driver) <= versions.key(last))
+
+
+GENERATIONS = ("Kepler", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
+# By the first number of the compute capability; 7 and 8 have two generations each.
+_CAPABILITIES = {"2": "Fermi", "3": "Kepler", "5": "Maxwell", "6": "Pascal", "7": "Volta",
+                 "7.5": "Turing", "8": "Ampere", "8.9": "Ada", "9": "Hopper", "10": "Blackwell",
+                 "11": "Blackwell", "12": "Blackwell"}
+
+
+def generation(elements: Mapping[str, str], capability: str | None) -> str | None:
+    """The generation of a GPU, by its PCI id, its architecture's name or compute capability."""
+    if match := re.match(r"(?:0x)?([0-9a-f]{4})10de$", elements.get("pci/pci_device_id", ""), re.I):
+        found = pci.device(match[1])
+        capability = found.capability if found else capability
+    name = (elements.get("product_architecture") or "").partition(" ")[0]
+    if capability:
+        return _CAPABILITIES.get(capability) or _CAPABILITIES.get(capability.partition(".")[0])
+    return name if name in {*GENERATIONS, *LIKE} else None

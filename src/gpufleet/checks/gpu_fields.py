@@ -1,0 +1,225 @@
+"""Judge the elements that nvidia-smi prints of each GPU by a table, catalog/data/smi_rules.yml.
+
+What the table demands of this driver for such a GPU and is absent, what is an error's text, and
+what is neither a number nor a known word was not read: INCONCLUSIVE. `N/A` says that the GPU has
+no such thing, which the table does not believe of each (`needs`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpufleet.catalog import smi
+from gpufleet.catalog.records import Row
+from gpufleet.catalog.smi import Rule
+from gpufleet.model.sections.gpu import SmiDevice
+from gpufleet.model.verdict import Verdict
+from gpufleet.probe.smi_document import NO_ANSWER, NUMBER, SENTINEL, SENTINEL_32
+
+from . import subjects
+from .registry import Evidence, Finding, shortened
+from .sections import Sections
+
+READ_AGAIN = "on the host: nvidia-smi -q; then ./gpufleet verify"
+# Portable GPUs are throttled by design; a workstation's Max-Q is none of them.
+PORTABLE = re.compile(r"laptop|mobile|max-q(?! workstation)", re.IGNORECASE)
+# The guest's side of a GPU that is shared with other virtual machines.
+VIRTUAL = re.compile(r"^vgpu$", re.IGNORECASE)
+# Of the mode, and in the place of the list of instances.
+NO_MIG = ("Disabled", "None", "N/A")
+VIRTUAL_NAME = re.compile(r"^GRID |-\d+[ABCQ]$")
+
+
+def label(card: SmiDevice) -> str:
+    """A GPU by its number and PCI address."""
+    return f"GPU {card['index']} ({card['address']})"
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What is judged of one card, or of one MIG instance of it."""
+
+    card: SmiDevice
+    driver: str
+    label: str
+    base: str = ""
+
+    @property
+    def elements(self) -> Mapping[str, str]:
+        return self.card.get("elements") or {}
+
+    def text(self, path: str) -> str | None:
+        """The text of an element, or of a block around it that is a text; None without one."""
+        return _text(self.elements, f"{self.base}{path}")
+
+
+def _text(elements: Mapping[str, str], path: str) -> str | None:
+    if path in elements:
+        return elements[path]
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        if elements.get(path):
+            return elements[path]
+    return None
+
+
+def fields(
+    check_id: str, observed: Sections, cards: Sequence[SmiDevice] | None = None
+) -> Iterator[Finding | Evidence]:
+    """What the table says of each GPU, or of these, for one check."""
+    report = observed["smi"]
+    driver = report["driver_version"] or ""
+    missing: dict[tuple[str, ...], list[SmiDevice]] = {}
+    for card in report["devices"] if cards is None else cards:
+        if card.get("elements") is None:
+            yield Finding(f"What nvidia-smi prints of {label(card)} was read by an earlier probe:"
+                          " not all of it", "./gpufleet verify again",
+                          verdict=Verdict.INCONCLUSIVE, about=subjects.card(card["address"]))
+            continue
+        absent: list[str] = []
+        for rule in smi.rules(check_id):
+            for reader in _readers(rule, card, driver):
+                yield from _judge(rule, reader, absent)
+        if absent:
+            missing.setdefault(tuple(dict.fromkeys(absent)), []).append(card)
+    for names, lacking in missing.items():
+        yield Finding(
+            f"nvidia-smi {driver} does not print of {shortened([*map(label, lacking)], 8)} what it"
+            f" prints of such GPUs: {shortened(list(names), 6)}",
+            "on the host: nvidia-smi -q -x; if the driver is newer than this release of gpufleet,"
+            " install a newer gpufleet", "\n".join(names), Verdict.INCONCLUSIVE,
+            about=tuple(each for card in lacking for name in names
+                        for each in subjects.card(card["address"], name)))
+
+
+def card_faults(card: SmiDevice) -> Iterator[Finding]:
+    """Error texts that say of the card itself that it is at fault, wherever they stand."""
+    found: dict[str, list[str]] = {}
+    for path, text in (card.get("elements") or {}).items():
+        if smi.fault(text):
+            found.setdefault(text, []).append(path)
+    for text, paths in found.items():
+        row = smi.fault(text) or {}
+        yield Finding(f"{label(card)} {row['says']} ({shortened(paths, 2)}: {text})",
+                      smi.remedy(row["remedy"]).format(gpu=card["index"]), "\n".join(paths),
+                      about=subjects.card(card["address"]))
+
+
+def virtual(card: SmiDevice) -> bool:
+    """Whether it is a guest's share of a GPU."""
+    mode = (card.get("elements") or {}).get("gpu_virtualization_mode/virtualization_mode", "")
+    return bool(VIRTUAL.match(mode) or VIRTUAL_NAME.search(card["name"] or ""))
+
+
+def portable(card: SmiDevice) -> bool:
+    """Whether it is a GPU of a laptop."""
+    return PORTABLE.search(card["name"] or "") is not None
+
+
+def _readers(rule: Rule, card: SmiDevice, driver: str) -> Iterator[_Reader]:
+    """The card, or each of its MIG instances where the rule is of instances."""
+    each = rule.row.get("each")
+    if not each:
+        yield _Reader(card, driver, label(card))
+        return
+    elements = card.get("elements") or {}
+    found = {match[0] for path in elements
+             if (match := re.match(rf"{re.escape(each)}(\[\d+\])?/", path))}
+    for base in sorted(found):
+        number = "/".join(elements.get(f"{base}{part}_instance_id", "?")
+                          for part in ("gpu", "compute"))
+        yield _Reader(card, driver, f"{label(card)}, MIG instance {number},", base)
+    if not found and (_text(elements, each) or "None") not in NO_MIG:
+        # The list of instances is an error's text.
+        yield _Reader(card, driver, label(card), f"{each}/")
+
+
+def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding | Evidence]:
+    shape = max(rule.shapes, key=lambda paths: (
+        sum(reader.text(path) is not None for path in paths) / len(paths), len(paths)))
+    texts = {path: reader.text(path) for path in shape}
+    if None in texts.values() and _demanded(rule, reader):
+        absent.extend(f"{reader.base}{path}" for path, text in texts.items() if text is None)
+    values: list[float] = []
+    for text in texts.values():
+        if text is None:
+            continue
+        if smi.no_value(text) or (text == "None" and "None" not in rule.row.get("good", ())):
+            if _needed(rule, reader):
+                yield _unread(rule, reader, text or "nothing")
+        elif rule.read == "number":
+            match = NUMBER.match(text)
+            if not match:
+                yield _unread(rule, reader, text)
+            elif abs(float(match[1])) < SENTINEL and float(match[1]) != SENTINEL_32:
+                values.append(float(match[1]))
+        elif rule.read == "word":
+            yield from _word(rule, reader, text)
+    if values:
+        yield from _number(rule, reader, sum(values))
+
+
+def _demanded(rule: Rule, reader: _Reader) -> bool:
+    if virtual(reader.card) and rule.check != "gpu.smi":
+        return False
+    return smi.demanded(rule, _generation(reader), reader.driver)
+
+
+def _generation(reader: _Reader) -> str | None:
+    return smi.generation(reader.elements, reader.card["compute_capability"])
+
+
+def _needed(rule: Rule, reader: _Reader) -> bool:
+    """Whether N/A is no answer for such a card, as it is set now."""
+    needs = rule.row.get("needs")
+    if not needs or virtual(reader.card) or (
+            reader.elements.get("mig_mode/current_mig", "N/A") not in NO_MIG):
+        return False
+    ecc = reader.elements.get("ecc_mode/current_ecc") == "Enabled"
+    return (ecc or not needs.get("ecc")) and (
+        "generations" not in needs or _generation(reader) in needs["generations"])
+
+
+def _word(rule: Rule, reader: _Reader, text: str) -> Iterator[Finding]:
+    row = rule.row
+    if text in row.get("good", ()):
+        return
+    if bad := row.get("bad", {}).get(text) or row.get("other"):
+        yield _finding(bad, reader, text)
+    elif NO_ANSWER.search(text):
+        yield _unread(rule, reader, text)
+    else:
+        yield Finding(f"{reader.label} reports the {rule.name} {text!r}, which this release of"
+                      " gpufleet does not know", smi.remedy("ask"), verdict=Verdict.INCONCLUSIVE)
+
+
+def _number(rule: Rule, reader: _Reader, value: float) -> Iterator[Finding | Evidence]:
+    row = rule.row
+    if (most := row.get("at_least")) and value >= most["limit"]:
+        yield _finding(most, reader, f"{value:g}")
+    if (least := row.get("falls_to")) and not portable(reader.card):
+        match = NUMBER.match(reader.text(least["against"]) or "")
+        limit = float(match[1]) if match else least["otherwise"]
+        if value <= limit:
+            yield replace(_finding(least, reader, f"{value:g}", f"{limit:g}"),
+                          entails=subjects.slow(reader.card["address"]))
+    if value and row.get("note"):
+        yield Evidence(f"{reader.label}: {value:g} {row['note']}")
+
+
+def _finding(row: Row, reader: _Reader, value: str, limit: str = "") -> Finding:
+    milder = "milder" in row and re.search(row["milder"], reader.card["name"] or "")
+    return Finding(
+        f"{reader.label} {row['says'].format(value=value, limit=limit)}",
+        smi.remedy(row["remedy"]).format(gpu=reader.card["index"]),
+        verdict=Verdict.INCONCLUSIVE if milder else Verdict(row.get("verdict", "FAIL")))
+
+
+def _unread(rule: Rule, reader: _Reader, text: str) -> Finding:
+    name = rule.key.replace("_", " ") if rule.key else rule.name
+    said = f"{rule.key}: {text}" if rule.key else text
+    return Finding(f"{reader.label} does not report its {name} ({said})", READ_AGAIN,
+                   verdict=Verdict.INCONCLUSIVE,
+                   about=subjects.card(reader.card["address"], rule.key or rule.name))

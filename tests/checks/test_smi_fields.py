@@ -1,0 +1,275 @@
+"""Every element that tells of health, in every state, on every gathered card and driver.
+
+Healthy documents pass; what is broken, an error or absent is a finding that names the card.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpufleet.catalog import smi
+from gpufleet.checks import CHECKS, Finding, Sections
+from gpufleet.model.validator import mark_damaged
+from gpufleet.model.verdict import Verdict, worst
+from gpufleet.probe.smi_document import NO_ANSWER, parse_smi
+from tests.support import healthy_host, smi_corpus
+from tests.support.smi_text import Texts
+
+SAMPLES = list(smi_corpus.samples())
+GPU_CHECKS = ("gpu.smi", "gpu.visible", "gpu.recovery", "gpu.memory-errors", "gpu.pcie",
+              "gpu.throttle", "gpu.fabric", "gpu.settings")
+ERRORS = (
+    "Unknown Error", "[Unknown Error]", "ERR!", "GPU is lost", "GPU requires reset", "Timeout",
+    "Corrupted infoROM", "Function Not Found", "Not Found", "Insufficient Permissions",
+    "GPU access blocked by the operating system", "In use by another client", "Uninitialized",
+    "Interrupt Request Issue", "Insufficient External Power", "Argument version mismatch",
+    "Driver Not Loaded", "Driver/library version mismatch", "Invalid Argument", "No data",
+    "Insufficient Memory", "Insufficient Size", "System is not in ready state", "a new word",
+    "Resource not in correct state to perform requested operation")
+SECOND = "GPU 1 (0000:02:00.0)"
+
+
+@pytest.fixture(scope="module")
+def host() -> tuple[dict[str, Any], dict[str, Any]]:
+    plan, snapshot = healthy_host.document("plan.json"), healthy_host.document("snapshot.json")
+    healthy_host.with_cards(plan, snapshot)
+    plan["expect"].update(model=None, memory_mib=None)
+    return plan, snapshot
+
+
+def judged(host: Any, sample: str, *cards: Texts, checks: tuple[str, ...] = GPU_CHECKS,
+           text: str | None = None) -> dict[str, list[Finding]]:
+    """{check: its findings} of a host with such cards."""
+    plan, base = host
+    snapshot = {**base, "sections": {name: {**base["sections"][name], "data": {
+        **base["sections"][name]["data"]}} for name in ("smi", "gpus", "driver")}}
+    found = parse_smi(text or smi_corpus.document(sample, *cards))
+    healthy_host.data(snapshot, "smi").update(
+        found, nvml={"status": 0, "version": found["driver_version"], "count": len(cards)})
+    healthy_host.data(snapshot, "driver")["loaded"] = found["driver_version"]
+    healthy_host.data(snapshot, "gpus")["pci"] = [
+        {"address": f"0000:{at + 1:02x}:00.0", "vendor": "0x10de", "device": "0x2330",
+         "class": "0x030200", "driver": "nvidia"} for at in range(len(cards))]
+    return {name: [item for item in CHECKS[name].function(
+        plan, Sections(snapshot, CHECKS[name].reads)) if isinstance(item, Finding)]
+        for name in checks}
+
+
+def verdict(findings: list[Finding]) -> Verdict:
+    return worst([finding.verdict for finding in findings] or [Verdict.PASS])
+
+
+IDLE: Texts = {}
+HISTORY: Texts = {
+    "ecc_errors/volatile/sram_correctable": "3", "ecc_errors/volatile/dram_correctable": "12",
+    "ecc_errors/aggregate/dram_uncorrectable": "1", "ecc_errors/aggregate/double_bit/total": "2",
+    "remapped_rows/remapped_row_corr": "2", "remapped_rows/remapped_row_unc": "1",
+    "retired_pages/double_bit_retirement/retired_count": "4", "pci/replay_counter": "174",
+    "remapped_rows/row_remapper_histogram/row_remapper_histogram_low": "1 bank(s)"}
+LOADED: Texts = {
+    "utilization/gpu_util": "100 %", "temperature/gpu_temp": "78 C", "performance_state": "P0",
+    **{f"clocks_{word}_reasons/clocks_{word}_reason_{name}": text
+       for word in ("event", "throttle")
+       for name, text in (("gpu_idle", "Not Active"), ("sw_power_cap", "Active"))},
+    "clocks_event_reasons_counters/clocks_event_reasons_counters_sw_power_cap": "1234 us"}
+QUIET: Texts = {"fb_memory_usage/used": "0 MiB", "persistence_mode": "Enabled",
+                "pci/tx_util": "0 KB/s"}
+
+
+def only(sample: str, changes: Texts) -> Texts:
+    """Those changes whose elements the sample's card has a value of."""
+    have = smi_corpus.card(sample)
+    return {path: text for path, text in changes.items()
+            if path in have and have[path] != "N/A"}
+
+
+HEALTHY = {"idle": [IDLE] * 2, "loaded": [LOADED] * 2, "history": [HISTORY, IDLE],
+           "one": [QUIET], "eight": [LOADED, IDLE, HISTORY, QUIET] * 2}
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_healthy_cards_of_every_driver_pass(host: Any, kind: str) -> None:
+    found = {}
+    for sample in SAMPLES:
+        for name, findings in judged(
+                host, sample, *(only(sample, texts) for texts in HEALTHY[kind])).items():
+            # Windows' drivers have no persistence mode.
+            if findings:
+                found[f"{sample} {name}"] = [finding.cause for finding in findings]
+    assert found == {}
+    assert len(SAMPLES) * len(HEALTHY) >= 200
+    assert len({row["driver"].partition(".")[0] for row in smi_corpus.samples().values()}) >= 15
+
+
+def test_the_documents_are_of_the_snapshot_s_type(host: Any) -> None:
+    snapshot = copy.deepcopy(host[1])
+    for sample in SAMPLES:
+        healthy_host.data(snapshot, "smi").update(parse_smi(smi_corpus.document(sample, {}, {})))
+        assert mark_damaged(snapshot)["sections"]["smi"]["state"] == "ok", sample
+
+
+def cases() -> Iterator[tuple[str, smi.Rule, str]]:
+    """(sample, rule, path) of each element that is judged and has a value there."""
+    for sample in SAMPLES:
+        have = smi_corpus.card(sample)
+        for rule in smi.all_rules():
+            for path in dict.fromkeys(path for shape in rule.shapes for path in shape):
+                if have.get(path) not in {None, "N/A", smi_corpus.STATES["deprecated"]}:
+                    yield sample, rule, path
+
+
+CASES = [case for case in cases() if case[1].row.get("each") is None]
+
+
+def test_an_error_in_the_place_of_a_value_is_a_finding_of_its_card(host: Any) -> None:
+    texts = itertools.cycle(ERRORS)
+    for sample, rule, path in CASES:
+        text = next(texts)
+        if rule.read == "text" and text == "a new word":
+            continue
+        findings = judged(host, sample, {}, {path: text},
+                          checks=tuple({rule.check, "gpu.smi"}))
+        causes = [finding for finding in findings[rule.check] if finding.cause.startswith(SECOND)]
+        assert causes, (sample, path, text)
+        assert verdict(findings[rule.check]) in {Verdict.FAIL, Verdict.INCONCLUSIVE}
+        assert all(text in finding.cause for finding in causes), (sample, path, text)
+        if smi.fault(text):
+            assert verdict(findings["gpu.smi"]) == Verdict.FAIL
+        assert not [each for group in findings.values() for each in group
+                    if "GPU 0" in each.cause]
+
+
+def test_what_the_driver_prints_of_such_cards_and_is_absent_was_not_read(host: Any) -> None:
+    """An absent element counted like N/A: with a block renamed every check passed."""
+    counted: Counter[bool] = Counter()
+    for sample, rule, path in CASES:
+        if "note" in rule.row or rule.row.get("once"):
+            continue
+        others = [each for shape in rule.shapes if path not in shape for each in shape]
+        findings = judged(host, sample, {}, {path: None, **dict.fromkeys(others)},
+                          checks=(rule.check,))[rule.check]
+        named = [each for each in findings if SECOND in each.cause
+                 and each.verdict == Verdict.INCONCLUSIVE]
+        wanted = smi.demanded(rule, smi_corpus.samples()[sample]["generation"],
+                              smi_corpus.samples()[sample]["driver"])
+        assert bool(named) or not wanted, (sample, path)
+        counted[wanted] += 1
+    # What is printed and not demanded: too few documents show it.
+    assert counted[True] > 800, counted
+    assert counted[False] < 0.05 * counted[True], counted
+
+
+def test_a_whole_block_that_is_absent_or_an_error_was_not_read(host: Any) -> None:
+    for sample, text in itertools.product(SAMPLES, (None, "Unknown Error", "GPU is lost")):
+        have = smi_corpus.card(sample)
+        blocks: dict[str, set[str]] = {}
+        for case in CASES:
+            if case[0] == sample and "/" in case[2] and "note" not in case[1].row and smi.demanded(
+                    case[1], smi_corpus.samples()[sample]["generation"],
+                    smi_corpus.samples()[sample]["driver"]):
+                blocks.setdefault(case[2].partition("/")[0], set()).add(case[1].check)
+        for block, checks in blocks.items():
+            changes: Texts = {path: None for path in have if path.startswith(f"{block}/")}
+            if text is not None:
+                changes = {**changes, block: text, "pci/pci_bus_id": None}
+            found = judged(host, sample, {}, changes, checks=(*checks,))
+            for check in checks:
+                assert any(SECOND in each.cause for each in found[check]), (sample, block, check)
+
+
+def bad(rule: smi.Rule) -> Iterator[tuple[str, str, Verdict]]:
+    """(text, words of the finding, verdict) of values that say that the card is broken."""
+    row = rule.row
+    for word, found in row.get("bad", {}).items():
+        yield word, found["says"], Verdict(found.get("verdict", "FAIL"))
+    if other := row.get("other"):
+        yield "some reason", other["says"].format(value="some reason"), Verdict.FAIL
+    if most := row.get("at_least"):
+        for more in (0, 7):
+            number = most["limit"] + more
+            yield str(number), most["says"].format(value=number), Verdict.FAIL
+    if least := row.get("falls_to"):
+        yield "-9 C", least["says"].partition("{value}")[0], Verdict.FAIL
+    if rule.key == "ecc_uncorrected_volatile":
+        yield "7", "had 7 uncorrected memory errors", Verdict.FAIL
+    if rule.key == "remap.pending":
+        yield "Yes", "will remap a faulty memory row", Verdict.FAIL
+    if rule.key == "remap.failure":
+        yield "Yes", "could not remap", Verdict.FAIL
+    if rule.name.startswith("throttle by") and "hardware" not in rule.name.split():
+        yield "Active", "is throttled by", Verdict.FAIL
+
+
+def test_a_bad_value_is_a_finding_of_its_card_with_a_remedy(host: Any) -> None:
+    seen = set()
+    for sample, rule, path in CASES:
+        for text, words, wanted in bad(rule):
+            # Laptops are throttled by design; GB200 and GB300 work before the racks' switches do.
+            if ("laptop" in sample and rule.check == "gpu.throttle") or (
+                    sample.startswith("gb") and text == "Not Started"):
+                continue
+            findings = judged(host, sample, {}, {path: text}, checks=(rule.check,))[rule.check]
+            assert {each.cause.startswith(SECOND) and words in each.cause and bool(each.remedy)
+                    for each in findings if each.verdict == wanted} == {True}, (
+                sample, path, text, findings)
+            seen.add((rule.name, text))
+    # Every rule with a bad value was tried on some card.
+    assert {name for name, _ in seen} >= {
+        rule.name for rule in smi.all_rules() if [*bad(rule)] and not rule.row.get("each")}
+
+
+def test_no_answer_where_such_a_card_has_one_is_no_value(host: Any) -> None:
+    for sample, rule, path in CASES:
+        findings = judged(host, sample, {}, {path: "N/A"}, checks=(rule.check,))[rule.check]
+        have, generation = smi_corpus.card(sample), smi_corpus.samples()[sample]["generation"]
+        needs = rule.row.get("needs")
+        needed = bool(needs) and "+mig" not in sample and (
+            generation in needs.get("generations", [generation])) and (
+            have.get("ecc_mode/current_ecc") == "Enabled" or not needs.get("ecc"))
+        if needed or not findings:
+            assert bool(findings) == needed, (sample, path)
+
+
+MIG = [sample for sample in SAMPLES if "+mig" in sample]
+
+
+@pytest.mark.parametrize("errors", ["7", "Unknown Error", "GPU is lost", None])
+def test_errors_of_mig_instances_are_read(host: Any, errors: str | None) -> None:
+    for sample in MIG:
+        instances = smi_corpus.instance(0) + smi_corpus.instance(1, errors)
+        findings = judged(host, sample, {}, {"mig_devices": instances})["gpu.memory-errors"]
+        assert verdict(findings) == (Verdict.FAIL if errors == "7" else Verdict.INCONCLUSIVE)
+        assert all(SECOND in each.cause for each in findings)
+        assert errors is None or "MIG instance 2/0" in findings[0].cause
+
+
+@pytest.mark.parametrize("text", ["Unknown Error", "GPU is lost"])
+def test_a_list_of_mig_instances_that_is_an_error_was_not_read(host: Any, text: str) -> None:
+    for sample in MIG:
+        findings = judged(host, sample, {}, {"mig_devices": text})["gpu.memory-errors"]
+        assert verdict(findings) == Verdict.INCONCLUSIVE
+
+
+def test_every_error_text_is_known_as_an_error() -> None:
+    assert [text for text in ERRORS if text != "a new word" and not NO_ANSWER.search(text)] == []
+
+
+def test_every_rule_names_elements_sources_and_remedies_that_are_there() -> None:
+    known = {row["path"]: row for row in smi.facts.document("smi_fields.yml")["elements"]}
+    sources = smi.facts.document("smi_fields.yml")["meta"]["sources"]
+    for rule in smi.all_rules():
+        paths = [path for shape in rule.shapes for path in shape]
+        each = rule.row.get("each")
+        assert rule.row.get("from") or any(
+            (f"{each}/{path}" if each else path) in known for path in paths), rule.name
+        assert set(rule.row["source"]) <= set(sources), rule.name
+        assert rule.check in CHECKS
+        for found in [*rule.row.get("bad", {}).values(), *(
+                rule.row[key] for key in ("other", "at_least", "falls_to") if key in rule.row)]:
+            assert smi.remedy(found["remedy"])
