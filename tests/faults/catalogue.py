@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpufleet.checks.judge import points_to
-
 Checks = Mapping[str, Mapping[str, Any]]
 
 # The stages: where a fault is injected, and so how it is proven.
@@ -79,18 +77,25 @@ def verdicts(checks: Checks) -> dict[str, str]:
     return {name: check["verdict"] for name, check in checks.items()}
 
 
+def is_consequence(check: Mapping[str, Any], named: set[str]) -> bool:
+    """Whether one of these explains a check, or is the reason why it could not be judged."""
+    pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
+    return check.get("explained_by") in named or (
+        check["verdict"] == "INCONCLUSIVE" and bool(pointed and pointed[1] in named))
+
+
 def found(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
     """Whether the named check says it, with the right cause and remedy, and which others do.
 
-    `collateral`: checks that are not as before, state no part of the same cause, and do not just
-    point to one that does. `silent`: those that the fault names and that say nothing of it.
+    `collateral`: checks that are not as before, state no part of the same cause, and are no
+    consequence of one that does. `silent`: those that the fault names and that say nothing of it.
     """
     was, now, named = verdicts(before), verdicts(after), {fault.check, *fault.also}
     return {
         "caught": now[fault.check] == fault.verdict,
         "right": fault.says(after[fault.check]),
         "collateral": sorted(name for name in now if now[name] != was.get(name)
-                             and name not in named and not points_to(after[name], named)),
+                             and name not in named and not is_consequence(after[name], named)),
         "silent": sorted(name for name in fault.also if now[name] in {was[name], "PASS"}
                          and now[name] != "NOT-DECLARED"),
     }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from gpufleet.model import verdict as statuses
 from gpufleet.model.plan import Plan
@@ -39,12 +38,6 @@ def unreachable(cause: str, remedy: str, evidence: str = "") -> HostResult:
         _entry(REACHABLE, REACHABLE_STATEMENT, Verdict.UNREACHABLE,
                cause=cause, remedy=remedy, evidence=evidence)
     ])
-
-
-def points_to(check: CheckResult, others: Collection[str]) -> bool:
-    """Whether a check could not be judged only because of another check, which it names."""
-    pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
-    return check["verdict"] == Verdict.INCONCLUSIVE and bool(pointed and pointed[1] in others)
 
 
 def document(hosts: Mapping[str, HostResult], started: str, finished: str) -> Verdicts:

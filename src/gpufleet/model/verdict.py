@@ -70,6 +70,17 @@ class CheckResult(TypedDict):
         " exit status count both"]]
 
 
+def consequences(checks: Iterable[CheckResult]) -> dict[str, list[CheckResult]]:
+    """{check: those that its finding explains}, of the checks of one host."""
+    known = {check["id"]: check for check in checks}
+    found: dict[str, list[CheckResult]] = {}
+    for check in known.values():
+        # A cause that the document lacks hides nothing.
+        if (cause := check.get("explained_by")) and cause in known:
+            found.setdefault(cause, []).append(check)
+    return found
+
+
 class HostResult(TypedDict):
     """What all checks found on one host."""
 

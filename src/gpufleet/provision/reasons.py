@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from gpufleet.checks.judge import points_to
 from gpufleet.diff import changes
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan
@@ -49,10 +48,9 @@ def left(plan: Plan, snapshot: Snapshot) -> list[str]:
 
 
 def unjudged(result: HostResult) -> list[str]:
-    """What the probe could not determine, each cause once."""
-    bad = {check["id"] for check in result["checks"] if check["verdict"] == Verdict.FAIL}
+    """What the probe could not determine, each cause once, without what a finding explains."""
     causes = [check["cause"] for check in result["checks"]
-              if check["verdict"] in UNJUDGED and not points_to(check, bad)]
+              if check["verdict"] in UNJUDGED and "explained_by" not in check]
     return [f"not judged: {cause}" for cause in dict.fromkeys(causes)]
 
 

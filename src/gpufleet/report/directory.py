@@ -69,6 +69,7 @@ def render_page(
         seconds=session.seconds,
         changes=changes,
         strikes=change_summary.strikes(changes),
+        count_consequences=summary.count_consequences,
         change_summary=[
             replace(change, remedy=session.with_inventory_args(change.remedy))
             for change in (change_summary.summarize(changes["changes"]) if changes else ())],

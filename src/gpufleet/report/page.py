@@ -17,7 +17,7 @@ from typing import Any
 
 from gpufleet.checks.judge import CHECK_IDS
 from gpufleet.model.nightly import ChangeEntry, Changes, Past, PastHost
-from gpufleet.model.verdict import Verdict
+from gpufleet.model.verdict import Verdict, consequences
 from gpufleet.verification.session import HostRun, Session
 
 from . import change_summary, fleet_versions
@@ -74,10 +74,10 @@ def document(
     `host_versions` is the result of `read_versions`, if the caller has it.
 
     `hosts` are in the session's order, `order` are their indexes, the worst first. Of a host,
-    `wrong` are `[check, cause, remedy, evidence]`, `seen` are `[check, evidence]`, and `excused` is
-    the index in `excuses` of its `[check, declaration]`; `changed` are texts, and `series` is null
-    if there was no room. A check is its index in `checks`, a text its number in `texts`, or -1 if
-    there was no room.
+    `wrong` are `[check, cause, remedy, evidence]`, `folded` are `[check, the check that explains
+    it]`, `seen` are `[check, evidence]`, and `excused` is the index in `excuses` of its
+    `[check, declaration]`; `changed` are texts, and `series` is null if there was no room. A check
+    is its index in `checks`, a text its number in `texts`, or -1 if there was no room.
     """
     texts = Texts()
     if host_versions is None:
@@ -151,6 +151,9 @@ def _host(
         "checks": "".join(letters),
         "about": texts.number(fleet_versions.describe(versions.versions)),
         "wrong": wrong,
+        "folded": [[indexes[check["id"]], indexes[cause]]
+                   for cause, explained in consequences(host.result["checks"]).items()
+                   for check in explained],
         "excused": excuses.setdefault(tuple(excused), len(excuses)),
     }
 

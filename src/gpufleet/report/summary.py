@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpufleet.model.verdict import CheckResult, HostResult, Verdict
+from gpufleet.model.verdict import CheckResult, HostResult, Verdict, consequences
 from gpufleet.verification.session import HostRun, Session
 
 TITLES = {
@@ -43,6 +43,8 @@ class Issue:
     # {id: statement}
     checks: Mapping[str, str]
     hosts: tuple[str, ...]
+    # The same of the checks that it explains, on any of the hosts.
+    explains: Mapping[str, str]
 
 
 class ProvisionReasons(NamedTuple):
@@ -82,7 +84,7 @@ def worst_first(session: Session) -> list[HostRun]:
     order = list(Verdict)
 
     def rank(host: HostRun) -> tuple[int, int, list[tuple[int, str]]]:
-        issue_count = sum(check["verdict"] not in HEALTHY for check in host.result["checks"])
+        issue_count = sum(check["verdict"] not in HEALTHY for check in causes(host.result))
         # gpu2 before gpu10.
         name = [(int(part), "") if part.isdigit() and part.isascii() else (-1, part)
                 for part in re.split(r"([0-9]{1,18})", host.name)]
@@ -91,24 +93,39 @@ def worst_first(session: Session) -> list[HostRun]:
     return sorted(session.hosts, key=rank)
 
 
+def causes(result: HostResult) -> list[CheckResult]:
+    """The checks of a host without those that another check's finding explains."""
+    folded = {check["id"] for found in consequences(result["checks"]).values() for check in found}
+    return [check for check in result["checks"] if check["id"] not in folded]
+
+
+def count_consequences(count: int) -> str:
+    """`+9 consequences`."""
+    return f"+{count} consequence{'' if count == 1 else 's'}"
+
+
 def issues(session: Session) -> list[Issue]:
     """The checks that did not pass, the worst first: each cause once, with all of its hosts."""
     found: dict[tuple[Any, ...], list[HostRun]] = defaultdict(list)
     evidence: dict[tuple[Any, ...], str] = {}
+    explains: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
     for host in worst_first(session):
-        causes: dict[tuple[str, ...], list[CheckResult]] = defaultdict(list)
-        for check in host.result["checks"]:
+        grouped: dict[tuple[str, ...], list[CheckResult]] = defaultdict(list)
+        folded = consequences(host.result["checks"])
+        for check in causes(host.result):
             if check["verdict"] not in HEALTHY:
                 texts = [mask_name(check[part], host.name) for part in ("cause", "remedy")]
-                causes[check["verdict"], *texts].append(check)
-        for cause_key, checks in causes.items():
+                grouped[check["verdict"], *texts].append(check)
+        for cause_key, checks in grouped.items():
             key = *cause_key, tuple((check["id"], check["statement"]) for check in checks)
             found[key].append(host)
             evidence.setdefault(key, checks[0]["evidence"])
+            explains[key] |= {each["id"]: each["statement"]
+                              for check in checks for each in folded.get(check["id"], ())}
     order = list(Verdict)
     return sorted(
         (Issue(Verdict(verdict), insert_names(cause, names, "HOST"), insert_names(remedy, names),
-               evidence[key], dict(checks), names)
+               evidence[key], dict(checks), names, explains[key])
          for key, hosts in found.items()
          for verdict, cause, remedy, checks in [key]
          for names in [tuple(host.name for host in hosts)]),

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.model.verdict import SYMBOLS, CheckResult, HostResult, Verdict
+from gpufleet.model.verdict import SYMBOLS, CheckResult, HostResult, Verdict, consequences
 from gpufleet.transport.fanout import Outcome, Report
 from gpufleet.verification.session import Session
 
@@ -130,10 +130,12 @@ def _host(console: Console, name: str, result: HostResult, brief: bool) -> None:
     console.print(head)
     for line in () if brief else _compact(result["checks"], console.width - 2):
         console.print(Padding(line, (0, 0, 0, 2)))
-    for check in result["checks"]:
+    folded = consequences(result["checks"])
+    for check in summary.causes(result):
         kind = Verdict(check["verdict"])
         if kind in DETAILED:
-            console.print(Padding(_details(check, kind), (1, 0, 0, 2)))
+            console.print(Padding(
+                _details(check, kind, folded.get(check["id"], [])), (1, 0, 0, 2)))
 
 
 def _compact(checks: list[CheckResult], width: int) -> Iterator[Text]:
@@ -149,10 +151,14 @@ def _compact(checks: list[CheckResult], width: int) -> Iterator[Text]:
     yield line
 
 
-def _details(check: CheckResult, kind: Verdict) -> Table:
+def _details(check: CheckResult, kind: Verdict, explains: list[CheckResult]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row(Text(kind.value, style=STYLES[kind]),
                   Text(f"{check['id']}: {check['statement']}", style="bold"))
     table.add_row("cause", Text(check["cause"]))
     table.add_row("remedy", Text(check["remedy"], style="cyan"))
+    if explains:
+        text = Text(f"{summary.count_consequences(len(explains))}: ")
+        text.append(", ".join(each["id"] for each in explains))
+        table.add_row("explains", text)
     return table

@@ -21,11 +21,16 @@ class PreparedSession:
 
 
 def message(check: CheckResult) -> str:
-    """Why a check failed or was skipped: statement, cause, remedy and evidence, a line each."""
+    """Why a check failed or was skipped: statement, cause, remedy and evidence, a line each.
+
+    A check that another's finding explains fails all the same, and names it: a suite has one test
+    for each check.
+    """
     if check["verdict"] == Verdict.NOT_DECLARED:
         return f"not declared: {check['cause']}"
     lines = [f"{check['verdict']}: {check['statement']}", f"cause:  {check['cause']}",
              f"remedy: {check['remedy']}"]
+    lines += [f"explained by: {cause}"] if (cause := check.get("explained_by")) else []
     return "\n".join(lines + [check["evidence"]] * bool(check["evidence"]))
 
 

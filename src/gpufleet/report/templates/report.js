@@ -159,14 +159,17 @@ function evidence(number, host) {
   return number < 0 ? "Too long for this page: see report.json beside it." : text(number, host);
 }
 
-function checkOf(host, place, letter, wrong, seen, skipped) {
+// `under` are the checks that this one explains.
+function checkOf(host, place, letter, wrong, seen, skipped, under) {
   const [id, statement] = data.checks[place], verdict = data.letters[letter], more = [];
   if (wrong) {
     const [, cause, remedy, proof] = wrong;
     more.push(el("dl", {}, el("dt", {}, "Cause"), el("dd", { class: "cause" }, text(cause, host)),
       el("dt", {}, "Remedy"), el("dd", {}, el("code", {}, text(remedy, host))),
       ...(proof ? [el("dt", {}, "Evidence"), el("dd", {}, el("pre", {}, evidence(proof, host)))]
-        : [])));
+        : [])),
+    under.length ? el("details", { class: "folds" }, el("summary", {},
+      `+${under.length} consequence${under.length === 1 ? "" : "s"} of it`), ...under) : null);
   } else if (skipped) {
     more.push(el("p", { class: "quiet" }, "Not declared: ", el("code", {}, text(skipped, host))));
   }
@@ -183,16 +186,19 @@ function insideOf(host) {
   const seen = new Map(host.seen), excused = new Map(data.excuses[host.excused]);
   const places = [...host.checks].map((_, place) => place).filter((place) =>
     host.checks[place] !== ".");
-  // Failures first; otherwise in the usual order.
+  // Failures first; otherwise in the usual order. What a failure explains is folded under it.
   places.sort((a, b) => bad(host.checks[b]) - bad(host.checks[a]) || a - b);
+  const folded = new Map(host.folded);
+  const show = (place) => checkOf(host, place, host.checks[place], wrong.get(place),
+    seen.get(place), excused.get(place),
+    places.filter((other) => folded.get(other) === place).map(show));
   return el("div", { class: "checks" },
     host.about ? el("p", { class: "quiet" }, text(host.about, host)) : null,
     host.changed.length
       ? el("div", {}, el("h4", {}, "Changed since the previous night"), el("ul", { class: "plain" },
         ...host.changed.map((change) => el("li", {}, text(change, host))))) : null,
     charts(host),
-    ...places.map((place) => checkOf(host, place, host.checks[place], wrong.get(place),
-      seen.get(place), excused.get(place))));
+    ...places.filter((place) => !folded.has(place)).map(show));
 }
 
 function partOf(host) {
@@ -234,12 +240,15 @@ const matches = (host) => chosen(host, wanted.choice)
   && wanted.find.toLowerCase().split(/\s+/).every((word) => haystack(host).includes(word));
 
 function rowOf(host, columns, past, speed) {
-  const cells = [];
+  const cells = [], folded = new Map(host.folded);
   columns.forEach((place, at) => {
     const letter = host.checks[place], verdict = data.letters[letter];
     if (letter === ".") { cells.push(el("td")); return; }
-    const id = data.checks[place][0], label = `${host.name}, ${id}: ${verdict}`;
-    cells.push(el("td", { class: `cell ${styleOf(letter)}${apart(columns, at)}`, title: `${id}: ${verdict}`,
+    const id = data.checks[place][0], cause = folded.get(place);
+    const what = `${id}: ${verdict}${cause === undefined ? "" : `, explained by ${data.checks[cause][0]}`}`;
+    const label = `${host.name}, ${what}`;
+    cells.push(el("td", { class: `cell ${styleOf(letter)}${cause === undefined ? "" : " folded"}${apart(columns, at)}`,
+      title: what,
       "data-aim": `${host.id}-${id}` }, bad(letter)
       ? el("a", { href: `#${host.id}-${id}`, "aria-label": label }, symbols[letter])
       : symbols[letter]));
@@ -329,6 +338,7 @@ function reveal() {
   open(host);
   document.querySelectorAll(".aimed").forEach((check) => check.classList.remove("aimed"));
   const aim = document.getElementById(id) || part;
+  for (let at = aim; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   if (aim !== part) aim.classList.add("aimed");
   aim.scrollIntoView();
   $("summary", part).focus({ preventScroll: true });
