@@ -44,6 +44,25 @@ def test_each_text_is_said_once_and_means_what_was_judged(eight: Fleet) -> None:
                            if check["verdict"] == "NOT-DECLARED"}
 
 
+def test_a_consequence_is_folded_under_its_cause(eight: Fleet) -> None:
+    document = page.document(eight.session)
+    for host, shown in zip(eight.session.hosts, document["hosts"], strict=True):
+        folded = {document["checks"][check][0]: document["checks"][cause][0]
+                  for check, cause in shown["folded"]}
+        assert folded == {check["id"]: check["explained_by"] for check in host.result["checks"]
+                          if "explained_by" in check}
+
+
+def test_missing_cards_are_one_row_and_not_one_for_each_check() -> None:
+    lost = [host for host in fleet(40, nights=2, broken=1).session.hosts if any(
+        check["id"] == "gpu.count" and check["verdict"] == "FAIL"
+        for check in host.result["checks"])]
+    assert lost
+    rows = summary.issues(Session(lost))
+    assert [list(row.checks) for row in rows] == [["gpu.count"]]
+    assert {"gpu.mig", "toolkit.device-query"} <= set(rows[0].explains)
+
+
 def test_where_room_is_short_what_is_wrong_has_its_evidence(
     eight: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,19 @@ def test_of_many_hosts_the_healthy_are_one_line_and_the_others_are_in_full(
     assert len(text.splitlines()) < 60
 
 
+def test_a_cause_is_shown_with_its_consequences_by_name(
+    plan: Document, snapshot: Document
+) -> None:
+    snapshot["sections"]["stacks"] = {
+        "state": "hung", "seconds": 60, "error": "no answer within 60 s", "data": None}
+    text = shown(Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))]))
+    folded = [check for check in judge.judge(plan, snapshot)["checks"] if "explained_by" in check]
+    assert len(folded) > 5
+    assert text.count("Probing 'stacks' hung") == 1
+    assert f"explains  +{len(folded)} consequences: stack.release, " in text
+    assert text.count("remedy") == 1
+
+
 @pytest.mark.parametrize(("names", "expected"), [
     (["a1", "a2", "a3"], "a[1-3]"),
     (["rack1-gpu2", "rack1-gpu3"], "rack1-gpu[2-3]"),

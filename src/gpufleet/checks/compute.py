@@ -137,14 +137,18 @@ def device_query(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]
                 f" {{count: {wanted}}}",
                 "see gpu.count and driver.nodes; if the host has that many: correct gpu_expect",
                 about=subjects.missing_gpus(len(devices), wanted))
+        gone = subjects.gone_since(
+            sum(device["address"] not in bus for device in devices), len(bus), wanted)
         for device in devices:
-            yield from _figures(where, device, bus)
+            yield from _figures(where, device, bus, gone)
         yield Evidence(f"{where}: " + ", ".join(
             f"{d['index']} {d['name']} ({d['address']}, {d['compute_capability']}, {d['sm_count']}"
             f" SMs, {d['memory_mib']} MiB)" for d in devices))
 
 
-def _figures(where: str, device: ComputeDevice, bus: set[str]) -> Iterator[Finding]:
+def _figures(
+    where: str, device: ComputeDevice, bus: set[str], gone: subjects.Subjects
+) -> Iterator[Finding]:
     name = f"{where}: GPU {device['index']} ({device['name'] or 'without a name'})"
     void = [key for key, value in (
         ("name", device["name"]), ("compute_capability", device["compute_capability"]),
@@ -155,7 +159,7 @@ def _figures(where: str, device: ComputeDevice, bus: set[str]) -> Iterator[Findi
                       "see driver.loaded and the kernel log", str(device))
     if device["address"] not in bus:
         yield Finding(f"{name} is at {device['address']}, where the PCI bus has no NVIDIA GPU",
-                      "see gpu.count and the kernel log", str(sorted(bus)))
+                      "see gpu.count and the kernel log", str(sorted(bus)), about=gone)
 
 
 # -- the libraries ---------------------------------------------------------------------------------

@@ -91,7 +91,8 @@ def mig(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Finding(
             f"The PCI bus has {cards} GPUs; the MIG mode is known of"
             f" {', '.join(map(str, known)) or 'none'}",
-            "see gpu.count", verdict=Verdict.INCONCLUSIVE)
+            "see gpu.count", verdict=Verdict.INCONCLUSIVE,
+            about=subjects.missing_gpus(min(cards, len(known)), max(cards, len(known))))
     yield from driver_findings(driver_running.mig, plan, observed)
     yield Evidence("; ".join(f"GPU {row['gpu']}: MIG {row['mode'] or 'not supported'}"
                              f" {' '.join(row['instances'])}".rstrip()
@@ -281,9 +282,11 @@ def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             " reseat or replace the GPU",
             about=subjects.card(address),
             entails=subjects.missing_gpus(len(reported), plan["expect"]["count"]))
-    for address in sorted(set(map(str, reported)) - set(bus)):
+    gone = sorted(set(map(str, reported)) - set(bus))
+    for address in gone:
         yield Finding(f"nvidia-smi lists a GPU at {address} that is not on the PCI bus",
-                      "power the host off and on; then take a new snapshot")
+                      "power the host off and on; then take a new snapshot",
+                      about=subjects.gone_since(len(gone), len(bus), plan["expect"]["count"]))
     if reported and counted is None and observed["smi"]["nvml"]["status"] == 0:
         yield Finding("The number of GPUs that NVML lists is unknown", "see gpu.smi",
                       verdict=Verdict.INCONCLUSIVE)

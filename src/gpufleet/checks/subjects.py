@@ -52,6 +52,11 @@ def missing_numbers(missing: Collection[int], wanted: int | None, by: str = "") 
     return missing_gpus(seen, wanted, by) if set(missing) == set(range(seen, wanted or 0)) else ()
 
 
+def gone_since(extra: int, present: int, wanted: int | None) -> Subjects:
+    """GPUs that a program saw and that the PCI bus no longer has, if just these are missing."""
+    return missing_gpus(present, wanted) if extra == (wanted or 0) - present else ()
+
+
 def card(address: str | None, value: str = "") -> Subjects:
     """A card, or one value of it, if its address is known."""
     return (f"card/{address}{'/' if value else ''}{value}",) if address else ()
