@@ -85,6 +85,16 @@ def test_two_bad_nights_drain_and_a_healthy_one_resumes(slurm: Slurm, tmp_path: 
     assert slurm.nodes["gpu01"] == ["", ""]
 
 
+def test_the_reason_names_the_cause_first(slurm: Slurm, tmp_path: Path) -> None:
+    history = RunHistory(
+        {"gpu01": {"gpu.count": "FF", "stack.gpu": "FF", "driver.cuda": "FF", "gpu.mig": "F?"}},
+        {"stack.gpu": "gpu.count", "gpu.mig": "gpu.count"})
+    night(slurm, history, tmp_path)
+    assert slurm.nodes["gpu01"][1] == (
+        "gpufleet nightly: gpu.count (+2 consequences), driver.cuda failed, 2 nights in a row"
+        + PROMISE)
+
+
 @pytest.mark.parametrize("reason", [
     "broken fan", f"gpufleet rollout: under way{PROMISE}", "Not responding",
     f"gpufleet nightly: gpu.smi failed{PROMISE} - bob: do NOT resume"])

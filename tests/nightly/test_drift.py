@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,28 @@ def night(**window: Any) -> list[dict[str, Any]]:
     nights = [f"night {number}" for number in range(len(next(iter(hosts.values()))))]
     found: list[dict[str, Any]] = drift.document(Window(nights, **window))["changes"]
     return found
+
+
+def of(letters: str, explained_by: str = "") -> list[CheckResult | None]:
+    """A check that another one explains where it is not healthy."""
+    return [result and replace(result, explained_by="" if result.letter in "P-" else explained_by)
+            for result in line(letters)]
+
+
+def test_a_change_names_what_explains_it_and_what_it_explains() -> None:
+    checks = {("gpu01", "gpu.count"): of("PF"), ("gpu01", "stack.gpu"): of("PF", "gpu.count"),
+              ("gpu01", "gpu.mig"): of("P?", "gpu.count"), ("gpu02", "stack.gpu"): of("PF")}
+    found = night(hosts={"gpu01": "PF", "gpu02": "PF"}, checks=checks)
+    assert [(it["host"], it["check"], it.get("explained_by"), it.get("explains"))
+            for it in found] == [
+        ("gpu01", "gpu.count", None, ["stack.gpu", "gpu.mig"]),
+        ("gpu01", "stack.gpu", "gpu.count", None), ("gpu02", "stack.gpu", None, None)]
+    better = {key: [it and replace(it) for it in reversed(row)] for key, row in checks.items()}
+    back = night(hosts={"gpu01": "FP", "gpu02": "FP"}, checks=better)
+    assert [(it["host"], it["check"], it.get("explained_by"), it.get("explains"))
+            for it in back] == [
+        ("gpu01", "gpu.count", None, ["stack.gpu", "gpu.mig"]),
+        ("gpu01", "stack.gpu", "gpu.count", None), ("gpu02", "stack.gpu", None, None)]
 
 
 def summary_of(changes: Sequence[dict[str, Any]]) -> list[tuple[str, str, str | None]]:

@@ -16,6 +16,7 @@ import pytest
 
 from gpufleet.checks import judge
 from gpufleet.nightly import database
+from gpufleet.nightly.drift import CheckResult
 from gpufleet.nightly.history import History, HistoryError
 from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import data, document, with_cards
@@ -233,6 +234,22 @@ def test_what_is_written_meanwhile_is_said_instead_of_told_torn(path: Path) -> N
 
 
 # -- another release's file, and none --------------------------------------------------------------
+
+
+def test_what_a_former_release_recorded_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "history.db"
+    with monkeypatch.context() as former:
+        former.setattr(database, "MIGRATIONS", database.MIGRATIONS[:1])
+        database.open_for_writing(path).executescript("""
+            INSERT INTO nights VALUES (1, '2026-11-20T03:00:00Z', '', 'nightly');
+            INSERT INTO hosts VALUES (1, 'gpu01'); INSERT INTO checks VALUES (1, 'gpu.smi');
+            INSERT INTO looks VALUES (1, 1, 0); INSERT INTO verdicts VALUES (1, 1, 1, 0, NULL, NULL)
+            """)
+    with History(path) as history:
+        found = history.check_results(history.nights(), host="gpu01")
+        assert found == {("gpu01", "gpu.smi"): [CheckResult("F")]}
 
 
 @pytest.fixture

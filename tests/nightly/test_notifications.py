@@ -48,6 +48,23 @@ def test_a_night_without_a_change_is_quiet_and_the_first_one_is_not(
     assert "first night" in notifications.nightly_message(first, LINK).subject
 
 
+def test_a_cause_comes_with_the_number_of_its_consequences(changes: dict[str, Any]) -> None:
+    lost = {"explained_by": "gpu.count"}
+    changes["changes"] = [row for host in ("gpu01", "gpu02") for row in (
+        {**change(host, "gpu.count", text="gpu.count fails: 1 of 8 declared GPUs is gone."),
+         "explains": ["stack.gpu", "toolkit.device-query"]},
+        {**change(host, "stack.gpu", text="stack.gpu fails: no result of GPU 7."), **lost},
+        {**change(host, "toolkit.device-query", text="toolkit.device-query fails: 7."), **lost})]
+    # Of an older cause there is no line to fold it under.
+    changes["changes"] += [
+        {**change("gpu03", "stack.gpu", text="stack.gpu fails: no result of GPU 7."), **lost}]
+    text = notifications.as_text(notifications.nightly_message(changes, LINK))
+    assert text.count(" fails: ") == 2
+    assert ("  gpu01, gpu02: gpu.count fails: 1 of 8 declared GPUs is gone. (+2 consequences)\n"
+            in text)
+    assert "gpu03: stack.gpu fails: no result of GPU 7 (a consequence of gpu.count).\n" in text
+
+
 def test_a_thousand_changes_stay_one_readable_message(changes: dict[str, Any]) -> None:
     changes["changes"] = [change(f"gpu{n:04}") for n in range(1000)]
     text = notifications.as_text(notifications.nightly_message(changes, LINK))

@@ -75,6 +75,8 @@ class RunHistory:
     """
 
     checks: dict[str, dict[str, str]]
+    # {check: the one that explains it}
+    explained: dict[str, str] = field(default_factory=dict)
 
     def nights(self, last: int | None = None, kind: str | None = None) -> list[RecordedRun]:
         """As many runs as the longest line of letters has."""
@@ -91,7 +93,8 @@ class RunHistory:
         hosts = {host: "".join(min(night, key="FHU?P-.".index) for night in zip(
                      *(letters.rjust(count, ".") for letters in rows.values()), strict=True))
                  for host, rows in self.checks.items()}
-        checks = {(host, check): [None if it == "." else CheckResult(it)
+        checks = {(host, check): [None if it == "." else CheckResult(
+                                      it, explained_by=self.explained.get(check, ""))
                                   for it in letters.rjust(count, ".")]
                   for host, rows in self.checks.items() for check, letters in rows.items()}
         return Window([night.started for night in nights], hosts, checks)

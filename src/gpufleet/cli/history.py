@@ -121,7 +121,8 @@ def _check(line: Sequence[drift.CheckResult | None]) -> Document:
     last = next((result for result in reversed(line) if result and result.letter not in GOOD), None)
     return {"verdicts": letters, "strikes": drift.strikes(letters),
             "flapping": drift.is_flapping(drift.judged(letters)),
-            "cause": last.cause if last else None, "remedy": last.remedy if last else None}
+            "cause": last.cause if last else None, "remedy": last.remedy if last else None,
+            **({"explained_by": last.explained_by} if last and last.explained_by else {})}
 
 
 # -- output on a terminal --------------------------------------------------------------------------
@@ -198,6 +199,8 @@ def _now(row: Document) -> Text:
     if row["cause"]:
         over = not row["strikes"] and letter in GOOD
         text.append(f"{'; had been' if over else ''}: {row['cause']}", style="dim" if over else "")
+        if cause := row.get("explained_by"):
+            text.append(f" (a consequence of {cause})", style="dim")
     return text
 
 

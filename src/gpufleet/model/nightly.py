@@ -26,6 +26,9 @@ class ChangeEntry(TypedDict):
     remedy: str
     weight: Annotated[Weight, "in this order"]
     strikes: Annotated[int, "how many judged runs in a row it has been bad"]
+    explained_by: NotRequired[
+        Annotated[Text, "the check of the same host whose finding explains this one"]]
+    explains: NotRequired[Annotated[list[Text], "the checks that its finding explains"]]
 
 
 class Standing(TypedDict):
@@ -37,6 +40,8 @@ class Standing(TypedDict):
     cause: str
     remedy: str
     strikes: int
+    explained_by: NotRequired[
+        Annotated[Text, "the check of the same host whose finding explains this one"]]
 
 
 class Changes(TypedDict):
@@ -59,6 +64,7 @@ class PastCheck(TypedDict):
     flapping: bool
     cause: Annotated[str | None, "what was last reported that was not good"]
     remedy: str | None
+    explained_by: NotRequired[Annotated[Text, "the check whose finding explained it"]]
 
 
 class PastHost(TypedDict):

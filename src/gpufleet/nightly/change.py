@@ -23,13 +23,21 @@ class Change:
     remedy: str
     weight: Weight
     strikes: int = 0
+    # The check that explains it, and those that it explains.
+    explained_by: str = ""
+    explains: tuple[str, ...] = ()
 
     def entry(self) -> ChangeEntry:
         """The change as the document has it."""
-        return {
+        entry: ChangeEntry = {
             "kind": self.kind, "host": self.host, "check": self.check, "before": self.before,
             "after": self.after, "text": self.text, "remedy": self.remedy, "weight": self.weight,
             "strikes": self.strikes}
+        if self.explained_by:
+            entry["explained_by"] = self.explained_by
+        if self.explains:
+            entry["explains"] = list(self.explains)
+        return entry
 
 
 def count_nights(count: int) -> str:

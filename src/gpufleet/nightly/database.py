@@ -47,6 +47,8 @@ MIGRATIONS: Sequence[Sequence[str]] = (
         "CREATE TABLE flags (host TEXT, name TEXT, value TEXT NOT NULL, PRIMARY KEY (host, name))"
         " WITHOUT ROWID",
     ),
+    # The check whose finding explains this one.
+    ("ALTER TABLE verdicts ADD COLUMN explained INTEGER",),
 )
 
 

@@ -8,7 +8,7 @@ judge the host (UNREACHABLE, INCONCLUSIVE) does not count: neither as a strike n
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from gpufleet.checks import CHECKS
 from gpufleet.inventory import inventory_hosts
+from gpufleet.report.summary import count_consequences
 from gpufleet.rollout.schedulers import Scheduler, SchedulerError, scheduler_of
 
 from .drift import NOT_THERE, Window
@@ -74,7 +75,7 @@ def after_night(
         percent = settings.get("most_percent", MOST_PERCENT)
         most = max(1, math.floor(len(states) * percent / 100))
         for host, nights, checks in worst_first(window, limit):
-            reason = f"{_listed(checks)} failed, {nights} nights in a row"
+            reason = f"{_listed(causes(window, host, checks))} failed, {nights} nights in a row"
             if host not in names or (host in states and states[host].unschedulable):
                 continue
             if host not in states:
@@ -117,6 +118,17 @@ def worst_first(window: Window, limit: int) -> list[tuple[str, int, list[str]]]:
             found[host][check] = nights
     return sorted(((host, max(checks.values()), sorted(checks)) for host, checks in found.items()),
                   key=lambda it: (-it[1], it[0]))
+
+
+def causes(window: Window, host: str, checks: Sequence[str]) -> list[str]:
+    """What explains these checks of a host tonight, with how many it explains; the most first."""
+    explained = {check: result.explained_by for (name, check), line in window.checks.items()
+                 if name == host and (result := line[-1]) and result.explained_by}
+    count = Counter(explained.values())
+    own = sorted({explained.get(check, check) for check in checks},
+                 key=lambda check: (-count[check], check))
+    return [f"{check} ({count_consequences(count[check])})" if count[check] else check
+            for check in own]
 
 
 @contextmanager

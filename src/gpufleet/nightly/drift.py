@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from gpufleet.model.nightly import Changes, Standing
@@ -46,6 +46,8 @@ class CheckResult:
     letter: str
     cause: str = ""
     remedy: str = ""
+    # The check whose finding explains it.
+    explained_by: str = ""
 
 
 @dataclass
@@ -94,8 +96,12 @@ def _standing(window: Window) -> Iterator[Standing]:
         if now and now.letter in BAD:
             letters = (reachability(window.hosts[host]) if check == REACHABLE
                        else _letters(line))
-            yield {"host": host, "check": check, "verdict": _VERDICTS[now.letter],
-                   "cause": now.cause, "remedy": now.remedy, "strikes": strikes(letters)}
+            row: Standing = {
+                "host": host, "check": check, "verdict": _VERDICTS[now.letter],
+                "cause": now.cause, "remedy": now.remedy, "strikes": strikes(letters)}
+            if now.explained_by:
+                row["explained_by"] = now.explained_by
+            yield row
     yield from baselines.standing(window.speeds)
 
 
@@ -104,15 +110,31 @@ def _changes(window: Window) -> Iterator[Change]:
         reached = window.checks.get((host, REACHABLE), [None])[-1]
         yield from host_changes(host, letters, reached)
     unjudged: dict[str, dict[str, CheckResult]] = defaultdict(dict)
+    now, before = (_explains(window, night) for night in (-1, -2))
     for (host, check), line in window.checks.items():
         if check != REACHABLE:
-            yield from check_changes(host, check, line)
+            for change in check_changes(host, check, line):
+                explains = (before if change.weight == "good" else now)[host, check]
+                yield replace(change, explains=tuple(explains))
             if line[-1] and newly_unjudged(line) and HELD not in line[-1].cause:
                 unjudged[host][check] = line[-1]
     for host, checks in unjudged.items():
-        yield unjudged_change(host, checks)
+        # Those that a check of tonight explains are named with it.
+        own = {check: result for check, result in checks.items() if not result.explained_by}
+        if own:
+            yield replace(unjudged_change(host, own), explains=tuple(
+                dict.fromkeys(each for check in own for each in now[host, check])))
     yield from version_changes(window.texts, window.cards)
     yield from baselines.throughput_changes(window.speeds)
+
+
+def _explains(window: Window, night: int) -> dict[tuple[str, str], list[str]]:
+    """By host and check, the checks that its finding explained in a night."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (host, check), line in window.checks.items():
+        if (result := line[night]) and result.explained_by:
+            found[host, result.explained_by].append(check)
+    return found
 
 
 # -- strikes and flapping --------------------------------------------------------------------------
@@ -199,13 +221,14 @@ def check_changes(host: str, check: str, line: Sequence[CheckResult | None]) -> 
             without_numbers(last.cause) != without_numbers(now.cause)):
         yield Change("other-cause", host, check, _was(last), _was(now),
                      f"{check} fails for another cause: {_sentence(now.cause)}", now.remedy, "bad",
-                     strikes(letters))
-    cause = now.cause if bad else last.cause if last else ""
-    yield from _report(
-        kind, host, check, letters=letters, cause=cause, remedy=now.remedy,
+                     strikes(letters), now.explained_by)
+    told = now if bad else last
+    for change in _report(
+        kind, host, check, letters=letters, cause=told.cause if told else "", remedy=now.remedy,
         texts=(f"{check} hangs" if now.letter == "H" else f"{check} fails",
                f"{check} passes again",
-               f"{check} fails in some nights and not in others"))
+               f"{check} fails in some nights and not in others")):
+        yield replace(change, explained_by=told.explained_by if told else "")
 
 
 def _report(

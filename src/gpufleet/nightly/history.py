@@ -119,9 +119,10 @@ class History:
             base.executemany("INSERT INTO looks VALUES (?, ?, ?)", (
                 (night, hosts[host.name], _CODE[host.result["verdict"]])
                 for host in session.hosts))
-            base.executemany("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?)", (
+            base.executemany("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?)", (
                 (night, checks[check["id"]], hosts[name], _CODE[check["verdict"]],
-                 texts.get(check["cause"]), texts.get(check["remedy"]))
+                 texts.get(check["cause"]), texts.get(check["remedy"]),
+                 checks.get(check.get("explained_by", "")))
                 for name, check in _checks(session.hosts)))
             base.executemany("INSERT INTO numbers VALUES (?, ?, ?, ?, ?)", (
                 (night, names[split[measure][1]], hosts[name], devices[split[measure][0]], value)
@@ -213,7 +214,7 @@ class History:
         # Join in the order of the key: the planner does not know which tables are small.
         tables = "hosts h CROSS JOIN verdicts v" if host else "verdicts v CROSS JOIN hosts h"
         rows = self._rows(
-            "SELECT h.name, c.name, v.night, v.verdict, t.text, u.text"
+            f"SELECT h.name, c.name, v.night, v.verdict, t.text, u.text, {_EXPLAINED}"
             f" FROM json_each(?) n CROSS JOIN checks c CROSS JOIN {tables}"
             " LEFT JOIN texts t ON t.id = v.cause LEFT JOIN texts u ON u.id = v.remedy"
             ' WHERE (v.night, v."check", v.host) = (n.value, c.id, h.id)'
@@ -268,7 +269,7 @@ class History:
         rows = self._rows(
             'WITH odd AS (SELECT DISTINCT "check", host FROM verdicts INDEXED BY wrong'
             f" WHERE {_NIGHTS} AND verdict < 4)"
-            " SELECT h.name, c.name, v.night, v.verdict, t.text, u.text"
+            f" SELECT h.name, c.name, v.night, v.verdict, t.text, u.text, {_EXPLAINED}"
             " FROM odd CROSS JOIN json_each(?) n CROSS JOIN verdicts v"
             ' ON (v.night, v."check", v.host) = (n.value, odd."check", odd.host)'
             ' JOIN hosts h ON h.id = v.host JOIN checks c ON c.id = v."check"'
@@ -337,6 +338,7 @@ class History:
 
 # A condition on a table's nights; its parameter is a JSON list of ids.
 _NIGHTS = "night IN (SELECT value FROM json_each(?))"
+_EXPLAINED = "(SELECT name FROM checks WHERE id = v.explained)"
 # Table of texts -> query for the ids that are still used.
 _USED = {
     "hosts": "SELECT host FROM looks",
@@ -383,7 +385,7 @@ def _by_check(
     for host, check, night, *it in rows:
         values = tuple(it)
         if values not in results:
-            results[values] = CheckResult(_LETTER[values[0]], values[1] or "", values[2] or "")
+            results[values] = CheckResult(_LETTER[values[0]], *(text or "" for text in values[1:]))
         found[host, check][position[night]] = results[values]
     return found
 

@@ -30,6 +30,9 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpufleet_hosts": ("Hosts by verdict", ("verdict",)),
     "gpufleet_host_healthy": ("1 if the host is healthy, 0 if not", ("host",)),
     "gpufleet_check_failed": ("1 for each check that failed", ("host", "check")),
+    "gpufleet_check_explained":
+        ("1 for each failed check that the finding of another one (by) explains",
+         ("host", "check", "by")),
     "gpufleet_matmul_tflops": ("Throughput of matrix products", ("host", "gpu", "stack")),
     "gpufleet_gpu_slow_nights":
         ("Nights in a row that a card is below its own baseline; absent if it is not",
@@ -89,6 +92,8 @@ def _hosts(gauges: Mapping[str, Gauge], hosts: Mapping[str, HostResult]) -> None
         for check in host["checks"]:
             if check["verdict"] in FAILING:
                 gauges["gpufleet_check_failed"].labels(name, check["id"]).set(1)
+                if cause := check.get("explained_by"):
+                    gauges["gpufleet_check_explained"].labels(name, check["id"], cause).set(1)
 
 
 def write(directory: Path, run: Run) -> None:

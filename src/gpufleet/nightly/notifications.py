@@ -132,8 +132,9 @@ def grouped(changes: Iterable[ChangeEntry]) -> list[tuple[str, Line]]:
                     checks, f"({len(entries)} different causes), such as: {entries[0].text}"),
                 "see the report")))
         else:
-            lines += [(weight, Line(_named(sorted(each.hosts)), _with_checks(checks, each.text),
-                                    each.remedy)) for each in entries]
+            lines += [(weight, Line(
+                _named(sorted(each.hosts)), _with_checks(checks, each.text, len(each.explains)),
+                each.remedy)) for each in entries]
     return sorted(lines, key=lambda it: list(HEADINGS).index(it[0]))
 
 
@@ -158,11 +159,12 @@ _ADDRESS = re.compile(
     r"|(?<=(?: by| to) )\S+ port \d+|(?<=by hand: )ssh .*|[\w.-]+@[\w.-]+|\d+(?:\.\d+){3}")
 
 
-def _with_checks(checks: tuple[str, ...], text: str) -> str:
-    """A sentence that begins with the checks that it is about."""
+def _with_checks(checks: tuple[str, ...], text: str, consequences: int = 0) -> str:
+    """A sentence that begins with the checks that it is about, and counts what they explain."""
     more = f" and {len(checks) - MOST_CHECKS} more" if len(checks) > MOST_CHECKS else ""
     line = f"{', '.join(checks[:MOST_CHECKS])}{more} {text}".strip()
-    return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ..."
+    line = line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ..."
+    return f"{line} ({summary.count_consequences(consequences)})" if consequences else line
 
 
 def _named(hosts: list[str]) -> str:

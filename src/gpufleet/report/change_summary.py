@@ -38,6 +38,8 @@ class Change:
     strikes: int
     checks: tuple[str, ...]
     hosts: tuple[str, ...]
+    # The checks that it explains, on any of the hosts.
+    explains: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -46,9 +48,13 @@ class Change:
 
 
 def summarize(changes: Iterable[ChangeEntry]) -> list[Change]:
-    """The changes of a nightly run: bad ones first, then by the number of hosts."""
+    """The changes of a nightly run: bad ones first, then by the number of hosts.
+
+    A change that another one of its host explains is folded under it.
+    """
     checks: dict[tuple[str, str, str, str, str, int], list[str]] = defaultdict(list)
-    for change in changes:
+    explains: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
+    for change in fold(changes):
         # Several checks may report the same text: it is shown once, after their names.
         check, host = change["check"] or "", change["host"]
         text = change["text"].removeprefix(f"{check} ") if check else change["text"]
@@ -57,15 +63,29 @@ def summarize(changes: Iterable[ChangeEntry]) -> list[Change]:
         key = (host, change["weight"], change["kind"], mask_name(text, host),
                mask_name(change["remedy"] or "", host), change["strikes"])
         checks[key] += [check] if check else []
+        explains[host, change["weight"], change["kind"], *key[3:5]] |= dict.fromkeys(
+            change.get("explains", ()))
     hosts: dict[tuple[str, str, str, str, int, tuple[str, ...]], list[str]] = defaultdict(list)
     for (host, weight, kind, text, remedy, strikes), names in checks.items():
         hosts[weight, kind, text, remedy, strikes, tuple(names)].append(host)
     summary = [
         Change(weight, kind, insert_names(text, found, "HOST"), insert_names(remedy, found),
-               strikes, names, tuple(found))
+               strikes, names, tuple(found), tuple(dict.fromkeys(
+                   each for host in found for each in explains[host, weight, kind, text, remedy])))
         for (weight, kind, text, remedy, strikes, names), found in hosts.items()
     ]
     return sorted(summary, key=lambda change: (WEIGHTS.index(change.weight), -len(change.hosts)))
+
+
+def fold(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:
+    """Without what a listed change of the same host explains; what an older one does, names it."""
+    rows = list(changes)
+    listed = {(row["host"], row["weight"], row["check"]) for row in rows}
+    return [
+        {**row, "text": f"{row['text'].removesuffix('.')} (a consequence of"
+         f" {row['explained_by']})."} if row["weight"] == "bad" and "explained_by" in row else row
+        for row in rows
+        if (row["host"], row["weight"], row.get("explained_by", "")) not in listed]
 
 
 def strikes(changes: Changes | None) -> Callable[[Issue], int]:
