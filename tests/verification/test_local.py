@@ -7,14 +7,17 @@ import platform
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from gpufleet.checks import judge
+from gpufleet.cli import verify
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection, HostSelector, InventoryHost
 from gpufleet.verification.local import local_host, plan_local_host
 from tests.support.command_line import run
 from tests.support.elf_file import shared_library
 from tests.support.healthy_host import Document, data
+from tests.support.host_parts import with_gpus
 
 UNDECLARED = InventoryHost("localhost", {}, Connection("localhost", "local"))
 
@@ -41,14 +44,15 @@ def test_what_is_found_is_verified_and_noted(observed: Document) -> None:
     assert [(row["version"], row["soname"], row["toolkit"]) for row in plan["cudnn"]] == [
         ("8.6.0", "libcudnn.so.8", "11.8")]
     assert plan["notes"][:2] == [
-        "gpu_expect is not set: expecting no GPUs, as found on the PCI bus",
+        "gpu_expect.count is not set, and no GPU was found on the PCI bus",
         "gpu_toolkits and gpu_stacks are not set: verifying the toolkits found,"
         " /usr/local/cuda-11.8"]
     found = judged(observed)
     assert {name for name, check in found.items() if check["verdict"] == "PASS"} >= {
-        "host.probe", "gpu.count", "toolkit.present", "toolkit.readable", "cudnn.present",
+        "host.probe", "toolkit.present", "toolkit.readable", "cudnn.present",
         "cudnn.links", "cudnn.readable"}
-    assert {check["verdict"] for check in found.values()} == {"PASS", "NOT-DECLARED"}
+    assert {name: check["verdict"] for name, check in found.items()
+            if check["verdict"] not in {"PASS", "NOT-DECLARED"}} == {"gpu.count": "INCONCLUSIVE"}
     assert found["toolkit.files"]["cause"] == "gpu_toolkits: not set, these were found"
 
 
@@ -56,15 +60,63 @@ def test_a_card_that_is_present_is_expected_to_work(observed: Document) -> None:
     data(observed, "gpus")["pci"] = [{"address": "0000:01:00.0", "vendor": "0x10de",
                                   "device": "0x2330", "class": "0x030200", "driver": None}]
     found = judged(observed)
-    assert found["gpu.count"]["verdict"] == "PASS"
+    assert (found["gpu.count"]["verdict"], found["gpu.count"]["cause"]) == (
+        "NOT-DECLARED", "gpu_expect: not set, 1 found on the PCI bus")
     assert found["driver.loaded"]["verdict"] == "FAIL"
+
+
+def test_where_no_gpu_is_found_it_is_not_called_healthy(observed: Document) -> None:
+    """Its only card may be off the bus: nobody has declared how many there are."""
+    count = judged(observed)["gpu.count"]
+    assert count["verdict"] == "INCONCLUSIVE"
+    assert "gpu_expect does not say whether there should be one" in count["cause"]
+    assert "gpu_expect: {count: 0}" in count["remedy"]
+    declared = InventoryHost("localhost", {"gpu_expect": {"count": 0}}, UNDECLARED.connection)
+    assert judged(observed, declared)["gpu.count"]["verdict"] == "PASS"
+
+
+def test_undeclared_cards_are_judged_by_what_every_card_should_do(
+    plan: Document, snapshot: Document
+) -> None:
+    with_gpus(plan, snapshot)
+    snapshot["host"] = "localhost"
+    found = judged(snapshot)
+    cards = {name: check["verdict"] for name, check in found.items()
+             if name.startswith("gpu.") and name not in {"gpu.count", "gpu.mig"}}
+    assert cards.pop("gpu.identity") == "NOT-DECLARED"
+    assert len(cards) > 5 and set(cards.values()) == {"PASS"}, cards
+    assert found["driver.loaded"]["verdict"] == found["kernel.log"]["verdict"] == "PASS"
+    data(snapshot, "smi")["devices"][0]["remap"]["failure"] = True
+    assert judged(snapshot)["gpu.memory-errors"]["verdict"] == "FAIL"
+
+
+def test_a_directory_of_a_few_tools_is_no_broken_toolkit(observed: Document) -> None:
+    """Packages such as cuda-compat alone make /usr/local/cuda-13.0, with nothing to compute by."""
+    data(observed, "toolkits")["trees"][0]["cudart"] = []
+    plan = plan_local_host(UNDECLARED, observed)
+    assert plan["toolkits"] == []
+    assert "not verified, for they have no libcudart: /usr/local/cuda-11.8" in plan["notes"]
+    assert any("that the GPUs compute was not verified" in note for note in plan["notes"])
+    assert judged(observed)["toolkit.present"]["verdict"] == "NOT-DECLARED"
+
+
+def test_without_root_it_says_that_something_may_be_unread(observed: Document) -> None:
+    assert not any("sudo" in note for note in plan_local_host(UNDECLARED, observed)["notes"])
+    observed["euid"] = 1000
+    assert "sudo ./gpufleet verify --local" in plan_local_host(UNDECLARED, observed)["notes"][0]
+    observed["sections"]["receipts"] = {
+        "state": "denied", "seconds": 0, "error": "Permission denied", "data": None}
+    probe = judged(observed)["host.probe"]
+    assert probe["verdict"] == "INCONCLUSIVE" and "sudo with --local" in probe["remedy"]
 
 
 def test_a_card_of_a_virtual_machine_is_not_expected(observed: Document) -> None:
     data(observed, "gpus")["pci"] = [{"address": "0000:01:00.0", "vendor": "0x10de",
                                   "device": "0x2330", "class": "0x030200", "driver": "vfio-pci"}]
     assert plan_local_host(UNDECLARED, observed)["expect"]["count"] == 0
-    assert judged(observed)["gpu.count"]["verdict"] == "PASS"
+    count = judged(observed)["gpu.count"]
+    assert (count["verdict"], count["evidence"]) == (
+        "INCONCLUSIVE", "1 of virtual machines (vfio-pci)")
 
 
 def test_a_login_that_hides_the_cards_is_compared_with_what_was_found(observed: Document) -> None:
@@ -107,10 +159,38 @@ def test_without_an_inventory_from_the_command_line(tmp_path: Path) -> None:
     shared_library(tmp_path / "cuda-12.3/lib64/libcudart.so.12.3.101", "libcudart.so.12")
     variables = json.dumps({"gpu_prefix": str(tmp_path), "gpu_stack_root": str(tmp_path),
                          "ansible_become": False})
-    ended = run("verify", "--local", "--report", str(tmp_path / "r"), "-e", variables)
+    save = tmp_path / "saved"
+    ended = run("verify", "--local", "--report", str(tmp_path / "r"), "-e", variables,
+                "--save", str(save))
+    assert f"Look at: {save}/report.html" in ended.stderr
+    assert f"Send: {save}/bundles/localhost.json" in ended.stderr
+    assert {str(path.relative_to(save)) for path in save.rglob("*.*")} == {
+        "report.html", "report.json", "bundles/localhost.json", "plans/localhost.json",
+        "snapshots/localhost.json"}
+    verdicts = json.loads((save / "report.json").read_text())["hosts"]["localhost"]
+    bundle = json.loads((save / "bundles/localhost.json").read_text())
+    assert bundle["snapshot"]["sections"]["os"]["data"]["hostname"] == "host1"
+    assert verdicts == bundle["result"] and bundle["same_verdicts"]
+    assert verdicts["verdict"] == json.loads(
+        (tmp_path / "r/latest/report.json").read_text())["hosts"]["localhost"]["verdict"]
     assert f"verifyingthetoolkitsfound,{tmp_path}/cuda-12.3" in "".join(
         ended.stdout.split()), ended.stderr
     assert "toolkit.present" in ended.stdout
     saved = json.loads((tmp_path / "r/latest/snapshots/localhost.json").read_text())
     assert saved["sections"]["os"]["data"]["hostname"] == platform.node()
     assert (tmp_path / "r/latest/junit.xml").exists()
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "there"])
+def test_a_directory_that_cannot_be_written_is_refused_before_the_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "bundles").write_text("")
+    monkeypatch.setattr(verify, "local_host", lambda selected: pytest.fail("hosts were selected"))
+    options, _ = verify.parser().parse(
+        ["--local", "--report", str(tmp_path / "r"), "--save", str(tmp_path / name)])
+    with pytest.raises(ConfigurationError, match="Use another directory: --save DIR"):
+        verify.judged(options, Console())
+    assert not (tmp_path / "r").exists()

@@ -23,6 +23,7 @@ from .registry import (
     check,
     driver_findings,
     files_unchanged,
+    no_gpus,
     no_gpus_declared,
     required,
     shortened,
@@ -61,24 +62,19 @@ def _declared(plan: Plan) -> PlannedDriver:
     return required(plan["driver"], "the plan's driver")
 
 
-def _without_card(plan: Plan) -> str | None:
-    skip_reason = no_gpus_declared(plan)
-    return skip_reason if skip_reason and "count: 0" in skip_reason else None
-
-
 def card_not_expected(plan: Plan) -> str | None:
     """The skip reason of checks that need a GPU: neither a GPU nor a driver is declared."""
-    if skip_reason := _without_card(plan):
+    if skip_reason := no_gpus(plan):
         return skip_reason
     return "gpu_driver: not set" if not plan["driver"] and no_gpus_declared(plan) else None
 
 
-def _managed_without_card(plan: Plan) -> str | None:
-    return _not_managed(plan) or _without_card(plan)
+def _managed_without_gpu(plan: Plan) -> str | None:
+    return _not_managed(plan) or no_gpus(plan)
 
 
 def _no_persistence(plan: Plan) -> str | None:
-    if skip_reason := _managed_without_card(plan):
+    if skip_reason := _managed_without_gpu(plan):
         return skip_reason
     return None if _declared(plan)["persistence"] else "gpu_driver: {persistence: false}"
 
@@ -151,7 +147,7 @@ def nouveau(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 @check("driver.secure-boot", reads=("kernel", "driver"), repair=INSPECT,
-       skip_reason=_managed_without_card)
+       skip_reason=_managed_without_gpu)
 def secure_boot(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Where Secure Boot is on, the key that signs the driver's modules is enrolled."""
     entails = ("key",) if observed["driver"]["loaded"] else ("key", subjects.DRIVER)

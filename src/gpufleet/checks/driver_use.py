@@ -11,7 +11,7 @@ from gpufleet.model.verdict import Verdict
 
 from . import subjects
 from .driver import card_not_expected
-from .registry import INSPECT, REBOOT, Evidence, Finding, check, numbers, required
+from .registry import AS_ROOT, INSPECT, REBOOT, Evidence, Finding, check, numbers, required
 from .sections import Sections
 
 # What each status of cuInit means, and how to fix it.
@@ -114,7 +114,7 @@ def access(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if rows and not all(row["tried"] for row in rows):
         yield Finding(
             "It was not tested whether the account that uses the GPUs can open their device files",
-            "let the probe run as root: ansible_become and ansible_become_password",
+            AS_ROOT,
             verdict=Verdict.INCONCLUSIVE)
     elif not rows:
         yield Finding("There is no device file to open", "see driver.nodes and driver.loaded",

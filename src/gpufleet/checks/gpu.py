@@ -23,6 +23,7 @@ from .registry import (
     check,
     driver_findings,
     mig_layout,
+    no_gpus,
     no_gpus_declared,
     required,
 )
@@ -30,19 +31,29 @@ from .sections import Sections
 
 
 def _count_not_set(plan: Plan) -> str | None:
-    skip_reason = no_gpus_declared(plan)
+    expect = plan["expect"]
+    if expect and expect.get("found") and expect["count"]:
+        return f"gpu_expect: not set, {expect['count']} found on the PCI bus"
     # A count of 0 is a declaration too, and can be wrong.
-    return None if skip_reason and "count: 0" in skip_reason else skip_reason
+    return None if no_gpus(plan) else no_gpus_declared(plan)
 
 
 @check("gpu.count", reads=("gpus",), repair=HARDWARE, skip_reason=_count_not_set)
 def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The PCI bus has as many NVIDIA GPUs as declared."""
     wanted, cards = required(plan["expect"]["count"], "gpu_expect.count"), _own(observed)
-    listed = ", ".join(f"{card['address']} ({card['device']})" for card in cards)
+    named = [f"{card['address']} ({card['device']})" for card in cards]
     if given := len(observed["gpus"]["pci"]) - len(cards):
-        listed += f", and {given} of virtual machines ({driver_running.GIVEN_AWAY})"
-    if len(cards) > wanted:
+        named.append(f"{given} of virtual machines ({driver_running.GIVEN_AWAY})")
+    listed = ", ".join(named)
+    if plan["expect"].get("found"):
+        yield Finding(
+            "No NVIDIA GPU is on the PCI bus, and gpu_expect does not say whether there should be"
+            " one",
+            "if this machine has GPUs: look for them in lspci -nn -d 10de: and in the kernel log"
+            " (dmesg), and for a virtual machine or container in what its host passes to it; if it"
+            " has none: declare gpu_expect: {count: 0}", listed, Verdict.INCONCLUSIVE)
+    elif len(cards) > wanted:
         yield Finding(
             f"{len(cards)} NVIDIA GPUs are in the host, declared is gpu_expect:"
             f" {{count: {wanted}}}",
@@ -69,12 +80,7 @@ def _own(observed: Sections) -> list[PciDevice]:
 def _no_layout(plan: Plan) -> str | None:
     if not mig_layout(plan):
         return "gpu_mig: not set"
-    return _without_card(plan)
-
-
-def _without_card(plan: Plan) -> str | None:
-    skip_reason = no_gpus_declared(plan)
-    return skip_reason if skip_reason and "count: 0" in skip_reason else None
+    return no_gpus(plan)
 
 
 @check("gpu.mig", reads=("gpus", "driver"), skip_reason=_no_layout)

@@ -13,6 +13,7 @@ from gpufleet.model.verdict import Verdict
 
 from . import subjects
 from .registry import (
+    AS_ROOT,
     INSPECT,
     INVENTORY,
     Evidence,
@@ -89,7 +90,7 @@ def _unreadable(snapshot: Snapshot, name: str) -> Finding | None:
     remedy = (f"on the host: fix this error, with which '{name}' cannot be read; then"
               " ./gpufleet verify")
     if section["state"] == "denied":
-        remedy = "let the probe run as root: ansible_become and ansible_become_password"
+        remedy = AS_ROOT
     return Finding(
         f"Probing '{name}' failed: {error}", remedy, error, verdict=Verdict.INCONCLUSIVE
     )
@@ -117,7 +118,7 @@ def probed(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if needed:
         yield Finding(
             f"The plan cannot be verified: the probe may not read {shortened(needed)}",
-            "let the probe run as root: ansible_become and ansible_become_password",
+            AS_ROOT,
             "\n".join(unreadable), Verdict.INCONCLUSIVE)
     if unreadable:
         yield Evidence(f"not read: {shortened(unreadable)}")

@@ -15,6 +15,7 @@ from gpufleet.model.sections.host import Event
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
+    AS_ROOT,
     HARDWARE,
     Evidence,
     Finding,
@@ -46,8 +47,8 @@ def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Finding(
             "The kernel log since boot could not be read:"
             f" {kernel_log['error'] or 'no journal, dmesg or log file'}",
-            "let the probe run as root: ansible_become; in a container: read the machine's own"
-            " log (journalctl -k -b)", verdict=Verdict.INCONCLUSIVE, about=("kernel-log",))
+            f"{AS_ROOT}; in a container: read the machine's own log (journalctl -k -b)",
+            verdict=Verdict.INCONCLUSIVE, about=("kernel-log",))
     elif not kernel_log["complete"]:
         yield Finding(
             f"The kernel log ({kernel_log['source']}) does not reach back to the boot: its first"

@@ -32,6 +32,9 @@ REBOOT = "reboot, or provision the driver"
 INVENTORY = "correct the inventory"
 HARDWARE = "service the hardware"
 INSPECT = "inspect the host"
+# The remedy where the probe read too little; there is no inventory with --local.
+AS_ROOT = ("let the probe run as root: ansible_become and ansible_become_password, or sudo with"
+           " --local")
 
 # What a check does to a host, for the same table. Nothing is left of it when the check has ended,
 # and nothing that others use is changed: docs/explanation/architecture.md.
@@ -157,7 +160,15 @@ def no_gpus_declared(plan: Plan) -> str | None:
     if count is None:
         declared = any(expect.values()) if expect else False
         return "gpu_expect.count: not set" if declared else "gpu_expect: not set"
-    return "gpu_expect: {count: 0}" if count == 0 else None
+    if count:
+        return None
+    return "gpu_expect: not set, no GPU was found" if expect.get("found") \
+        else "gpu_expect: {count: 0}"
+
+
+def no_gpus(plan: Plan) -> str | None:
+    """The skip reason of a host that has no GPU: by its declaration, or as `--local` found it."""
+    return no_gpus_declared(plan) if plan["expect"] and plan["expect"]["count"] == 0 else None
 
 
 def mig_layout(plan: Plan) -> dict[str, list[str]]:

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
-from gpufleet.paths import LAB_INVENTORY, ROOT
+from gpufleet.model.verdict import Bundle
+from gpufleet.paths import LAB_INVENTORY, ROOT, host_file_name
 from gpufleet.report import bundle, junit, terminal
 from gpufleet.report import directory as report
 from gpufleet.verification.session import Session
@@ -36,8 +37,7 @@ def conclude(
     """
     session.inventory_args = inventory_args(options)
     page = report.write_report(directory, session)
-    if options.save:
-        save_bundles(session, options.save, console)
+    saved = report.write_bundles(options.save, session) if options.save else []
     if rest:
         run_suite(session, directory / "junit.xml", options, rest)
     else:
@@ -47,6 +47,8 @@ def conclude(
         print_json(session.document)
     else:
         terminal.show(Console(), session.for_display(), latest if latest.exists() else page)
+    if saved:
+        show_saved(saved, options.save, console)
     return judge.exit_status(session.document)
 
 
@@ -67,10 +69,13 @@ def inventory_args(options: argparse.Namespace) -> str:
     return shlex.join(args)
 
 
-def save_bundles(session: Session, directory: Path, console: Console) -> None:
-    """Save what can be sent to others, and print what to check in it first."""
-    saved = report.write_bundles(directory, session)
-    console.print(f"Saved to {directory}, to be sent: {bundle.NOTE}", markup=False, soft_wrap=True)
+def show_saved(saved: list[Bundle], directory: Path, console: Console) -> None:
+    """Print which of the saved files to look at, which to send, and what to check in it first."""
+    sent = directory / "bundles" / f"{host_file_name(saved[0]['host'])}.json"
+    for line in (f"Saved to {directory}. Look at: {directory / 'report.html'}",
+                 f"Send: {sent if len(saved) == 1 else sent.parent}",
+                 bundle.NOTE):
+        console.print(line, markup=False, soft_wrap=True, highlight=False)
     for host in saved:
         if not host["same_verdicts"]:
             console.print(f"{host['host']}: without its names the verdicts differ;"

@@ -33,7 +33,8 @@ SCHEMA = judge.SCHEMA
 
 def parser() -> Parser:
     """The options."""
-    verb = Parser("verify", ("verify -i inventory/fleet", "verify --local -k matmul"),
+    verb = Parser("verify", ("verify -i inventory/fleet", "verify --local --deep --save first-run",
+                              "verify --local -k matmul"),
                   passes_to="pytest", exit_status=EXIT_STATUS)
     add_hosts(verb)
     verb.add_argument_group("Hosts without an inventory").add_argument(
@@ -68,7 +69,8 @@ def parser() -> Parser:
 
     group = add_output(verb)
     group.add_argument("--save", type=Path, metavar="DIR",
-                       help="Save snapshots and plans without names and secrets, for a bug report")
+                       help="Save page, verdicts, snapshots and plans without names and secrets"
+                       " here, and a bundle of each host to send with a bug report")
     return verb
 
 
@@ -89,6 +91,8 @@ def judged(options: argparse.Namespace, console: Console) -> tuple[Session, Path
     how = probe_options(options, "full", deep=options.deep, topology=options.topology)
     pairs = PairOptions(tuple(options.pair), options.pairs, options.pair_stack)
     check_combinations(options, pairs)
+    if options.save:
+        report.require_writable(options.save)
     if options.snapshot:
         session = judge_saved(options.snapshot, options.plan, selector(options))
         return session, report.create_directory(options.report)

@@ -31,6 +31,8 @@ class Expectation(TypedDict):
     pcie: ExpectedLink | None
     tflops: Annotated[float | None, "the least float32 throughput of each GPU"]
     tflops_because: Annotated[Text | None, "`gpu_expect.tflops`, or the model's floor"]
+    found: NotRequired[Annotated[
+        bool, "the count is that of the probe, not a declaration (`verify --local`)"]]
 
 
 class PlannedOs(TypedDict):

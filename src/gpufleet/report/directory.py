@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import os
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from gpufleet.errors import ConfigurationError
 from gpufleet.model.nightly import Changes, Past
 from gpufleet.model.verdict import SYMBOLS, Bundle, Verdict
 from gpufleet.paths import host_file_name
-from gpufleet.verification.session import Session
+from gpufleet.verification.session import HostRun, Session
 
 from . import change_summary, fleet_versions, page, summary
 from .bundle import bundles
@@ -104,9 +105,28 @@ def write_documents(directory: Path, session: Session) -> None:
             _write(directory / "snapshots" / name, json.dumps(snapshot, ensure_ascii=False))
 
 
+def require_writable(directory: Path) -> None:
+    """Create a directory for bundles; refuse one that cannot be written, before anything runs."""
+    try:
+        for place in (directory, *(directory / kind for kind in ("bundles", "plans", "snapshots"))):
+            place.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=place):
+                pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"The directory cannot be written: {error.strerror}", str(directory),
+            "Use another directory: --save DIR.") from error
+
+
 def write_bundles(directory: Path, session: Session) -> list[Bundle]:
-    """Write cleaned documents for a fault report, also as one bundle for each host."""
+    """Write cleaned documents for a fault report: page, verdicts, and one bundle for each host."""
     written = bundles(session.hosts)
+    cleaned = Session(
+        [HostRun(bundle["host"], bundle["snapshot"], bundle["plan"], bundle["result"])
+         for bundle in written],
+        session.started, session.finished, session.seconds)
+    _write(directory / "report.json", _json(cleaned.document))
+    _write(directory / "report.html", render_page(cleaned))
     for bundle in written:
         name = f"{host_file_name(bundle['host'])}.json"
         for kind, document in (("snapshots", bundle["snapshot"]), ("plans", bundle["plan"]),

@@ -1,7 +1,8 @@
 """`--local`: verify this machine, also without a declaration.
 
 What is not declared is taken from the snapshot: the GPUs on the PCI bus, the installed toolkits and
-their cuDNN. Only a declaration can show that a GPU or a toolkit is missing.
+their cuDNN. Only a declaration can show that a GPU or a toolkit is missing: what was merely found
+is verified, and is no declaration that could be fulfilled.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from gpufleet.host_state.driver_running import GIVEN_AWAY
 from gpufleet.host_state.host import Host
 from gpufleet.inventory import Connection, HostSelector, InventoryHost, inventory_hosts
 from gpufleet.model.plan import Plan, PlannedCudnn, PlannedToolkit
+from gpufleet.model.sections.cuda import ToolkitTree
 from gpufleet.model.snapshot import Snapshot
 
 from .session import Resolver, plan_of
@@ -47,28 +49,46 @@ def plan_local_host(
 ) -> Plan:
     """The host's plan, completed from its snapshot; a note in the plan for each assumption."""
     observed, variables, notes = Host(snapshot), dict(host.variables), []
+    if snapshot and snapshot.get("euid"):
+        notes.append("the probe did not run as root: what it could not read is INCONCLUSIVE;"
+                     " sudo ./gpufleet verify --local reads all of it")
     cards, expect = observed.section("gpus"), variables.get("gpu_expect") or {}
     if cards and isinstance(expect, dict) and expect.get("count") is None:
         # A card that is passed through to a virtual machine cannot be used on this host.
         count = sum(card["driver"] != GIVEN_AWAY for card in cards["pci"])
         variables["gpu_expect"] = {**expect, "count": count}
-        gpus = f"{count or 'no'} GPU{'' if count == 1 else 's'}"
-        notes.append(f"gpu_expect is not set: expecting {gpus}, as found on the PCI bus")
+        notes.append(f"gpu_expect.count is not set: verifying the {count} found on the PCI bus;"
+                     " whether one is missing is unknown" if count else
+                     "gpu_expect.count is not set, and no GPU was found on the PCI bus")
     plan = plan_of(replace(host, variables=variables), snapshot, resolve)
+    if variables.get("gpu_expect") != host.variables.get("gpu_expect"):
+        plan["expect"]["found"] = True
     if not {"gpu_toolkits", "gpu_stacks"} & set(variables):
+        partial = [tree["path"] for tree in _trees(observed) if not tree["cudart"]]
+        if partial:
+            notes.append(f"not verified, for they have no libcudart: {', '.join(partial)}")
         plan["toolkits"] = list(_toolkits(observed))
         plan["cudnn"] = list(_cudnn(observed, plan["toolkits"]))
-        names = ", ".join(row["path"] for row in plan["toolkits"]) or "none"
+        names = ", ".join(row["path"] for row in plan["toolkits"])
         notes.append(
-            f"gpu_toolkits and gpu_stacks are not set: verifying the toolkits found, {names}")
+            f"gpu_toolkits and gpu_stacks are not set: verifying the toolkits found, {names}"
+            if names else "gpu_toolkits and gpu_stacks are not set, and no toolkit was found: that"
+            " the GPUs compute was not verified")
     return {**plan, "notes": [*notes, *plan["notes"]]}
 
 
+def _trees(observed: Host) -> list[ToolkitTree]:
+    """The directories of toolkits that were found, those with a few tools alone included."""
+    found = observed.section("toolkits")
+    return [tree for tree in found["trees"] if tree["short"]] if found else []
+
+
 def _toolkits(observed: Host) -> Iterator[PlannedToolkit]:
-    found = observed.section("toolkits") or {"trees": [], "default": {"realpath": None}}
-    for tree in found["trees"]:
-        if tree["short"]:
-            installed, short = tree["version"] or "", tree["short"]
+    found = observed.section("toolkits") or {"default": {"realpath": None}}
+    for tree in _trees(observed):
+        # Packages such as cuda-compat or cuda-nvcc alone make a directory of the same name.
+        if tree["cudart"]:
+            installed, short = tree["version"] or "", tree["short"] or ""
             # The directory's name counts: a version that contradicts it is a fault.
             version = installed if installed.split(".")[:2] == short.split(".")[:2] else short
             default = found["default"]["realpath"] == tree["realpath"]
