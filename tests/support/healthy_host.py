@@ -33,7 +33,7 @@ EXCUSED = {
     "gpu.mig": "gpu_mig: not set",
     **dict.fromkeys(
         ("toolkit.device-query", "toolkit.cublas", "cudnn.convolution", "gpu.throughput",
-         "gpu.host-copies",
+         "gpu.formats", "gpu.host-copies",
          "gpu.sustained", "gpu.bandwidth", "gpu.peer", "stack.capability"),
         "gpu_expect: {count: 0}"),
 }
@@ -171,6 +171,10 @@ def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
          "memory_bus_bits": 5120, "l2_kib": 51200, "warp_size": 32,
          "link": {"generation": 5, "width": 16, "generation_max": 5, "width_max": 16},
          "copies": {"to_device_gib_s": 51.2, "from_device_gib_s": 50.9}} for n in numbers]
+    run["formats"] = [
+        {**done, "gpu": n, "format": name, "checked": 5, "not_applicable": None}
+        for n in numbers for name in (
+            "fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")]
     run["host_copies"] = [{**done, "gpu": n} for n in numbers]
     run["cublas"] = [{**done, "gpu": n, "n": 2048, "first_s": 0.4, "steady_s": 0.0005,
                       "tflops": 34.4, "checked": 1001} for n in numbers]

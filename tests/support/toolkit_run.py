@@ -31,3 +31,14 @@ def run(
     last = ended.stdout.splitlines()[-1]
     found: Document = json.loads(last.removeprefix(COMPUTE_MARK))
     return found
+
+
+def run_stage(
+    libraries: tuple[Path, Path], name: str, *more: str, gpus: int = 2, **told: str | int
+) -> list[Document]:
+    """The entries of one stage, on all GPUs, without those before it."""
+    addresses = ",".join(f"0000:{gpu:02x}:00.0" for gpu in range(gpus))
+    found = run(libraries, "--stage", name, "--gpus", str(gpus), "--places", addresses, *more,
+                gpus=gpus, **told)
+    entries: list[Document] = found[name]
+    return entries

@@ -30,7 +30,8 @@ class Relation(NamedTuple):
 # What computes by a toolkit's libraries, by a stack's framework, and in a container.
 COMPUTE = (
     "toolkit.device-query", "toolkit.cublas", "toolkit.nvrtc", "cudnn.convolution",
-    "gpu.host-copies", "gpu.throughput", "gpu.sustained", "gpu.bandwidth", "gpu.peer")
+    "gpu.formats", "gpu.host-copies", "gpu.throughput", "gpu.sustained", "gpu.bandwidth",
+    "gpu.peer")
 SMALL = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement")
 FRAMEWORK = ("stack.build", "stack.libraries", "stack.mapped", "stack.matmul", "stack.gpu",
              *SMALL, "stack.capability")

@@ -100,14 +100,16 @@ def checked_products(
                 about=(f"unchecked/{entry['gpu']}",))
 
 
-def not_reported(toolkit: PlannedToolkit, run: ComputeRun, what: str) -> Finding:
+def not_reported(
+    toolkit: PlannedToolkit, run: ComputeRun, what: str, verdict: Verdict = Verdict.FAIL
+) -> Finding:
     """A finding for a part that a run does not report."""
     error = str(run["error"] or "it was not reported")
     if run["state"] == "hung":
         hung = run_error(f"{what} of CUDA {toolkit['short']}", f"no answer: {error}")
         return replace(hung, about=(subjects.stopped(toolkit["path"]),))
     return Finding(f"{what} of CUDA {toolkit['short']} was not tested: {error}",
-                   "see driver.loaded and toolkit.files; then ./gpufleet verify")
+                   "see driver.loaded and toolkit.files; then ./gpufleet verify", verdict=verdict)
 
 
 # -- devices --------------------------------------------------------------------------------------

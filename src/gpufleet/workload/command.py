@@ -37,6 +37,7 @@ def main(config=None):
     parser.add_argument("--stage", choices=sorted(STAGES), help=argparse.SUPPRESS)
     parser.add_argument("--gpus", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--gpu", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=0, help=argparse.SUPPRESS)
     for name in ("--cudnn", "--places"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()

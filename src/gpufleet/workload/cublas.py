@@ -5,7 +5,7 @@ import time
 from .comparison import Comparison
 from .entries import for_each_gpu, new_entries
 from .exactness import ExactProduct
-from .library import Library, library_file
+from .library import Library, Refused, library_file
 from .runtime import Runtime
 from .timing import REPEATS, SIZE_GPU
 
@@ -25,6 +25,20 @@ class Blas(Library):
         handle = ctypes.c_void_p()
         self("cublasCreate_v2", ctypes.byref(handle))
         return handle
+
+    def version(self):
+        """The release, such as (12, 1, 3)."""
+        values = []
+        try:
+            for number in range(3):
+                value = ctypes.c_int()
+                self("cublasGetProperty", number, ctypes.byref(value))
+                values.append(value.value)
+        except Refused:  # releases without it number themselves 8000
+            value = ctypes.c_int()
+            self("cublasGetVersion_v2", None, ctypes.byref(value))
+            values = [value.value // 1000, value.value % 1000 // 100]
+        return tuple(values)
 
     def multiply(self, handle, n, a, b, c):
         """c = a * b, all of them row after row. cuBLAS thinks in columns, and so multiplies the

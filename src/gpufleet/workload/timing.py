@@ -1,7 +1,7 @@
 """Sizes of the products, and how long a product or a copy takes."""
 import time
 
-SIZE_CPU, SIZE_GPU, SIZE_DEEP = 512, 2048, 4096
+SIZE_CPU, SIZE_FORMATS, SIZE_GPU, SIZE_DEEP = 512, 1024, 2048, 4096
 REPEATS = 5
 # What a run may take of a GPU's memory: less than that is free, and somebody else computes there.
 BUDGET_MIB = 1024

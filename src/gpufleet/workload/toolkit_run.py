@@ -8,6 +8,7 @@ import time
 from gpufleet.probe.constants import COMPUTE_MARK
 
 from .entries import RUNNING
+from .formats import FORMATS
 from .library import library_directories
 from .output import emit
 from .timing import SIZE_DEEP, SIZE_GPU
@@ -24,8 +25,9 @@ class Run:
         self.document = {
             "toolkit": options.toolkit, "state": "failed", "error": None,
             "driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
-            "cublas": [], "nvrtc": None, "cudnn": [], "host_copies": None, "bandwidth": None,
-            "peer": None, "sustained": None, "mapped": [], "seconds": None}
+            "cublas": [], "formats": [], "nvrtc": None, "cudnn": [],
+            "host_copies": None, "bandwidth": None, "peer": None, "sustained": None, "mapped": [],
+            "seconds": None}
 
     def report(self, **more):
         self.document.update(more, mapped=sorted(self.mapped),
@@ -37,13 +39,16 @@ class Run:
         self.report(error="stopped in the stage " + name)
         return self.done(name, otherwise, share, more)
 
-    def each(self, name, entries, **more):
-        """The same in a process for each GPU, all at once: eight in a row would take minutes."""
+    def each(self, name, groups):
+        """The same in a process for each GPU, all at once: eight in a row would take minutes.
+
+        `groups`: (entries of a GPU, arguments of its process); all entries.
+        """
         self.report(error="stopped in the stage " + name)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            reported = pool.map(lambda entry: self.done(
-                name, [entry], 0.5, dict(more, gpu=entry["gpu"]))[0], entries)
-        return list(reported)
+            reported = pool.map(lambda group: self.done(name, group[0], 0.5, dict(
+                group[1], gpu=group[0][0]["gpu"])), groups)
+        return [entry for entries in reported for entry in entries]
 
     def done(self, name, otherwise, share, more):
         args = [word for key, value in more.items() for word in ("--" + key, str(value))]
@@ -62,6 +67,8 @@ def cudnn_libraries(toolkit):
     return {name: os.path.join(directory, name) for directory in library_directories(toolkit)
             for name in sorted(os.listdir(directory)) if re.match(r"libcudnn\.so\.\d+$", name)}
 
+# How long a deep run multiplies in each number format: this part of its sustained load.
+FORMAT_SHARE = 1 / 24
 # The GPUs' own files.
 NODES = "/dev/nvidia[0-9]*"
 
@@ -95,7 +102,8 @@ def through_toolkit(options):
     def on_all(stage, fields, **more):
         """The entries of each GPU that is present, and of each that is expected."""
         lacking = "the driver reports %d GPU%s" % (gpu_count, "" if gpu_count == 1 else "s")
-        return run.each(stage, entries(range(gpu_count), **fields), **more) + [
+        return run.each(stage, [([entry], more) for entry in entries(
+            range(gpu_count), **fields)]) + [
             dict(entry, error=lacking) for entry in entries(range(gpu_count, gpus), **fields)]
 
     run.report(nvrtc=run.stage("nvrtc", {"version": None, "arch": None, "ptx": False, "ran": [],
@@ -103,6 +111,11 @@ def through_toolkit(options):
     run.report(cublas=on_all("cublas", {"n": options.size or SIZE_GPU, "first_s": None,
                                       "steady_s": None, "tflops": None,
                                       "checked": 0}))
+    seconds = options.sustained * FORMAT_SHARE if options.deep else 0
+    run.report(formats=run.each("formats", [
+        ([entry for each in FORMATS for entry in entries(
+            [gpu], format=each.name, checked=0, not_applicable=None)],
+         {"seconds": seconds}) for gpu in range(gpu_count)]))
     for soname, path in cudnn_libraries(options.toolkit).items():
         found = on_all("cudnn", {"soname": soname, "version": None}, cudnn=path)
         run.report(cudnn=run.document["cudnn"] + found)

@@ -17,6 +17,7 @@ from .cublas import multiply
 from .cudnn import convolve
 from .driver import query_devices
 from .entries import RUNNING, WAITING
+from .formats import multiply_in_formats
 from .host_copies import copy_to_and_from_host
 from .library import Refused, library_directories
 from .loaded import mapped_files
@@ -24,7 +25,8 @@ from .nvrtc import compile_and_run
 from .output import emit, plain
 from .sustained import sustain
 
-STAGES = {"driver": query_devices, "nvrtc": compile_and_run, "cublas": multiply, "cudnn": convolve,
+STAGES = {"driver": query_devices, "nvrtc": compile_and_run, "cublas": multiply,
+          "formats": multiply_in_formats, "cudnn": convolve,
           "host_copies": copy_to_and_from_host, "bandwidth": copy_on_device, "peer": copy_between,
           "sustained": sustain}
 

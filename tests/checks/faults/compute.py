@@ -52,12 +52,15 @@ def a_gpu_that_was_left_out(plan: Document, snapshot: Document) -> None:
 @fault("gpu.bandwidth", verdict="INCONCLUSIVE",
        cause="stopped before this step", remedy="--deadline")
 @fault("gpu.peer", cause="stopped before this step", remedy="--deadline", verdict="INCONCLUSIVE")
+@fault("gpu.formats", verdict="HUNG",
+       cause="A product in each format of CUDA 11.8: no answer", remedy="state D")
 @fault("gpu.host-copies", verdict="INCONCLUSIVE", remedy="toolkit.cublas",
        cause="Nothing was copied between the host and its GPUs: stopped in the stage cublas")
 def a_run_that_was_stopped(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot).update(
         state="hung", error="stopped in the stage cublas, no answer within 60 s",
-        cublas=[], cudnn=[], host_copies=None, bandwidth=None, peer=None, sustained=None)
+        cublas=[], formats=[], cudnn=[], host_copies=None,
+        bandwidth=None, peer=None, sustained=None)
 
 
 @fault("toolkit.cublas", verdict="INCONCLUSIVE",
@@ -255,6 +258,48 @@ def products_of_which_only_the_last_was_checked(plan: Document, snapshot: Docume
 def slowed_by_heat_to_61_percent(plan: Document, snapshot: Document) -> None:
     for at, sample in enumerate(compute_run(snapshot)["sustained"][1]["samples"]):
         sample.update(tflops=38.0 if at < 60 else 23.2, throttle=["sw-power-cap", "sw-thermal"])
+
+
+def in_bf16(snapshot: Document) -> Document:
+    """The result of BF16 on GPU 1."""
+    found: Document = compute_run(snapshot)["formats"][11]
+    return found
+
+
+@fault("gpu.formats", remedy="out of service",
+       cause="bf16 by cuBLAS of CUDA 11.8 on GPU 1 gave 3 wrong numbers")
+def a_tensor_core_that_computes_wrong(plan: Document, snapshot: Document) -> None:
+    in_bf16(snapshot)["wrong"] = 3
+
+
+@fault("gpu.formats", remedy="kernel log", cause="on GPU 1: cublasGemmEx returned 13")
+def a_format_that_fails(plan: Document, snapshot: Document) -> None:
+    in_bf16(snapshot).update(
+        wrong=None, error="cublasGemmEx returned 13 CUBLAS_STATUS_EXECUTION_FAILED")
+
+
+@fault("gpu.formats", remedy="use a toolkit", verdict="INCONCLUSIVE",
+       cause="bf16 by cuBLAS of CUDA 11.8 on GPU 1 was not tested: cublasGemmEx returned 15")
+def a_format_that_cublas_does_not_support(plan: Document, snapshot: Document) -> None:
+    in_bf16(snapshot).update(
+        wrong=None, error="cublasGemmEx returned 15 CUBLAS_STATUS_NOT_SUPPORTED")
+
+
+@fault("gpu.formats", remedy="out of service", cause="on GPU 1 gave unchecked wrong numbers")
+def a_format_that_was_not_checked(plan: Document, snapshot: Document) -> None:
+    in_bf16(snapshot)["wrong"] = None
+
+
+@fault("gpu.formats", remedy="verify", verdict="INCONCLUSIVE",
+       cause="A product in each format of CUDA 11.8 was not tested")
+def a_probe_that_knows_float32_only(plan: Document, snapshot: Document) -> None:
+    del compute_run(snapshot)["formats"]
+
+
+@harmless
+def a_card_without_bf16(plan: Document, snapshot: Document) -> None:
+    in_bf16(snapshot).update(
+        wrong=None, checked=0, not_applicable="it needs compute capability 8.0, the GPU has 7.0")
 
 
 @fault("gpu.host-copies", remedy="out of service",

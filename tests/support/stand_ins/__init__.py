@@ -11,7 +11,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("gpu.c")
 TOOLKIT = {
-    "cudart": "libcudart.so.12", "cublas": "libcublas.so.12", "nvrtc": "libnvrtc.so.12",
+    "cudart": "libcudart.so.12", "cublas": "libcublas.so.12", "cublasLt": "libcublasLt.so.12",
+    "nvrtc": "libnvrtc.so.12",
     "cudnn": "libcudnn.so.8",
 }
 DRIVER = {"cuda": "libcuda.so.1", "nvml": "libnvidia-ml.so.1"}
@@ -27,5 +28,5 @@ def build(home: Path) -> tuple[Path, Path]:
                 ["gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror",
                  "-Wno-unused", "-shared", "-fPIC",
                  f"-DLIBRARY_{part}", f"-Wl,-soname,{soname}", str(SOURCE), "-o",
-                 str(directory / soname)], check=True)
+                 str(directory / soname), "-lm"], check=True)
     return toolkit, driver

@@ -5,7 +5,11 @@
  *   STAND_IN_CUBLAS, _NVRTC, _CUDNN, _CUDA, _PEER, _WAIT, _REASONS = wrong | zeros | crash | hang |
  *   STATUS, STAND_IN_HEAT, in degrees, and STAND_IN_SLOW_MS, of the first card.
  *
+ *   STAND_IN_VERSION=1103, of cuBLAS. STAND_IN_BROKEN=14: products of that cudaDataType_t are wrong,
+ *   and STAND_IN_UNSUPPORTED=14: cuBLAS has none.
+ *
  * One source; -DLIBRARY_cuda, -DLIBRARY_cudart ... choose what is built of it. */
+#include <math.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -182,6 +186,101 @@ int cudaMemcpyPeer(void *to, int a, const void *from, int b, size_t size)
 }
 #endif
 
+#if defined LIBRARY_cublas || defined LIBRARY_cublasLt
+/* An element of one of NVIDIA's types (cudaDataType_t). */
+static double element(const void *data, int type, size_t at)
+{
+    const unsigned char byte = ((const unsigned char *)data)[at];
+    const unsigned half = ((const unsigned short *)data)[at];
+    unsigned bits = half << 16;
+    float upper;
+    switch (type) {
+    case 0: return ((const float *)data)[at];
+    case 1: return ((const double *)data)[at];
+    case 2: return ldexp((half & 0x3ff) + (half & 0x7c00 ? 0x400 : 0),
+                         (half & 0x7c00 ? half >> 10 & 31 : 1) - 25) * (half & 0x8000 ? -1 : 1);
+    case 3: return ((const signed char *)data)[at];
+    case 14: return memcpy(&upper, &bits, 4), upper;
+    case 28: return ldexp((byte & 7) + (byte & 0x78 ? 8 : 0), (byte & 0x78 ? byte >> 3 & 15 : 1) - 10)
+                    * (byte & 0x80 ? -1 : 1);
+    case 29: return ldexp((byte & 3) + (byte & 0x7c ? 4 : 0), (byte & 0x7c ? byte >> 2 & 31 : 1) - 17)
+                    * (byte & 0x80 ? -1 : 1);
+    }
+    return NAN;
+}
+static int multiply(int ta, int tb, int m, int n, int k, double alpha, const void *a, int at, int la,
+                    const void *b, int bt, int lb, double beta, void *c, int ct, int lc)
+{
+    if (number("STAND_IN_UNSUPPORTED", -1) == at || (ct != 0 && ct != 1 && ct != 10))
+        return 15;
+    for (int column = 0; column < n; column++)
+        for (int row = 0; row < m; row++) {
+            size_t to = row + (size_t)column * lc;
+            double sum = beta ? NAN : 0;
+            for (int i = 0; i < k; i++)
+                sum += element(a, at, ta ? i + (size_t)row * la : row + (size_t)i * la)
+                     * element(b, bt, tb ? column + (size_t)i * lb : i + (size_t)column * lb);
+            if (to == 5 && number("STAND_IN_BROKEN", -1) == at)
+                sum += 1;
+            if (ct == 0) ((float *)c)[to] = alpha * sum;
+            if (ct == 1) ((double *)c)[to] = alpha * sum;
+            if (ct == 10) ((int *)c)[to] = alpha * sum;
+        }
+    return 0;
+}
+#endif
+
+#ifdef LIBRARY_cublasLt
+/* A layout is its type, rows, columns and lead; a product the types and what is transposed. */
+struct layout { int type; unsigned long rows, columns; long lead; };
+struct product { int compute, scale, ta, tb; };
+struct choice { unsigned long algorithm[8]; size_t space; int status; float waves; int rest[4]; };
+int cublasLtCreate(void **handle) { return *handle = &handle_of_stand_in, trouble("STAND_IN_LT"); }
+int cublasLtMatmulDescCreate(void **made, int compute, int scale)
+{
+    struct product *how = calloc(1, sizeof *how);
+    return how->compute = compute, how->scale = scale, *made = how, 0;
+}
+int cublasLtMatmulDescSetAttribute(struct product *how, int which, const int *value, size_t size)
+{
+    if (size != 4 || (which != 3 && which != 4))
+        return 7;
+    return *(which == 3 ? &how->ta : &how->tb) = *value, 0;
+}
+int cublasLtMatrixLayoutCreate(void **made, int type, unsigned long rows, unsigned long columns, long lead)
+{
+    struct layout *layout = calloc(1, sizeof *layout);
+    *layout = (struct layout){type, rows, columns, lead};
+    return *made = layout, 0;
+}
+int cublasLtMatmulPreferenceCreate(void **made) { return *made = &handle_of_stand_in, 0; }
+int cublasLtMatmulPreferenceSetAttribute(void *p, int which, const unsigned long *value, size_t size)
+{
+    return (void)p, (void)value, which == 1 && size == 8 ? 0 : 7;
+}
+int cublasLtMatmulAlgoGetHeuristic(void *handle, struct product *how, struct layout *a,
+                                   struct layout *b, struct layout *c, struct layout *d, void *preference,
+                                   int wanted, struct choice *choice, int *count)
+{
+    (void)handle, (void)preference, (void)wanted;
+    /* FP8 is multiplied with the first operand transposed only, and by sixteen elements. */
+    if (how->compute != 68 || how->scale || how->ta != 1 || how->tb || a->rows % 16 || a->lead % 16
+        || c->type != d->type || (a->type == 29 && b->type == 29))
+        return 15;
+    return choice->algorithm[0] = 42, choice->status = 0, *count = 1, 0;
+}
+int cublasLtMatmul(void *handle, struct product *how, const float *alpha, const void *a,
+                   struct layout *al, const void *b, struct layout *bl, const float *beta, const void *c,
+                   struct layout *cl, void *d, struct layout *dl, const struct choice *choice, void *space,
+                   size_t size, void *stream)
+{
+    (void)handle, (void)c, (void)cl, (void)size, (void)stream;
+    return choice->algorithm[0] != 42 || !space ? 7
+         : multiply(how->ta, how->tb, dl->rows, dl->columns, al->rows, *alpha, a, al->type, al->lead, b,
+                    bl->type, bl->lead, *beta, d, dl->type, dl->lead);
+}
+#endif
+
 #ifdef LIBRARY_cublas
 int cublasCreate_v2(void **handle) { return *handle = &handle_of_stand_in, trouble("STAND_IN_CUBLAS"); }
 int cublasDestroy_v2(void *handle) { return (void)handle, 0; }
@@ -208,6 +307,32 @@ int cublasSgemm_v2(void *handle, int ta, int tb, int m, int n, int k, const floa
     if (told("STAND_IN_CUBLAS", "zeros"))
         memset(c, 0, sizeof *c * m * n);
     return 0;
+}
+int cublasGetProperty(int which, int *value)
+{
+    int version = number("STAND_IN_VERSION", 1204);
+    return *value = which == 0 ? version / 100 : which == 1 ? version % 100 : 0, 0;
+}
+int cublasDgemm_v2(void *handle, int ta, int tb, int m, int n, int k, const double *alpha,
+                   const double *a, int la, const double *b, int lb, const double *beta, double *c,
+                   int lc)
+{
+    return (void)handle, multiply(ta, tb, m, n, k, *alpha, a, 1, la, b, 1, lb, *beta, c, 1, lc);
+}
+int cublasGemmEx(void *handle, int ta, int tb, int m, int n, int k, const void *alpha, const void *a,
+                 int at, int la, const void *b, int bt, int lb, const void *beta, void *c, int ct,
+                 int lc, int compute, int algorithm)
+{
+    (void)handle;
+    int new = number("STAND_IN_VERSION", 1204) >= 1100;
+    if (new ? compute < 64 || algorithm != -1 : compute >= 64)
+        return 7;
+    if (at == 28 || at == 29 || at != bt || ct != (at == 3 ? 10 : 0)
+        || (at == 3) != (compute == 72 || compute == 10))
+        return 15;
+    double one = at == 3 ? *(int *)alpha : *(float *)alpha;
+    double zero = at == 3 ? *(int *)beta : *(float *)beta;
+    return multiply(ta, tb, m, n, k, one, a, at, la, b, bt, lb, zero, c, ct, lc);
 }
 int cublasSetPointerMode_v2(void *handle, int mode) { return (void)handle, (void)mode, 0; }
 int cublasSaxpy_v2(void *handle, int n, const float *alpha, const float *x, int ix, float *y, int iy)

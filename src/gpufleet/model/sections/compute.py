@@ -80,6 +80,15 @@ class CublasResult(GpuResult):
     checked: NotRequired[Annotated[int, "how many products were checked, each element of them"]]
 
 
+class FormatResult(GpuResult):
+    """Products in a number format, each element of each compared with the right one."""
+
+    format: Annotated[Text, "such as bf16"]
+    checked: Annotated[int, "how many products"]
+    not_applicable: Annotated[
+        str | None, "why the GPU or this cuBLAS has no such products; null where both have"]
+
+
 class NvrtcRun(TypedDict):
     """Machine code that NVRTC compiled for one GPU, or PTX where the toolkit does not know it."""
 
@@ -160,6 +169,8 @@ class ComputeRun(TypedDict):
     driver: ComputeDriver | None
     devices: list[ComputeDevice]
     cublas: list[CublasResult]
+    formats: NotRequired[Annotated[
+        list[FormatResult], "products in other number formats than float32"]]
     nvrtc: Nvrtc | None
     cudnn: list[CudnnResult]
     host_copies: NotRequired[Annotated[

@@ -9,8 +9,8 @@ from ..trees import toolkit_trees
 from ..workload_run import parse_output, write_script
 
 COMPUTE_SILENT = {"driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
-                  "cublas": [], "nvrtc": None, "cudnn": [], "host_copies": None, "bandwidth": None,
-                  "peer": None, "sustained": None, "mapped": [], "seconds": None}
+                  "cublas": [], "formats": [], "nvrtc": None, "cudnn": [], "host_copies": None,
+                  "bandwidth": None, "peer": None, "sustained": None, "mapped": [], "seconds": None}
 
 
 def section_compute(host):
