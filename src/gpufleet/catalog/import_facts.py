@@ -3,7 +3,8 @@
     python src/gpufleet/catalog/import_facts.py FACTS_DIR [DATA_DIR]
 
 FACTS_DIR has `cuda_toolkits.yml`, `cudnn_archives.yml`, `tensorflow_builds.yml`,
-`driver_branches.yml` and `smi_fields.yml`. The output is deterministic. The conversion:
+`driver_branches.yml`, `smi_fields.yml` and `floors.yml`. The output is deterministic. The
+conversion:
 
 - `unknown` becomes null; the explanation in its brackets moves to `<key>_note`;
 - `>=450.80.02` becomes `450.80.02` in fields that are minimums;
@@ -185,6 +186,25 @@ def architecture(row: Row) -> list[Row]:
     ]
 
 
+def speeds(facts: Row) -> Row:
+    """What GPUs reached in public reports, and the limits of NVIDIA's diagnostics.
+
+    A memory limit that the facts call visibly wrong is null.
+    """
+    achieved = [clean({key: row[key] for key in ("gpu", "what", "value", "unit", "source")})
+                for row in facts["achieved"] if row["value"] != "unknown"]
+    limits = []
+    for row in facts["dcgm_limits"]["rows"]:
+        wrong = "visibly wrong" in row.get("note", "")
+        least = None if wrong or row["min_mb_s"] == "unknown" else row["min_mb_s"] / 1000
+        limits.append({
+            "gpu": row["gpu"], "id": row["id"], "double": row.get("double", False),
+            "tflops": row["target_gflops"] / 1000, "gb_s": least, "source": row["source"]})
+    used = {row["source"] for row in (*achieved, *limits)}
+    sources = {key: text for key, text in facts["meta"]["sources"].items() if key in used}
+    return {"sources": clean(sources), "dcgm": limits, "achieved": achieved}
+
+
 def _version_key(row: Row) -> tuple[Version, Version, str]:
     return (
         Version(row.get("version") or row["branch"]),
@@ -264,6 +284,8 @@ def main(arguments: list[str]) -> int:
     _write(target / "smi_fields.yml", "Elements of nvidia-smi -q -x", "meta", document)
     _write(target / "smi_samples.yml", "Real documents of nvidia-smi -q -x, and what each element"
            " was in them (absent, where it is not named)", "smi_fields.yml", clean(seen))
+    _write(target / "speeds.yml", "What GPUs reached, and NVIDIA's limits", "sources",
+           speeds(read("floors.yml")))
     return 0
 
 

@@ -30,9 +30,14 @@ def row_of(rows: Iterable[Row], name: str) -> Row | None:
     return max(matches, key=lambda match: match[0])[1] if matches else None
 
 
+def is_virtual(name: str) -> bool:
+    """Whether it is a virtual GPU: a guest's share of a GPU."""
+    return bool(_VGPU.search(name.strip()))
+
+
 def is_share(name: str) -> bool:
     """Whether it is a part of a GPU: a MIG instance or a virtual GPU."""
-    return contains(name, "MIG") or bool(_VGPU.search(name.strip()))
+    return contains(name, "MIG") or is_virtual(name)
 
 
 def is_portable(name: str) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpufleet.catalog import smi
+from gpufleet.catalog import model_names, smi
 from gpufleet.catalog.records import Row
 from gpufleet.catalog.smi import Rule
 from gpufleet.model.sections.gpu import SmiDevice
@@ -23,13 +23,10 @@ from .registry import Evidence, Finding, shortened
 from .sections import Sections
 
 READ_AGAIN = "on the host: nvidia-smi -q; then ./gpufleet verify"
-# Portable GPUs are throttled by design; a workstation's Max-Q is none of them.
-PORTABLE = re.compile(r"laptop|mobile|max-q(?! workstation)", re.IGNORECASE)
 # The guest's side of a GPU that is shared with other virtual machines.
 VIRTUAL = re.compile(r"^vgpu$", re.IGNORECASE)
 # Of the mode, and in the place of the list of instances.
 NO_MIG = ("Disabled", "None", "N/A")
-VIRTUAL_NAME = re.compile(r"^GRID |-\d+[ABCQ]$")
 
 
 def label(card: SmiDevice) -> str:
@@ -110,12 +107,12 @@ def card_faults(card: SmiDevice) -> Iterator[Finding]:
 def virtual(card: SmiDevice) -> bool:
     """Whether it is a guest's share of a GPU."""
     mode = (card.get("elements") or {}).get("gpu_virtualization_mode/virtualization_mode", "")
-    return bool(VIRTUAL.match(mode) or VIRTUAL_NAME.search(card["name"] or ""))
+    return bool(VIRTUAL.match(mode)) or model_names.is_virtual(card["name"] or "")
 
 
 def portable(card: SmiDevice) -> bool:
     """Whether it is a GPU of a laptop."""
-    return PORTABLE.search(card["name"] or "") is not None
+    return model_names.is_portable(card["name"] or "")
 
 
 def _readers(rule: Rule, card: SmiDevice, driver: str) -> Iterator[_Reader]:

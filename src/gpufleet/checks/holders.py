@@ -59,15 +59,19 @@ IN_USE, IN_USE_THOUGH_IDLE = 10, 50
 
 def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
     """What used a GPU beside the probe: its speed then proves nothing. None if nothing is known."""
-    rows = [row for row in card["processes"]
+    data = observed.read_elsewhere()
+    # A job may have begun during the test: by then the processes of the test itself have ended.
+    again = [each for each in (data["smi_after"].get("devices") or []
+                               if "smi_after" in data else [])
+             if card["address"] and each["address"] == card["address"]]
+    rows = [row for each in (card, *again) for row in each["processes"]
             if not DAEMONS.match(str(row["name"]).rpartition("/")[2])]
     if rows:
         return "processes of others on it: " + shortened(
-            [f"pid {row['pid']} ({row['name']})" for row in rows])
+            list(dict.fromkeys(f"pid {row['pid']} ({row['name']})" for row in rows)))
     percent = card["utilization_percent"] or 0
     if percent >= (IN_USE_THOUGH_IDLE if "idle" in (card["throttle"] or []) else IN_USE):
         return f"a utilization of {percent} % before the test"
-    data = observed.read_elsewhere()
     listed = data["driver"].get("holders") or [] if "driver" in data else []
     # What only monitors a GPU does not open the second one.
     files = {f"/dev/nvidia{card['index']}", "/dev/nvidia-uvm"}

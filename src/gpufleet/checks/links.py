@@ -86,13 +86,21 @@ def pcie_links(observed: Sections) -> Iterator[Link]:
         own = [each for each in shown if each["address"] == card["address"]]
         port = device.get("port") if device else None
         # A GPU on a root bus of its own is passed through.
-        virtual = bool(hypervisor or (port and fabric.is_virtual_port(port["vendor"])))
+        virtual = bool(hypervisor or (port and fabric.is_virtual_port(port["vendor"]))
+                       or _guest(card))
         # Each run of a toolkit has a reading: the fastest is what the link can do.
         loaded = max((link for each in own if (link := each.get("link")) and link["generation"]),
                      key=lambda link: (link["generation"] or 0, link["width"] or 0), default=None)
         copies = [copy for each in own if (copy := each.get("copies"))]
         yield Link(card, device, PcieLink(**loaded) if loaded else None,
                    copies[-1] if copies else None, virtual)
+
+
+def _guest(card: SmiDevice) -> bool:
+    """Whether the driver says that it runs in a virtual machine."""
+    elements = card.get("elements") or {}
+    mode = elements.get("gpu_virtualization_mode/virtualization_mode", "")
+    return mode.lower() in {"pass-through", "vgpu"}
 
 
 @check("gpu.pcie", reads=("smi", "gpus"), repair=HARDWARE, skip_reason=no_gpus_declared)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from gpufleet.catalog import performance
 from gpufleet.model.plan import Plan
-from gpufleet.model.sections.compute import ComputeRun, SustainedResult
+from gpufleet.model.sections.compute import ComputeDevice, ComputeRun, SustainedResult
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
 from .compute import about_runs, checked_products, gpu_results, no_gpus, run_error, runs
 from .holders import busy_finding
+from .rates import SIBLINGS_IN_HEAT, Measured, measured, too_slow
 from .registry import (
     HARDWARE,
     INVENTORY,
@@ -38,18 +38,17 @@ LEAST_KEPT = 0.6
 
 @check("gpu.throughput", reads=("compute",), repair=HARDWARE, severity="major", skip_reason=no_gpus)
 def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each GPU has at least the declared throughput, or the minimum of its model."""
+    """Each GPU has the declared throughput or the minimum of its model, and is as fast as others.
+    """
     best: dict[int, float] = {}
-    names: dict[int, str | None] = {}
-    addresses: dict[int, str | None] = {}
+    devices: dict[int, ComputeDevice] = {}
     unknown = False
     for _, run in runs(plan, observed):
         if isinstance(run, Finding):
             yield run
             unknown = True
             continue
-        names |= _names(run)
-        addresses |= _addresses(run)
+        devices |= _devices(run)
         for entry in run["cublas"]:
             if finding := busy_finding(
                     f"GPU {entry['gpu']}", entry["error"], observed, device=entry["gpu"],
@@ -62,40 +61,30 @@ def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if not best and not unknown:
         yield Finding("No GPU has a measured throughput", "see toolkit.cublas",
                       verdict=Verdict.INCONCLUSIVE, about=(subjects.TFLOPS,))
+    rates = [measured(observed, gpu, devices.get(gpu), speed)
+             for gpu, speed in sorted(best.items())]
     known = 0
-    for gpu, tflops in sorted(best.items()):
-        floor, because = _floor(plan, names.get(gpu))
-        known += floor is not None
-        figures = f"GPU {gpu} ({names.get(gpu, 'without a name')}): {tflops} TFLOP/s"
-        if tflops <= 0:
-            yield Finding(f"GPU {gpu} has no measured throughput: nothing was computed",
-                          "see toolkit.cublas", figures, about=(f"tflops/{gpu}",))
-        elif floor is not None and tflops < floor:
-            yield Finding(
-                f"GPU {gpu} multiplies float32 at {tflops} TFLOP/s, the minimum is {floor}"
-                f" ({because})",
-                "see gpu.throttle, gpu.settings and gpu.pcie; check for other processes on it;"
-                " ./gpufleet verify --deep shows temperatures and clocks under load", figures,
-                about=subjects.slow(addresses.get(gpu)))
-        yield Evidence(f"{figures}, minimum {floor if floor is not None else 'unknown'}")
+    for each in rates:
+        least, because = each.least_tflops(plan)
+        known += least is not None
+        figures = f"GPU {each.gpu} ({each.name or 'without a name'}): {each.rate} TFLOP/s"
+        if each.rate <= 0:
+            yield Finding(f"GPU {each.gpu} has no measured throughput: nothing was computed",
+                          "see toolkit.cublas", figures, about=(f"tflops/{each.gpu}",))
+        else:
+            yield from too_slow(
+                each, rates, "multiplies float32 at", "TFLOP/s", least=least, because=because,
+                remedy="see gpu.throttle, gpu.settings and gpu.pcie; ./gpufleet verify --deep shows"
+                       " temperatures and clocks under load")
+        yield Evidence(f"{figures}, minimum {least if least is not None else 'unknown'}"
+                       f"{f' ({because})' if because else ''}"
+                       f"{f', beside {each.others}' if each.others else ''}")
     if best and not known:
         yield Finding("gpu_expect.tflops: not set, and no minimum of the model is known",
                       "set gpu_expect: {tflops: ...} to have the throughput judged",
                       verdict=Verdict.NOT_DECLARED,
                       evidence=", ".join(f"GPU {gpu}: {speed} TFLOP/s"
                                          for gpu, speed in sorted(best.items())))
-
-
-def _floor(plan: Plan, name: str | None) -> tuple[float | None, str]:
-    """The minimum TFLOP/s, and where it comes from."""
-    declared, because = plan["expect"].get("tflops"), plan["expect"].get("tflops_because")
-    is_declared = because in {None, "gpu_expect.tflops"}
-    # The minimum of the declared model is for a GPU that does not report its own: the declared name
-    # does not distinguish a MIG instance or a laptop GPU.
-    if declared is not None and (is_declared or not name):
-        return declared, because or "gpu_expect.tflops"
-    found = performance.floors(name or "")
-    return (found.tflops, found.because) if found else (None, "")
 
 
 # -- --deep ----------------------------------------------------------------------------------------
@@ -123,12 +112,8 @@ def deep(
     yield from found
 
 
-def _names(run: ComputeRun) -> dict[int, str | None]:
-    return {device["index"]: device["name"] for device in run["devices"]}
-
-
-def _addresses(run: ComputeRun) -> dict[int, str | None]:
-    return {device["index"]: device["address"] for device in run["devices"]}
+def _devices(run: ComputeRun) -> dict[int, ComputeDevice]:
+    return {device["index"]: device for device in run["devices"]}
 
 
 @check("gpu.sustained", reads=("compute",), repair=HARDWARE, severity="major", deep=True,
@@ -143,25 +128,34 @@ def sustained(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield from gpu_results(
             plan, observed, "Sustained load", entries, run=run, unit="products")
         yield from checked_products("Sustained load", entries)
-        for entry in entries:
-            if entry["error"] or entry["busy"]:
-                continue
-            yield from _under_load(plan, entry, _names(run).get(entry["gpu"]),
-                                   subjects.slow(_addresses(run).get(entry["gpu"])))
+        sound = [entry for entry in entries if not entry["error"] and not entry["busy"]]
+        rates = [measured(observed, entry["gpu"], _devices(run).get(entry["gpu"]), _kept(entry))
+                 for entry in sound]
+        for entry, each in zip(sound, rates, strict=True):
+            yield from _under_load(plan, entry, each, rates)
+
+
+def _speeds(entry: SustainedResult) -> list[float]:
+    return [required(sample["tflops"], "a sample's tflops") for sample in entry["samples"]]
+
+
+def _kept(entry: SustainedResult) -> float:
+    """The throughput at the end: the median of the last quarter."""
+    speeds = _speeds(entry)
+    last = sorted(speeds[-max(1, len(speeds) // 4):])
+    return last[len(last) // 2] if last else 0
 
 
 def _under_load(
-    plan: Plan, entry: SustainedResult, name: str | None, slow: subjects.Subjects
+    plan: Plan, entry: SustainedResult, each: Measured, rates: Sequence[Measured]
 ) -> Iterator[Finding | Evidence]:
-    gpu, samples = f"GPU {entry['gpu']}", entry["samples"]
-    speeds = [required(sample["tflops"], "a sample's tflops") for sample in samples]
+    gpu, samples, slow = f"GPU {entry['gpu']}", entry["samples"], subjects.slow(each.address)
+    speeds, kept = _speeds(entry), each.rate
     hottest = max((s["temperature_c"] for s in samples if s["temperature_c"] is not None),
                   default=None)
     if not speeds or max(speeds) <= 0:
         yield Finding(f"{gpu} has no measured throughput under load", "see toolkit.cublas")
         return
-    last = sorted(speeds[-max(1, len(speeds) // 4):])
-    kept = last[len(last) // 2]
     result = Counter(reason for s in samples for reason in set(s["throttle"] or []) & FORCED)
     # A single sample may be the moment in which the clocks rise.
     forced = sorted(reason for reason, times in result.items() if times > 1)
@@ -177,12 +171,18 @@ def _under_load(
             f" at {hottest} degrees, to {kept} of {max(speeds)} TFLOP/s",
             "check fans, airflow, dust and the room's temperature; see gpu.throttle", about=slow)
     elif kept < LEAST_KEPT * max(speeds):
-        yield Finding(f"{gpu} fell from {max(speeds)} to {kept} TFLOP/s under load, at {hottest}"
-                      " degrees", "check fans, airflow and the power limit; see gpu.settings")
-    floor, because = _floor(plan, name)
-    if floor is not None and kept < floor:
-        yield Finding(f"{gpu} keeps {kept} TFLOP/s under load, the minimum is {floor} ({because})",
-                      "see gpu.throttle and gpu.settings", about=slow)
+        fell = f"{gpu} fell from {max(speeds)} to {kept} TFLOP/s under load, at {hottest} degrees"
+        if each.others:
+            yield Finding(f"{fell}, beside {each.others}",
+                          "./gpufleet verify --deep when nobody else uses the GPU",
+                          verdict=Verdict.INCONCLUSIVE)
+        else:
+            yield Finding(fell, "check fans, airflow and the power limit; see gpu.settings")
+    least, because = each.least_tflops(plan)
+    yield from too_slow(
+        each, rates, "keeps", "TFLOP/s under load", least=least, because=because,
+        remedy="see gpu.throttle and gpu.settings; compare the cooling of the GPUs",
+        share=SIBLINGS_IN_HEAT)
     if entry["settled_s"] is None:
         yield Finding(f"{gpu} was still hot when the run ended: later measurements are not"
                       " reliable", "wait until it is cool; then ./gpufleet verify",
@@ -203,17 +203,21 @@ def bandwidth(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         run, entries = found
         yield from gpu_results(
             plan, observed, "Copying memory", entries, run=run, unit="blocks")
-        for entry in entries:
-            if entry["error"] or entry["busy"]:
-                continue
-            name = _names(run).get(entry["gpu"]) or ""
-            rate, floors = entry["gib_s"] or 0, performance.floors(name)
-            if rate <= 0 or (floors and rate < floors.gib_s):
-                least = (f"the minimum is {floors.gib_s} ({floors.because})" if floors
-                         else "nothing was copied")
-                yield Finding(f"GPU {entry['gpu']} copies its memory at {rate} GiB/s, {least}",
+        rates = [measured(observed, entry["gpu"], _devices(run).get(entry["gpu"]),
+                          entry["gib_s"] or 0)
+                 for entry in entries if not entry["error"] and not entry["busy"]]
+        for each in rates:
+            floors = each.floors()
+            if each.rate <= 0:
+                yield Finding(f"GPU {each.gpu} copies its memory at 0 GiB/s: nothing was copied",
                               "see gpu.memory-errors and gpu.throttle")
-            yield Evidence(f"GPU {entry['gpu']}: {rate} GiB/s")
+            else:
+                yield from too_slow(
+                    each, rates, "copies its memory at", "GiB/s",
+                    least=floors.gib_s if floors else None,
+                    because=floors.gib_s_because if floors else "",
+                    remedy="see gpu.memory-errors and gpu.throttle")
+            yield Evidence(f"GPU {each.gpu}: {each.rate} GiB/s")
 
 
 @check("gpu.peer", reads=("compute",), repair=INVENTORY, severity="major", deep=True,

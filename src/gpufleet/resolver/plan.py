@@ -142,7 +142,7 @@ def _throughput(context: ResolveContext) -> Row:
     floor = performance.floors(context.spec.expect.get("model") or "")
     return {
         "tflops": floor.tflops if floor else None,
-        "tflops_because": floor.because if floor else None,
+        "tflops_because": floor.tflops_because if floor else None,
     }
 
 

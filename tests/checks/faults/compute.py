@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.check_faults import faults_on
 from tests.support.healthy_host import Document, data
-from tests.support.host_parts import PROVISION, compute_run, held_by_ann, with_gpus
+from tests.support.host_parts import PROVISION, card, compute_run, held_by_ann, with_gpus
 
 fault, harmless = faults_on(with_gpus)
 
@@ -175,10 +175,60 @@ def a_planned_cudnn_that_nobody_tried(plan: Document, snapshot: Document) -> Non
 
 
 @fault("gpu.throughput",
-       cause="GPU 1 multiplies float32 at 9.8 TFLOP/s, the minimum is 15.3 (30% of 51",
+       cause="GPU 1 multiplies float32 at 9.8 TFLOP/s, the minimum is 13.84 (90% of",
        remedy="gpu.throttle")
 def slower_than_its_model(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][1]["tflops"] = 9.8
+
+
+@fault("gpu.throughput",
+       cause="GPU 1 multiplies float32 at 29.2 TFLOP/s, GPUs of the same model and settings in this"
+             " host reach 34.4",
+       remedy="gpu.throttle")
+def fifteen_percent_slower_than_its_siblings(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][1]["tflops"] = 29.2
+
+
+@fault("gpu.throughput", verdict="INCONCLUSIVE",
+       cause="at 9.8 TFLOP/s, the minimum is 13.84 (90% of 15.375 TFLOP/s, DCGM's target), beside a"
+             " utilization of 99 % before the test",
+       remedy="when nobody else uses the GPU")
+def slow_beside_a_job(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][1]["tflops"] = 9.8
+    card(snapshot, 1).update(utilization_percent=99, throttle=["sw-power-cap"])
+
+
+@fault("gpu.throughput", verdict="INCONCLUSIVE",
+       cause="beside processes of others on it: pid 4711 (/usr/bin/python3)", remedy="nobody else")
+def slow_beside_a_job_that_began_during_the_test(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][1]["tflops"] = 9.8
+    data(snapshot, "smi_after")["devices"][1]["processes"] = [
+        {"pid": 4711, "name": "/usr/bin/python3", "memory_mib": 20000}]
+
+
+@harmless
+def slower_than_a_sibling_with_a_higher_power_limit(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][1]["tflops"] = 12.0
+    card(snapshot, 1)["power_limit_w"] = 500.0
+
+
+@harmless
+def a_job_beside_which_the_minimum_is_reached(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["cublas"][1]["tflops"] = 15.1
+    card(snapshot, 1).update(utilization_percent=99, throttle=[])
+
+
+@fault("gpu.sustained", cause="GPU 1 keeps 30.0 TFLOP/s under load, GPUs of the same model",
+       remedy="cooling")
+def slower_than_its_siblings_under_load(plan: Document, snapshot: Document) -> None:
+    for sample in compute_run(snapshot)["sustained"][1]["samples"]:
+        sample["tflops"] = 30.0
+
+
+@fault("gpu.bandwidth", cause="GPU 1 copies its memory at 1350.0 GiB/s, GPUs of the same model",
+       remedy="memory-errors")
+def memory_slower_than_that_of_its_siblings(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["bandwidth"][1]["gib_s"] = 1350.0
 
 
 @fault("gpu.throughput",
@@ -315,7 +365,8 @@ def a_probe_that_copied_nothing(plan: Document, snapshot: Document) -> None:
 
 
 @fault("gpu.bandwidth",
-       cause="GPU 0 copies its memory at 220.0 GiB/s, the minimum is 931", remedy="gpu.throttle")
+       cause="GPU 0 copies its memory at 220.0 GiB/s, the minimum is 1088 (95% of",
+       remedy="gpu.throttle")
 def slow_memory(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["bandwidth"][0]["gib_s"] = 220.0
 
