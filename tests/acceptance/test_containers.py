@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gpu_containers import CARDS, containers, wishes, words
+from tests.support.gpu_containers import CARDS, NO_CARDS, containers, wishes, words
 from tests.support.lab_fleet import ROOT, Fleet
 
 pytestmark = pytest.mark.lab
@@ -127,14 +127,14 @@ def test_cards_are_seen_in_containers_and_kept(
     cdi = containers(fleet, wishes, **cards)["containers.cdi"]
     assert "is for driver 535.261.03, and 550.163.01 is loaded" in cdi["cause"]
     mended()
-    fleet.on("lab1", "rm /dev/char/1:5")
+    fleet.on("lab1", "rm /dev/char/203:1")
     found = containers(fleet, wishes, **cards)
-    assert "/dev/char/1:5" in found["containers.reload"]["cause"]
+    assert "/dev/char/203:1" in found["containers.reload"]["cause"]
     assert found["containers.gpus"]["verdict"] == "PASS"
     mended()
     names = fleet.on("lab1", "docker ps --all --format '{{.Names}}'").split()
     assert names == ["theirs"]
-    fleet.on("lab1", "umount /proc/driver; rm -rf /dev/nvidia* /dev/char")
+    fleet.on("lab1", NO_CARDS)
 
 
 def test_the_command_of_old_gives_all_cards(fleet: Fleet, wishes: dict[str, Any]) -> None:
@@ -146,7 +146,7 @@ def test_the_command_of_old_gives_all_cards(fleet: Fleet, wishes: dict[str, Any]
     seen = fleet.on("lab1", f"NV_GPU=1 nvidia-docker {line} /usr/bin/ls /dev").split()
     assert "nvidia1" in seen
     assert "nvidia0" not in seen
-    fleet.on("lab1", "umount /proc/driver; rm -rf /dev/nvidia* /dev/char")
+    fleet.on("lab1", NO_CARDS)
 
 
 def test_an_option_beside_which_docker_would_not_start_is_refused(

@@ -16,8 +16,8 @@ json.dump(kept, open(path, "w"))
 FAULTS = [
     Fault("53", "containers lose their GPUs after `systemctl daemon-reload`: no links in /dev/char",
           "host", "containers.reload",
-          "Without /dev/char/1:5 running containers lose their GPUs at the next", PROVISION,
-          "rm /dev/char/1:5", also=("containers.cdi",)),
+          "/dev/char/203:1 missing: with systemd before 240, or an older runc", PROVISION,
+          "rm /dev/char/203:1", also=("containers.cdi",)),
     Fault("54", "`could not select device driver` with capabilities `gpu`: no runtime registered",
           "host", "containers.runtime",
           "daemon.json does not register the runtime nvidia", PROVISION,

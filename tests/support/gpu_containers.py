@@ -8,17 +8,28 @@ from typing import Any
 
 import pytest
 
+from lab.hosts import STAND_IN_MAJOR
 from tests.support.lab_fleet import ROOT, Fleet, lab
 
-CARDS = """
-mkdir -p /srv/driver/nvidia
+# Two cards of a driver that is loaded. Their nodes can be opened, and are of a major number that no
+# container may open by default, so that one that has lost them shows it.
+CARDS = f"""
+mkdir -p /srv/driver/nvidia/gpus/0000:01:00.0 /srv/driver/nvidia/gpus/0000:02:00.0
 echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03' >/srv/driver/nvidia/version
 mountpoint -q /proc/driver || mount --bind /srv/driver /proc/driver
-[ -e /dev/nvidia0 ] || {
-    mknod -m 666 /dev/nvidia0 c 1 3
-    mknod -m 666 /dev/nvidia1 c 1 5
-    mknod -m 666 /dev/nvidiactl c 1 7
-}
+mountpoint -q /proc/devices || {{
+    majors='{STAND_IN_MAJOR} nvidia\\n{STAND_IN_MAJOR} nvidia-uvm'
+    sed "s|^Block|$majors\\n&|" /proc/devices >/srv/devices
+    mount --bind /srv/devices /proc/devices
+}}
+[ -e /dev/nvidia0 ] || {{
+    mknod -m 666 /dev/nvidia0 c {STAND_IN_MAJOR} 0
+    mknod -m 666 /dev/nvidia1 c {STAND_IN_MAJOR} 1
+    mknod -m 666 /dev/nvidiactl c {STAND_IN_MAJOR} 255
+}}
+"""
+NO_CARDS = """
+umount /proc/driver /proc/devices; rm -rf /dev/nvidia* /dev/char; rm -f /run/cdi/nvidia.yaml
 """
 
 
