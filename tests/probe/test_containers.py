@@ -256,13 +256,59 @@ def test_a_container_without_cards_is_started_asked_and_removed(root: Path) -> N
     assert (run["state"], run["gpus"], run["reload"]) == ("ok", [], None)
     said = calls(root)
     assert [line.split()[0] for line in said] == [
-        "info", "import", "run", "exec", "rm", "images", "rmi"]
+        "info", "import", "run", "exec", "ps", "rm", "images", "rmi"]
     assert "--gpus" not in said[2]
     assert "--network none" in said[2]
     assert "/usr:/usr:ro" in said[2]
     assert f"--name gpufleet-verify-{os.getpid()}" in said[2]
-    assert said[4] == f"rm -f gpufleet-verify-{os.getpid()}"
+    assert said[5] == f"rm -f -v gpufleet-verify-{os.getpid()}"
     assert list((root / "tmp").iterdir()) == []
+
+
+def test_nvidias_hooks_find_a_usr_that_they_can_write_in(root: Path) -> None:
+    """They put the driver's files there, or links to them, and by which family of distribution the
+    image tells them: on a read-only one no container with GPUs starts."""
+    put(root, "proc/driver/nvidia/version")
+    put(root, "proc/self/mountinfo", "".join(
+        f"{at} 1 0:1 / {path} rw - ext4 none rw\n"
+        for at, path in enumerate(("/", "/usr", "/usr/local", "/usr/local/share", "/usrs"))))
+    put(root, "usr/bin/docker", ENGINE.replace("import)", f"""import)
+        tar -tf "$4" >{root}/image; """, 1), 0o755)
+    full(root, expect_gpus=1)
+    (line,) = [line for line in calls(root) if line.startswith("run")]
+    layer = f"{root}/run/gpufleet-verify-{os.getpid()}"
+    assert (f'volume-opt=device=overlay,"volume-opt=o=lowerdir=/usr,upperdir={layer}/upper,'
+            f'workdir={layer}/work" -v /usr/local:/usr/local:ro') in line
+    assert "/usr:/usr:ro" not in line
+    assert "/usr/local/share:" not in line
+    assert not os.path.exists(layer)
+    in_image = (root / "image").read_text().split()
+    assert ("etc/debian_version" in in_image) == os.path.exists("/etc/debian_version")
+
+
+def test_podman_gets_the_same_layer_in_its_own_terms(root: Path) -> None:
+    put(root, "usr/bin/podman", ENGINE, 0o755)
+    put(root, "usr/bin/info", json.dumps(
+        {"version": {"Version": "4.3.1"}, "store": {"graphDriverName": "overlay"},
+         "host": {"cgroupManager": "systemd", "ociRuntime": {"name": "crun"}}}))
+    put(root, "proc/driver/nvidia/version")
+    full(root, expect_gpus=1, containers={"engine": "podman", "image": None})
+    (line,) = [line for line in calls(root) if line.startswith("run")]
+    layer = f"{root}/run/gpufleet-verify-{os.getpid()}"
+    assert f"-v /usr:/usr:O,upperdir={layer}/upper,workdir={layer}/work" in line
+
+
+def test_what_a_killed_verification_left_is_removed_by_the_next(root: Path) -> None:
+    gone, running = "gpufleet-verify-4194999", f"gpufleet-verify-{os.getppid()}"
+    for name in (gone, "gpufleet-verify-4194998", running, "gpufleet-verify-notes"):
+        put(root, f"run/{name}/upper/lib/libcuda.so")
+    put(root, "usr/bin/docker", ENGINE.replace(
+        "exec)", f"ps) echo {gone}; echo {running} ;;\nexec)", 1), 0o755)
+    full(root, expect_gpus=0)
+    removed = [line.split()[-1] for line in calls(root) if line.startswith("rm ")]
+    assert removed == [f"gpufleet-verify-{os.getpid()}", gone, "gpufleet-verify-4194998"]
+    left = sorted(path.name for path in (root / "run").glob("gpufleet-*"))
+    assert left == sorted([running, "gpufleet-verify-notes"])
 
 
 def test_the_newest_stack_computes_in_it(root: Path) -> None:

@@ -15,6 +15,8 @@ from .workload_run import parse_framework_output, write_script
 # On everything that a verification makes in an engine, so that nothing of it is left behind.
 OWN_LABEL = "gpufleet=verify"
 OWN_NAME = "gpufleet-verify-"
+# Where a container's own layer over /usr is, in a directory with the container's name.
+LAYERS = "/run/"
 # Inside a container: which of the cards' nodes can be opened. Those that a container lost are
 # still there, and forbidden. Numbers only: nvidiactl and nvidia-uvm are no cards.
 LIST_NODES = """
@@ -34,7 +36,8 @@ print(json.dumps(found))
 class TrialContainer:
     """One container of our own, without a network and with this host's programs read-only in it.
 
-    It ends by itself, should nobody be left to end it, and is gone then.
+    With GPUs it has a layer of its own over /usr, in memory: NVIDIA's hooks put the driver's files
+    there, or links to them. It ends by itself, should nobody be left to end it, and is gone then.
     """
 
     def __init__(self, host, wanted, found, home):
@@ -45,6 +48,7 @@ class TrialContainer:
         self.ends = time.monotonic() + host.inner_s
         self.name = OWN_NAME + str(os.getpid())
         # A node alone proves no driver: programs of the driver's create it without one.
+        self.layer = host.path(LAYERS + self.name)
         self.with_gpus = host["expect_gpus"] != 0 and host.exists("/proc/driver/nvidia/version")
 
     def call(self, *args, **more):
@@ -64,7 +68,9 @@ class TrialContainer:
         path = os.path.join(self.home, "image.tar")
         with tarfile.open(path, "w") as archive:
             # Not mounted, since the toolkit's hooks write a cache of their own there.
-            for name in ("etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d"):
+            # By /etc/debian_version they tell where an image has its libraries.
+            for name in ("etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d",
+                         "etc/debian_version"):
                 if os.path.exists("/" + name):
                     archive.add("/" + name, name)
         return self.call("import", "--change", "LABEL " + OWN_LABEL, path)[1].split()[-1]
@@ -99,10 +105,29 @@ class TrialContainer:
         finally:
             self.engine = usual
 
+    def layered(self, directory):
+        """Options for a directory of this host's with the container's own layer over it."""
+        upper, work = self.layer + "/upper", self.layer + "/work"
+        for path in (upper, work):
+            os.makedirs(path)
+        if self.engine_name == "podman":
+            options = ["-v", "{0}:{0}:O,upperdir={1},workdir={2}".format(directory, upper, work)]
+        else:
+            options = ["--mount", "type=volume,dst=%s,volume-driver=local,volume-opt=type=overlay,"
+                       'volume-opt=device=overlay,"volume-opt=o=lowerdir=%s,upperdir=%s,workdir=%s"'
+                       % (directory, directory, upper, work)]
+        # A layer does not show what is mounted below the directory.
+        for path in mounted_below(self.host, directory):
+            options += ["-v", "{0}:{0}:ro".format(path)]
+        return options
+
     def start(self):
         options = ["-d", "--name", self.name, "--tmpfs", "/tmp"]
         for directory in self.mounts():
-            options += ["-v", "%s:%s:ro" % (directory, directory)]
+            if self.with_gpus and directory == "/usr":
+                options += self.layered(directory)
+            else:
+                options += ["-v", "{0}:{0}:ro".format(directory)]
         seconds = int(self.host.inner_s) + 60
         out = self.run(self.image(), sys.executable, "-I", "-S", "-c",
                        "import time; time.sleep(%d)" % seconds, options=options)[1]
@@ -136,13 +161,36 @@ class TrialContainer:
         return {"name": name, "present": True, "framework": parse_framework_output(*ended)}
 
     def clean(self):
+        """Remove what this verification made, and what one left that was killed."""
         self.ends = time.monotonic() + self.host.inner_s * 0.2
-        self.call("rm", "-f", self.name, checked=False)
-        # Also what an earlier verification left that was killed; what is in use stays.
+        names = self.call("ps", "-a", "--filter", "label=" + OWN_LABEL, "--format", "{{.Names}}",
+                          checked=False)[1].split()
+        layers = [os.path.basename(path) for path in self.host.glob(LAYERS + OWN_NAME + "*")]
+        for name in dict.fromkeys([self.name, *names, *layers]):
+            if name == self.name or is_left_over(name):
+                # With its volume, which is the layer's mount.
+                self.call("rm", "-f", "-v", name, checked=False)
+                shutil.rmtree(self.host.path(LAYERS + name), ignore_errors=True)
         images = self.call("images", "-q", "--no-trunc", "--filter", "label=" + OWN_LABEL,
                            checked=False)[1].split()
         if images:
             self.call("rmi", *dict.fromkeys(images), checked=False)
+
+
+def is_left_over(name):
+    """Whether a container is of a verification that has ended."""
+    pid = name[len(OWN_NAME):] if name.startswith(OWN_NAME) else ""
+    return pid.isdigit() and not os.path.exists("/proc/" + pid)
+
+
+def mounted_below(host, directory):
+    """Mount points below a directory, none inside another."""
+    lines = (host.text_or_none("/proc/self/mountinfo") or "").splitlines()
+    kept = []
+    for path in sorted(line.split()[4] for line in lines):
+        if path.startswith(directory + "/") and not any(path.startswith(k + "/") for k in kept):
+            kept.append(path)
+    return list(dict.fromkeys(kept))
 
 
 def run_trial(host, wanted, found):
