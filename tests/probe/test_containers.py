@@ -281,9 +281,9 @@ def test_nvidias_hooks_find_a_usr_that_they_can_write_in(root: Path) -> None:
             f'workdir={layer}/work" -v /usr/local:/usr/local:ro') in line
     assert "/usr:/usr:ro" not in line
     assert "/usr/local/share:" not in line
-    assert not os.path.exists(layer)
+    assert not Path(layer).exists()
     in_image = (root / "image").read_text().split()
-    assert ("etc/debian_version" in in_image) == os.path.exists("/etc/debian_version")
+    assert ("etc/debian_version" in in_image) == Path("/etc/debian_version").exists()
 
 
 def test_podman_gets_the_same_layer_in_its_own_terms(root: Path) -> None:
