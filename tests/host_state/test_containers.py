@@ -125,6 +125,19 @@ def test_what_is_not_as_planned_is_mended(host: Row, break_it: Break, because: s
     assert because in row["because"]
 
 
+def test_the_plan_says_which_containers_run_with_gpus(host: Row) -> None:
+    """An upgrade of the toolkit's packages reloads systemd beside them."""
+    there = host["sections"]["containers"]["data"]
+    there["toolkit"]["version"] = "1.16.2-1"
+    there["running"] = [{"unit": "docker-1a.scope", "name": "train"},
+                        {"unit": "libpod-2b.scope", "name": None}]
+    (row,) = rows(WISH, host)
+    assert row["because"].endswith(
+        "planned is 1.17.8; these containers with GPUs run: train, libpod-2b.scope")
+    there["toolkit"]["version"] = "1.17.8-1"
+    assert rows(WISH, host) == []
+
+
 def test_an_older_engine_knows_no_cdi(host: Row) -> None:
     there = host["sections"]["containers"]["data"]
     there["engine"]["version"], there["daemon"]["cdi"] = "20.10.24+dfsg1", None

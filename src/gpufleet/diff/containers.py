@@ -28,9 +28,13 @@ def containers_change(plan: Plan, host: Host) -> PlanChange | None:
     if written.get("error") and wanted["engine"] == "docker":
         because = f"{written.get('path')} cannot be read: {written['error']}"
         return change(kind, identity, "refuse", because)
+    running = containers.running_with_gpus(host)
+    # Who plans sees whom packages and a restart of the engine could touch.
+    beside = f"; these containers with GPUs run: {', '.join(running)}" if running else ""
     if entry:
-        return change(kind, identity, "finish", unfinished)
+        return change(kind, identity, "finish", unfinished + beside)
     off = [*containers.lacking(wanted, host), *containers.stale(wanted, host)]
     if host.receipt(kind, identity) is None:
-        return change(kind, identity, "install", off[0] if off else "gpufleet has not set it up")
-    return change(kind, identity, "repair", off[0]) if off else None
+        because = off[0] if off else "gpufleet has not set it up"
+        return change(kind, identity, "install", because + beside)
+    return change(kind, identity, "repair", off[0] + beside) if off else None

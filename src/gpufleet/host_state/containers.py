@@ -103,6 +103,12 @@ def stale(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
         yield f"{missing[0]} is missing: {WITHOUT_LINK}"
 
 
+def running_with_gpus(host: Host) -> list[str]:
+    """The running containers that have GPUs, by name; none where that was not read."""
+    units = mappings(host.containers.get("running"))
+    return [str(unit.get("name") or unit.get("unit")) for unit in units]
+
+
 def lost_at_reload(unit: Mapping[str, Any], majors: Mapping[str, Any]) -> list[str]:
     """The nodes that a running container would lose if systemd reloaded its units."""
     allow = _texts(unit.get("allow"))
