@@ -23,10 +23,9 @@ __all__ = ["wishes"]
 THEIRS = '{"log-driver": "json-file", "labels": ["site=ber"]}'
 CONTAINER = """
 mkdir -p /etc/docker
-apt-get update -q && apt-get install -qy --no-install-recommends docker.io
-tar -c /etc/ld.so.cache | docker import - theirs
-docker run --detach --name theirs --network none -v /usr:/usr:ro -v /lib:/lib:ro \
-    -v /lib64:/lib64:ro theirs /usr/bin/sleep infinity
+apt-get update -q && apt-get install -qy --no-install-recommends docker.io busybox-static
+tar -C / -c bin/busybox etc/debian_version | docker import - theirs
+docker run --detach --name theirs --network none theirs /bin/busybox sleep infinity
 """
 # As the lab's own Podman: on a lab host there is no overlay over an overlay, no limit of processes,
 # and crun may not raise a limit that it wants.
@@ -37,6 +36,18 @@ graphroot = "/var/lib/containers/storage"\n' >/etc/containers/storage.conf
 printf '[containers]\ndefault_ulimits = []\npids_limit = 0\n[engine]\nruntime = "runc"\n' \
     >/etc/containers/containers.conf
 apt-get update -q && apt-get install -qy --no-install-recommends runc
+"""
+# What others use on a host, and a verification must leave as it is.
+CHANGEABLE = """
+systemctl show -p Id,DevicePolicy,DeviceAllow 'docker-*.scope'
+systemctl show -p UnitsLoadTimestampMonotonic
+systemctl list-unit-files --no-legend --no-pager
+find /dev -path /dev/pts -prune -o -path /dev/shm -prune -o -printf '%p %y %m %l\n' | sort
+find /etc /run/cdi -printf '%p %m %l %s %T@\n' | sort
+find /run -maxdepth 1 -name 'gpufleet*'
+cut -d ' ' -f 1-3 /proc/mounts
+cat /proc/modules /proc/devices
+docker ps --all --format '{{.Names}} {{.State}}'; docker volume ls; docker images
 """
 SINCE = "docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' theirs"
 
@@ -137,13 +148,54 @@ def test_cards_are_seen_in_containers_and_kept(
     fleet.on("lab1", NO_CARDS)
 
 
+def opened(fleet: Fleet, name: str) -> str:
+    """Whether a running container can open both cards; what it says where it cannot."""
+    script = "for node in /dev/nvidia0 /dev/nvidia1; do : <>$node || exit 0; done 2>&1; echo both"
+    return fleet.on("lab1", f"docker exec {name} /bin/busybox sh -c '{script}' 2>&1").strip()
+
+
+def test_running_containers_keep_their_gpus(
+    fleet: Fleet, wishes: dict[str, Any], theirs: str
+) -> None:
+    """A verification took them by a daemon-reload, and so did the packages of an upgrade."""
+    fleet.on("lab1", CARDS)
+    cards = {"gpu_expect": {"count": 2}}
+    fleet.gpufleet("provision", *words(wishes, **cards), status=None)
+    for name, engine in (("plain", "docker run --gpus all"), ("given", "nvidia-docker run")):
+        fleet.on("lab1", f"{engine} --detach --rm --name {name} --network none theirs"
+                         " /bin/busybox sleep infinity")
+    before = fleet.on("lab1", CHANGEABLE)
+    found = containers(fleet, wishes, **cards)
+    assert fleet.on("lab1", CHANGEABLE) == before
+    assert (opened(fleet, "plain"), opened(fleet, "given")) == ("both", "both")
+    said = found["containers.reload"]
+    assert said["verdict"] == "PASS", said
+    assert "Container plain loses /dev/nvidia0" in said["evidence"]
+    assert "Container given keeps its GPUs" in said["evidence"]
+
+    newer = {**cards, "gpu_containers": {"toolkit": "1.18.0"}}
+    plan = " ".join(fleet.gpufleet("plan", *words(wishes, **newer)).stdout.split())
+    assert "these containers with GPUs run: " in plan
+    fleet.gpufleet("provision", *words(wishes, **newer), status=None)
+    assert "1.18.0" in containers(fleet, wishes, **newer)["containers.runtime"]["evidence"]
+    assert (opened(fleet, "plain"), opened(fleet, "given")) == ("both", "both")
+    # Nobody told systemd of this one: what is tested above can fail.
+    fleet.on("lab1", "docker run --gpus all --detach --rm --name late --network none theirs"
+                     " /bin/busybox sleep infinity")
+    assert opened(fleet, "late") == "both"
+    fleet.on("lab1", "systemctl daemon-reload")
+    assert "not permitted" in opened(fleet, "late")
+    assert (opened(fleet, "plain"), opened(fleet, "given")) == ("both", "both")
+    fleet.on("lab1", f"docker rm --force plain given late; {NO_CARDS}")
+
+
 def test_the_command_of_old_gives_all_cards(fleet: Fleet, wishes: dict[str, Any]) -> None:
     fleet.gpufleet("provision", *words(wishes))
     fleet.on("lab1", CARDS)
-    line = "run --rm --network none -v /usr:/usr:ro -v /lib:/lib:ro -v /lib64:/lib64:ro theirs"
-    seen = fleet.on("lab1", f"nvidia-docker {line} /usr/bin/ls /dev").split()
+    line = "run --rm --network none theirs /bin/busybox ls /dev"
+    seen = fleet.on("lab1", f"nvidia-docker {line}").split()
     assert {"nvidia0", "nvidia1", "nvidiactl"} <= set(seen)
-    seen = fleet.on("lab1", f"NV_GPU=1 nvidia-docker {line} /usr/bin/ls /dev").split()
+    seen = fleet.on("lab1", f"NV_GPU=1 nvidia-docker {line}").split()
     assert "nvidia1" in seen
     assert "nvidia0" not in seen
     fleet.on("lab1", NO_CARDS)
