@@ -141,3 +141,58 @@ def test_what_each_distribution_has(
     assert (found["__nvidia_docker_packages_podman"] or [None])[0] == podman
     names = [entry["name"] for entry in found["__nvidia_docker_repositories"]]
     assert names == ["gpufleet-nvidia-container-toolkit", "gpufleet-docker"]
+
+
+# -- the unit that describes the cards -------------------------------------------------------------
+
+UNIT = (ROLE / "files/gpufleet-containers.service").read_text()
+STARTS = [line.partition("=")[2] for line in UNIT.splitlines() if line.startswith("ExecStart=")]
+
+
+def test_the_specification_waits_for_no_link() -> None:
+    """`create-dev-char-symlinks --create-all` fails where nvidia-uvm is not loaded."""
+    required = [line for line in STARTS if not line.startswith("-")]
+    assert not [line for line in required if "create-" in line]
+    assert "cdi generate" in required[-1]
+
+
+def test_a_node_in_dev_starts_no_unit() -> None:
+    """Programs of the driver's create /dev/nvidiactl also where no driver is loaded."""
+    conditions = [line for line in UNIT.splitlines() if line.startswith("Condition")]
+    assert conditions == ["ConditionPathExists=/proc/driver/nvidia/version"]
+
+
+@pytest.mark.parametrize(("failures", "calls", "status"), [(0, 1, 0), (2, 3, 0), (9, 4, 1)])
+def test_the_specification_is_tried_again(
+    tmp_path: Path, failures: int, calls: int, status: int
+) -> None:
+    program = tmp_path / "nvidia-ctk"
+    program.write_text(f'#!/bin/sh\necho >>{tmp_path}/calls\n'
+                       f'[ $(wc -l <{tmp_path}/calls) -gt {failures} ]\n')
+    program.chmod(0o755)
+    script = STARTS[-1].partition("-c '")[2].rstrip("'").replace("sleep $wait", ":")
+    done = subprocess.run(["sh", "-c", script.replace("/usr/bin/nvidia-ctk", str(program))],
+                          check=False)
+    assert done.returncode == status
+    assert len((tmp_path / "calls").read_text().splitlines()) == calls
+
+
+# -- removal and upgrade ---------------------------------------------------------------------------
+
+
+def test_running_containers_are_seen_to_before_any_package_changes() -> None:
+    """Packages reload systemd from 1.18 on: what comes after them comes too late."""
+    for name, changing in (("install", "packages_"), ("remove", "apt")):
+        tasks = yaml.safe_load((ROLE / f"tasks/{name}.yml").read_text())
+        texts = [str(task) for task in tasks]
+        first = next(at for at, text in enumerate(texts) if "running.yml" in text)
+        assert first < next(at for at, text in enumerate(texts)
+                            if changing in text and "running.yml" not in text)
+
+
+def test_the_engine_is_never_purged() -> None:
+    """Debian's docker.io takes all images with it when it is purged."""
+    tasks = yaml.safe_load((ROLE / "tasks/remove.yml").read_text())
+    purging = [task for task in tasks if (task.get("ansible.builtin.apt") or {}).get("purge")]
+    assert [task["ansible.builtin.apt"]["name"] for task in purging] == [
+        "{{ __nvidia_docker_toolkit }}"]
