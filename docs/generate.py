@@ -4,7 +4,8 @@
 Each role's README comes from its argument specification. In ``docs/reference``, ``variables.md``
 comes from all of these, ``documents.md`` and ``schemas`` from the types of the documents,
 ``checks.md`` from the registry of checks, ``cli.md`` from the parsers, ``faults.md`` from faults
-that the tests inject, ``matrix.md`` from the catalog and the measurements.
+that the tests inject, ``matrix.md`` from the catalog and the
+measurements, ``xids.md`` from the catalog.
 
     python -m docs.generate            write
     python -m docs.generate --check    exit status 1 when something would change
@@ -30,7 +31,7 @@ from gpufleet.cli import main
 from gpufleet.cli.verbs import GROUPS
 from tests.faults import catalogue as faults
 
-from . import documents
+from . import documents, xids
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = """\
@@ -199,6 +200,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield reference / "faults.md", fault_table()
     yield reference / "variables.md", variables()
     yield reference / "matrix.md", matrix()
+    yield reference / "xids.md", xids.page(
+        table, GENERATED.replace("the source it names", "src/gpufleet/catalog/data/xids"))
     source = GENERATED.replace("the source it names", "src/gpufleet/model")
     yield reference / "documents.md", documents.page(table, source)
     for name, text in documents.schemas():

@@ -136,7 +136,7 @@ def test_the_importer_writes_exactly_what_is_committed(tmp_path: Path) -> None:
     own = {
         Path(f"{name}.yml")
         for name in ("driver_offers", "fabric", "gpus", "measured", "pci", "performance", "rules",
-                     "smi_rules", "xids")
+                     "smi_rules", "xids/judgement")
     }
     committed = {path.relative_to(facts.DATA) for path in data_files()} - own
     assert set(written) == committed

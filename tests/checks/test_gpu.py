@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpufleet.catalog import facts
 from gpufleet.checks import judge
 from tests.support.healthy_host import Document, data, verdicts, with_cards
 from tests.support.host_parts import LINK, WORKING, card, event, printed
 from tests.support.smi_text import CONSUMER, OLD
-
-
-def test_a_card_that_was_reset_since_needs_nothing_more(plan: Document, snapshot: Document) -> None:
-    with_cards(plan, snapshot)
-    event(snapshot, "xid", code=95, address="0000:00:00.0", text="NVRM: Xid: 95, uncontained")
-    assert verdicts(plan, snapshot)["kernel.log"] == "FAIL"
-    event(snapshot, "xid", code=154, address="0000:00:00.0", uptime_s=900.0,
-          text="NVRM: Xid: 154, GPU recovery action changed from 0x1 (GPU Reset) to 0x0 (None)")
-    assert verdicts(plan, snapshot)["kernel.log"] == "PASS"
-    event(snapshot, "xid", code=79, address="0000:00:00.0", uptime_s=1000.0,
-          text="NVRM: Xid: 79, fallen off the bus")
-    assert verdicts(plan, snapshot)["kernel.log"] == "FAIL"
 
 
 @pytest.mark.parametrize(("model", "name", "same"), [
@@ -89,15 +76,6 @@ def test_a_declaration_that_names_no_card_excuses_identity(
         "NOT-DECLARED", "gpu_expect: {count: 2} (no model, memory_mib or uuids)")
 
 
-def test_every_number_in_the_table_has_a_source_and_a_remedy_if_it_needs_one() -> None:
-    table = facts.document("xids.yml")
-    for code, row in table["xids"].items():
-        assert row["source"] in table["sources"], code
-        assert row["kind"] in {"hardware", "driver", "record", "application"}, code
-        needed = row["kind"] in {"hardware", "driver"}
-        assert bool(table["remedies"][row["remedy"]].format(gpu="0000:01:00.0")) is needed, code
-
-
 def test_a_refused_module_is_told_where_no_driver_runs(plan: Document, snapshot: Document) -> None:
     with_cards(plan, snapshot)
     event(snapshot, "key-rejected")
@@ -105,16 +83,6 @@ def test_a_refused_module_is_told_where_no_driver_runs(plan: Document, snapshot:
         each["driver"] = None
     found = {each["id"]: each for each in judge.judge(plan, snapshot)["checks"]}["kernel.log"]
     assert (found["verdict"], "mokutil --import" in found["remedy"]) == ("FAIL", True)
-
-
-def test_what_programs_did_is_told_with_their_names(plan: Document, snapshot: Document) -> None:
-    with_cards(plan, snapshot)
-    event(snapshot, "xid", code=31, address="0000:00:00.0", pid=4567, process="python", count=3)
-    found = {each["id"]: each for each in judge.judge(plan, snapshot)["checks"]}
-    told = found["kernel.application-errors"]
-    assert (told["verdict"], told["evidence"]) == (
-        "PASS", "Xid 31 of 0000:00:00.0, 3 times, last by python 4567: a program touched memory"
-                " that is not its own")
 
 
 def test_without_a_card_and_a_word_of_it_nothing_is_asked_of_cuda(

@@ -9,6 +9,7 @@ from tests.support.planted_gpu_host import GpuHost
 
 Injection = Callable[[GpuHost], None]
 XID = "NVRM: Xid (PCI:0000:01:00): "
+UNCORRECTED = "ecc_errors/volatile/dram_uncorrectable"
 LINK = "pci/pci_gpu_link_info/"
 REASON = "clocks_event_reasons/clocks_event_reason_"
 BUSY = {REASON + "gpu_idle": "Not Active", "utilization/gpu_util": "98 %"}
@@ -16,6 +17,15 @@ BUSY = {REASON + "gpu_idle": "Not Active", "utilization/gpu_util": "98 %"}
 
 def _said(*lines: str) -> Injection:
     return lambda host: host.log(*lines)
+
+
+def _counted(element: str, text: str, *lines: str) -> Injection:
+    """The kernel says it, and the card's counters show that no reset has repaired it since."""
+    def inject(host: GpuHost) -> None:
+        host.log(*lines)
+        host.smi({element: text}, {})
+
+    return inject
 
 
 def _card(**texts: str) -> Injection:
@@ -60,16 +70,30 @@ FAULTS = [
           also=("gpu.visible", "gpu.identity")),
     Fault("35", "Xid 48: double-bit ECC error", "root", "kernel.log",
           "Xid 48 of 0000:01:00.0: .*could not be corrected", "--gpu-reset -i 0000:01:00.0",
-          _said(XID + "48, pid=812, name=python, DBE (double bit error) ECC Error detected")),
+          _counted(UNCORRECTED, "2",
+                   XID + "48, pid=812, name=python, DBE (double bit error) ECC Error detected"),
+          also=("gpu.memory-errors",)),
     Fault("35", "Xid 64: a row could not be remapped", "root", "kernel.log",
           "Xid 64 of 0000:01:00.0", "replace the card",
-          _said(XID + "64, pid='<unknown>', name=<unknown>, Row Remapper error")),
+          _counted("remapped_rows/remapped_row_failure", "Yes",
+                   XID + "64, pid='<unknown>', name=<unknown>, Row Remapper error"),
+          also=("gpu.memory-errors",)),
     Fault("35", "Xid 94: contained ECC error", "root", "kernel.log",
-          r"Xid 94 of 0000:01:00.0 \(2 times\)", "drain the host",
-          _said(*[XID + "94, pid=812, name=python, Contained: CE User Channel"] * 2)),
+          r"Xid 94 of 0000:01:00.0 \(2 times\): .*contained to one program: nothing to do", "",
+          _said(*[XID + "94, pid=812, name=python, Contained: CE User Channel"] * 2),
+          verdict="PASS"),
+    Fault("35", "Xid 109: a program did not give the card back", "root", "kernel.log",
+          "Xid 109 of 0000:01:00.0: context switch", "--gpu-reset -i 0000:01:00.0",
+          _said(XID + "109, pid=812, name=python, Ch 00000076, errorString CTX SWITCH TIMEOUT"),
+          verdict="INCONCLUSIVE"),
+    Fault("35", "SXid 26006: fatal without the word", "root", "kernel.log",
+          "SXid 26006 of the NVSwitch 0000:05:00.0: soe halt", "all GPUs and NVSwitches",
+          _said("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 26006, SOE Halt")),
     Fault("35", "Xid 95: uncontained ECC error", "root", "kernel.log",
           "Xid 95 of 0000:01:00.0: .*not contained", "drain the host",
-          _said(XID + "95, pid='<unknown>', name=<unknown>, Uncontained: FBHUB")),
+          _counted(UNCORRECTED, "1",
+                   XID + "95, pid='<unknown>', name=<unknown>, Uncontained: FBHUB"),
+          also=("gpu.memory-errors",)),
     Fault("37", "Xid 31: MMU fault of a program", "root", "kernel.application-errors",
           "Xid 31 of 0000:01:00.0, 2 times, last by python 4567", "",
           _said(*[XID + "31, pid=4567, name=python, Ch 00000008, intr 00000000. MMU Fault"] * 2),

@@ -344,7 +344,6 @@ def test_a_line_of_the_kernel_is_understood(line: str, event: tuple[Any, ...]) -
     "PKCS#7 signature not signed with a trusted key", "I/O error, dev sr0, sector 0",
     "nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
     "mce: [Hardware Error]: Machine check events logged", "NVRM: loading NVIDIA UNIX",
-    "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress",
     "a person wrote Xid 79 somewhere",
 ])
 def test_a_healthy_host_s_lines_are_no_events(line: str) -> None:

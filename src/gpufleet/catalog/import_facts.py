@@ -3,8 +3,8 @@
     python src/gpufleet/catalog/import_facts.py FACTS_DIR [DATA_DIR]
 
 FACTS_DIR has `cuda_toolkits.yml`, `cudnn_archives.yml`, `tensorflow_builds.yml`,
-`driver_branches.yml`, `smi_fields.yml` and `floors.yml`. The output is deterministic. The
-conversion:
+`driver_branches.yml`, `smi_fields.yml`, `floors.yml` and `xids.yml`. The output is deterministic.
+The conversion:
 
 - `unknown` becomes null; the explanation in its brackets moves to `<key>_note`;
 - `>=450.80.02` becomes `450.80.02` in fields that are minimums;
@@ -12,10 +12,11 @@ conversion:
 - rows are sorted by version, then CUDA, then platform, and split by major version (toolkits,
   cuDNN) or series (TensorFlow), so that a reader loads only the files it needs;
 - libcurand.so.10 moves to `sonames_optional` from TensorFlow 2.14 on (see CURAND_NOTE);
-- elements of `nvidia-smi -q -x` get the drivers that print them, by generation (see import_smi).
+- elements of `nvidia-smi -q -x` get the drivers that print them, by generation (see import_smi);
+- Xids keep their numbers as keys; what other operators do with them, and lines of logs, stay out.
 
-Writes below DATA_DIR only; `rules.yml`, `smi_rules.yml` and `gpus.yml` there are written by hand
-and stay.
+Writes below DATA_DIR only; `rules.yml`, `smi_rules.yml`, `gpus.yml` and `xids/judgement.yml` there
+are written by hand and stay.
 """
 
 from __future__ import annotations
@@ -205,6 +206,53 @@ def speeds(facts: Row) -> Row:
     return {"sources": clean(sources), "dcgm": limits, "achieved": achieved}
 
 
+def numbered(rows: Row) -> Row:
+    """Rows by number; `clean` alone would turn the numbers into texts."""
+    return {number: clean(row) for number, row in rows.items()}
+
+
+def xids(facts: Row) -> Row:
+    """NVIDIA's Xids with their actions, and what decodes 74 and 154."""
+    action = facts["xid154"]
+    return {
+        "meta": {**clean(facts["meta"]), "index_files": INDEX_FILES_NOTE},
+        "buckets": clean(facts["buckets"]),
+        "xids": numbered(facts["xids"]),
+        "xid154": {**clean(action), "codes": numbered(action["codes"])},
+        "xid74_registers": clean(facts["xid74_registers"]),
+        "disagreements": [{"xid": str(row["xid"]), "text": row["text"]}
+                          for row in facts["disagreements"]],
+    }
+
+
+def nvlink(facts: Row) -> Row:
+    """The rules that decode 144 to 150; every status as a list, null where any one matches."""
+    decode = facts["nvlink5_decode"]
+    rules = []
+    for row in decode["rules"]:
+        status = row["status"]
+        listed = status if isinstance(status, list) else [status]
+        rules.append({**clean(row), "status": None if status == "any" else listed})
+    words = decode["link_down_reasons"]
+    checked = [{**clean(row), "line": row["line"]} for row in decode["checked"]]
+    return {**clean(decode), "checked": checked,
+            "link_down_reasons": {**clean(words), "words": dict(words["words"])
+                                  | {number: None for number, text in words["words"].items()
+                                     if text == "unknown"}},
+            "rules": rules}
+
+
+def sxids(facts: Row) -> Row:
+    """SXids by number: `printed` is {} where no driver prints one, `guide` null where unlisted."""
+    codes = {}
+    for number, row in facts["sxids"]["codes"].items():
+        printed, guide = row["printed"], row["guide"]
+        codes[number] = clean({
+            **row, "printed": printed if isinstance(printed, dict) else {},
+            "guide": None if guide == "not listed" else guide})
+    return {"notes": clean(facts["sxids"]["notes"]), "codes": codes}
+
+
 def _version_key(row: Row) -> tuple[Version, Version, str]:
     return (
         Version(row.get("version") or row["branch"]),
@@ -286,6 +334,13 @@ def main(arguments: list[str]) -> int:
            " was in them (absent, where it is not named)", "smi_fields.yml", clean(seen))
     _write(target / "speeds.yml", "What GPUs reached, and NVIDIA's limits", "sources",
            speeds(read("floors.yml")))
+    facts = read("xids.yml")
+    for name, title, reshape_codes in (
+        ("codes", "Xids, their actions, and how 74 and 154 are decoded", xids),
+        ("nvlink", "How Xids 144 to 150 are decoded", nvlink),
+        ("sxids", "SXids of NVSwitches", sxids),
+    ):
+        _write(target / "xids" / f"{name}.yml", title, "xids/codes.yml", reshape_codes(facts))
     return 0
 
 

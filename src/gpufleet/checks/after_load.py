@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
+from gpufleet.catalog import xids
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.host import Event, KernelLog
 from gpufleet.model.snapshot import Section, Snapshot
 from gpufleet.model.verdict import Verdict
 
+from .card_state import driver_branch
 from .holders import holders
 from .host import unreadable_section
-from .kernel import log, meaning
+from .kernel import judged
 from .registry import CHECKS, HARDWARE, Check, Evidence, Finding, check, no_gpus_declared
 from .sections import Sections, by_name
 
@@ -84,19 +86,18 @@ def log_after_load(plan: Plan, observed: Sections) -> Iterator[Finding | Evidenc
             about=("kernel-log",))
         return
     events = list(_new_events(before, after))
+    branch = driver_branch(observed.read_elsewhere())
     alone = holders(observed) == [] and not _was_ended(observed)
     for event in events:
-        one: KernelLog = {**after, "events": [event], "complete": True}
-        section: Section[object] = {"state": "ok", "seconds": None, "error": None, "data": one}
-        snapshot = _with(observed.snapshot, "kernel_log", section)
-        found = [item for item in log(plan, Sections(snapshot, ("kernel_log", "gpus")))
+        found = [item for item in judged(observed, [event], during_probe=True)
                  if isinstance(item, Finding)]
         yield from map(_caused_by_load, found)
-        known = meaning(event)
-        if not found and alone and event["code"] != PROCESS_ENDED and (
-                known and known["kind"] == "application"):
+        if found or not alone or event["kind"] != "xid" or event["code"] == PROCESS_ENDED:
+            continue
+        known = xids.meaning(event["code"] or 0, event["text"], branch)
+        if known.effect == "program" or known.action == "RESTART_APP":
             yield Finding(
-                f"Xid {event['code']} of {event['address']} ({DURING}): {known['means']}; no other"
+                f"Xid {event['code']} of {event['address']} ({DURING}): {known.name}; no other"
                 " program used the GPUs, and the verification's own are correct",
                 "./gpufleet verify --deep; if it returns, drain the host and replace the GPU",
                 event["text"], Verdict.INCONCLUSIVE)
@@ -105,16 +106,22 @@ def log_after_load(plan: Plan, observed: Sections) -> Iterator[Finding | Evidenc
 
 
 def _new_events(before: KernelLog, after: KernelLog) -> Iterator[Event]:
-    """The events that were logged after the first reading, each with its new messages' number."""
-    first: dict[tuple[str, int | None, str | None], Event] = {
-        (event["kind"], event["code"], event["address"]): event for event in before["events"]}
+    """The events that were logged after the first reading, each with its new messages' number.
+
+    A number has several events where its texts ask for different things: those that came after the
+    last one of the first reading are new.
+    """
+    first: dict[tuple[str, int | None, str | None], list[Event]] = {}
+    for event in before["events"]:
+        first.setdefault((event["kind"], event["code"], event["address"]), []).append(event)
     for event in after["events"]:
-        old = first.get((event["kind"], event["code"], event["address"]))
-        if old is None:
-            yield event
-        elif (event["uptime_s"] or 0) > (old["uptime_s"] or 0) or (
-                event["uptime_s"] is None and event["count"] > old["count"]):
-            yield {**event, "count": max(1, event["count"] - old["count"])}
+        old = first.get((event["kind"], event["code"], event["address"]), [])
+        same = next((each for each in old if len(old) == 1 or each["text"] == event["text"]), None)
+        last = max((each["uptime_s"] or 0 for each in old), default=0.0)
+        known = same["count"] if same else 0
+        if not old or (event["uptime_s"] or 0) > last or (
+                event["uptime_s"] is None and event["count"] > known):
+            yield {**event, "count": max(1, event["count"] - known)}
 
 
 def _was_ended(observed: Sections) -> bool:

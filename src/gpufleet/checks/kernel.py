@@ -1,19 +1,23 @@
-"""The kernel log since boot: errors of GPUs, driver and machine.
+"""The kernel log since boot: errors of GPUs, NVSwitches, driver and machine.
 
-The meaning of each Xid is in `catalog/data/xids.yml`. Errors that programs caused are reported and
-fail no check: a host is not drained for its users' mistakes.
+What an Xid or SXid means, and what has to be done, is in `catalog/data/xids`; whether it is still
+due, in `card_state`. Errors that programs caused are reported and fail no check: a host is not
+drained for its users' mistakes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
-from gpufleet.catalog import facts
+from gpufleet.catalog import xids
+from gpufleet.catalog.xids import RECOVERY, Meaning
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.host import Event
 from gpufleet.model.verdict import Verdict
 
+from . import subjects
+from .card_state import CardState, Standing, card_states, driver_branch, standing
 from .registry import (
     AS_ROOT,
     HARDWARE,
@@ -25,24 +29,19 @@ from .registry import (
 )
 from .sections import Sections
 
-# The Xid by which the driver reports the recovery action of a GPU.
-RECOVERY = 154
 NOTED = {"api-mismatch": "see driver.loaded", "hung-task": "a program waited too long",
         "out-of-memory": "the kernel killed a program", "io-error": "a disk or file system error"}
+FATAL_ON_THE_BUS = re.compile(r"[( ]Fatal\)|DPC: |can't recover|recovery failed")
+NO_RESET_SEEN = (
+    "whether the card was reset since is unclear: the log does not show it, and nothing of the"
+    " card's own speaks against it")
 
 
 @check("kernel.log", reads=("kernel_log", "gpus"), repair=HARDWARE, skip_reason=no_gpus_declared)
 def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The kernel log has no failure of a GPU, the driver or the machine since boot."""
-    kernel_log = observed["kernel_log"]
-    cards = {card["address"]: card["driver"] for card in observed["gpus"]["pci"]}
-    # The driver reports that a card was reset and needs no further action.
-    recovered = {event["address"]: event["uptime_s"] or 0 for event in kernel_log["events"]
-              if event["kind"] == "xid" and (meaning(event) or {}).get("kind") == "record"
-              and event["code"] == RECOVERY}
-    for event in kernel_log["events"]:
-        if event["kind"] != "xid" or (event["uptime_s"] or 0) >= recovered.get(event["address"], 0):
-            yield from _event_findings(event, cards)
+    kernel_log, states = observed["kernel_log"], card_states(observed)
+    yield from judged(observed, kernel_log["events"])
     if kernel_log["source"] is None:
         yield Finding(
             "The kernel log since boot could not be read:"
@@ -50,29 +49,123 @@ def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"{AS_ROOT}; in a container: read the machine's own log (journalctl -k -b)",
             verdict=Verdict.INCONCLUSIVE, about=("kernel-log",))
     elif not kernel_log["complete"]:
-        yield Finding(
-            f"The kernel log ({kernel_log['source']}) does not reach back to the boot: its first"
-            " messages are lost",
-            "keep more of it: set Storage=persistent and a larger SystemMaxUse in"
-            " /etc/systemd/journald.conf; it is complete again after the next boot",
-            verdict=Verdict.INCONCLUSIVE)
+        lost = (f"The kernel log ({kernel_log['source']}) does not reach back to the boot: its"
+                " first messages are lost")
+        if states and all(state.healthy for state in states.values()):
+            yield Evidence(f"{lost}; the driver reports no error of any card")
+        else:
+            yield Finding(
+                lost, "keep more of it: set Storage=persistent and a larger SystemMaxUse in"
+                " /etc/systemd/journald.conf; it is complete again after the next boot",
+                verdict=Verdict.INCONCLUSIVE)
     noted = [f"{event['kind']} ({NOTED[event['kind']]}): {event['text']}"
             for event in kernel_log["events"] if event["kind"] in NOTED]
     yield Evidence(f"{kernel_log['source']}, since boot; {shortened(noted) or 'nothing of note'}")
 
 
-def _event_findings(event: Event, cards: dict[str, str | None]) -> Iterator[Finding]:
+def judged(
+    observed: Sections, events: Sequence[Event], *, during_probe: bool = False
+) -> Iterator[Finding | Evidence]:
+    """What messages of the kernel mean for the host, `during_probe` if its own load came first."""
+    states = card_states(observed)
+    cards = {card["address"]: card["driver"] for card in observed["gpus"]["pci"]}
+    branch = driver_branch(observed.read_elsewhere())
+    yield from _xids(events, states, branch, during_probe)
+    yield from _sxids(events, states, during_probe)
+    for event in events:
+        yield from _event_findings(event, cards)
+
+
+# -- Xids ------------------------------------------------------------------------------------------
+
+
+def _xids(
+    logged: Sequence[Event], states: Mapping[str, CardState], branch: int | None,
+    during_probe: bool,
+) -> Iterator[Finding | Evidence]:
+    events = _since_recovery(logged)
+    asked = {event["address"]: event for event in events if event["code"] == RECOVERY}
+    for event in events:
+        found = xids.meaning(event["code"] or 0, event["text"], branch)
+        if found.effect in {"program", "note"}:
+            if found.effect == "note" and event["code"] != RECOVERY:
+                yield Evidence(f"{_named('Xid', event, found)}: nothing to do")
+            continue
+        address = event["address"] or ""
+        state = states.get(address, CardState())
+        stands = standing(event["code"] or 0, found, state, during_probe=during_probe)
+        # The driver knows best what the card needs.
+        action = asked.get(event["address"], event) if found.effect == "fail" else event
+        remedy = xids.meaning(action["code"] or 0, action["text"], branch).remedy or found.remedy
+        if remedy == "reset" and state.needs_nothing is None:
+            remedy = "recorded_reset"
+        yield _result(f"{_named('Xid', event, found)}", event, found, stands,
+                      xids.remedy(remedy, address))
+
+
+def _since_recovery(events: Sequence[Event]) -> list[Event]:
+    """The Xids that came after their card's last recovery, with only the last 154 of each card."""
+    found = [event for event in events if event["kind"] == "xid"]
+    last: dict[str | None, Event] = {}
+    for event in found:
+        if event["code"] == RECOVERY and (event["uptime_s"] or 0) >= (
+                last.get(event["address"], event)["uptime_s"] or 0):
+            last[event["address"]] = event
+    recovered = {address: event["uptime_s"] or 0 for address, event in last.items()
+                 if (xids.recovery_action(event["text"]) or (None,))[0] == 0}
+    return [event for event in found
+            if (event["code"] != RECOVERY or event is last[event["address"]])
+            and (event["uptime_s"] or 0) >= recovered.get(event["address"], 0)]
+
+
+def _named(kind: str, event: Event, found: Meaning, of: str = "") -> str:
+    times = f" ({event['count']} times)" if event["count"] > 1 else ""
+    return f"{kind} {event['code']} of {of}{event['address'] or 'an unnamed card'}{times}:" \
+           f" {found.name}"
+
+
+def _result(
+    cause: str, event: Event, found: Meaning, stands: Standing, remedy: str
+) -> Finding | Evidence:
+    """The finding of an Xid or SXid that fails or leaves the host unjudged, if it still stands."""
+    if found.effect == "fail" and stands == "cleared":
+        return Evidence(f"{cause}; cleared: the driver asks for no recovery action now, and the"
+                        " card computes right")
+    verdict = Verdict.FAIL
+    if found.effect != "fail":
+        verdict = Verdict.INCONCLUSIVE
+    elif stands == "unclear":
+        verdict, cause = Verdict.INCONCLUSIVE, f"{cause}; {NO_RESET_SEEN}"
+    return Finding(cause, remedy, event["text"], verdict, subjects.card(event["address"]))
+
+
+# -- NVSwitches, the bus, the machine --------------------------------------------------------------
+
+
+def _sxids(
+    events: Sequence[Event], states: Mapping[str, CardState], during_probe: bool
+) -> Iterator[Finding | Evidence]:
+    """A reset of the fabric resets all cards: it may have been done if none asks for one."""
+    done = bool(states) and not during_probe and all(state.needs_nothing and state.computes
+                                for state in states.values())
+    for event in events:
+        if event["kind"] != "sxid":
+            continue
+        found = xids.switch_meaning(event["code"] or 0, event["text"])
+        cause = _named("SXid", event, found, "the NVSwitch ")
+        if found.effect == "note":
+            yield Evidence(f"{cause}: nothing to do")
+        else:
+            yield _result(cause, event, found, "unclear" if done else "stands",
+                          xids.remedy(found.remedy, event["address"] or ""))
+
+
+def _event_findings(
+    event: Event, cards: Mapping[str, str | None]
+) -> Iterator[Finding | Evidence]:
     kind, address = event["kind"], event["address"] or "an unnamed card"
     times = f" ({event['count']} times)" if event["count"] > 1 else ""
-    if kind == "xid" and (known := meaning(event)) and known["kind"] in {"hardware", "driver"}:
-        remedy = facts.document("xids.yml")["remedies"][known["remedy"]].format(gpu=address)
-        yield Finding(f"Xid {event['code']} of {address}{times}: {known['means']}", remedy,
-                      event["text"])
-    elif kind == "sxid":
-        yield Finding(f"SXid {event['code']} of the NVSwitch {address}{times}: a fatal error",
-                      "drain the host and reboot it; if it returns, contact the vendor",
-                      event["text"])
-    elif kind == "key-rejected" and "nvidia" not in cards.values():
+    if kind == "key-rejected" and "nvidia" not in cards.values():
         yield Finding(
             "The kernel refused a module: the key of its signature is not enrolled (Secure Boot)",
             "mokutil --import the key that signs the driver's modules (DKMS:"
@@ -83,16 +176,34 @@ def _event_findings(event: Event, cards: dict[str, str | None]) -> Iterator[Find
             f"The driver could not initialise {address}{times}",
             "reboot; if it persists: try another driver (gpu_driver), then check the GPU's seat and"
             " power",
-            event["text"])
-    elif kind == "pcie-error" and event["address"] in cards:
-        yield Finding(f"{address} has uncorrectable errors on the PCI bus{times}",
-                      "reseat the card and check its riser; if it returns, replace it",
-                      event["text"])
+            event["text"], about=subjects.card(event["address"]))
+    elif kind == "pcie-error":
+        yield from _bus_findings(event, cards, times)
     elif kind == "machine-check":
         yield Finding(
             f"The machine had an uncorrectable memory or processor error{times}",
             "drain the host; find the module to replace in the management controller's log",
             event["text"])
+
+
+def _bus_findings(
+    event: Event, cards: Mapping[str, str | None], times: str
+) -> Iterator[Finding | Evidence]:
+    """Errors of a card's link, which the card or a port between it and the processor reports."""
+    address, remedy = event["address"] or "", (
+        "on your own machine reseat the card and check its riser, and replace it if it returns; of"
+        " a cloud instance: move it to other hardware (stop and start it)")
+    below = [card for card in event.get("below") or [] if card in cards]
+    if address in cards:
+        yield Finding(f"{address} has uncorrectable errors on the PCI bus{times}", remedy,
+                      event["text"], about=subjects.card(address))
+    elif below and FATAL_ON_THE_BUS.search(event["text"]):
+        yield Finding(
+            f"The PCI port {address} had a fatal error{times}; {shortened(below)} is reached"
+            " through it", remedy, event["text"])
+    elif below:
+        yield Evidence(f"The PCI port {address} of {shortened(below)} had uncorrectable errors that"
+                       f" were not fatal{times}")
 
 
 @check("kernel.application-errors", reads=("kernel_log",), severity="minor",
@@ -104,19 +215,14 @@ def application_errors(plan: Plan, observed: Sections) -> Iterator[Finding | Evi
         yield Finding("Errors of programs are unknown: the kernel log could not be read",
                       "see kernel.log", verdict=Verdict.INCONCLUSIVE, about=("kernel-log",))
         return
+    branch = driver_branch(observed.read_elsewhere())
     for event in kernel_log["events"]:
-        known = meaning(event)
-        if event["kind"] == "xid" and (known is None or known["kind"] == "application"):
+        if event["kind"] != "xid":
+            continue
+        found = xids.meaning(event["code"] or 0, event["text"], branch)
+        if found.effect == "program":
             by = f" by {event['process'] or 'process'} {event['pid']}" if event["pid"] else ""
             yield Evidence(
                 f"Xid {event['code']} of {event['address']}, {event['count']} times, last"
-                f"{by}: {known['means'] if known else 'not in the table of Xids'}"
+                f"{by}: {found.name}"
             )
-
-
-def meaning(event: Event) -> dict[str, Any] | None:
-    """The table's entry for an Xid."""
-    found: dict[str, Any] | None = facts.document("xids.yml")["xids"].get(event["code"])
-    if found and found.get("unless", "\n") in event["text"]:
-        return {**found, "kind": "record"}
-    return found

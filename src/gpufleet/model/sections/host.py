@@ -141,7 +141,11 @@ class Packages(TypedDict):
 
 
 class Event(TypedDict):
-    """A message of the kernel log; one per kind, code and GPU, the last one."""
+    """A message of the kernel log: the last one of its kind, code and GPU.
+
+    Messages of one code that ask for different things stay apart: SXids and PCIe errors by
+    severity; Xids 64, 74, 144 to 150 and 154 by what their texts say.
+    """
 
     kind: Annotated[
         Text,
@@ -154,10 +158,17 @@ class Event(TypedDict):
     uptime_s: Annotated[float | None, "when it was last logged, after the boot"]
     count: Annotated[int, "how often"]
     text: Annotated[str, "the line"]
+    below: NotRequired[Annotated[
+        list[Text],
+        "of a PCIe error: the NVIDIA devices that are reached through the address, if it is a"
+        " port", UNCHECKED]]
 
 
 class KernelLog(TypedDict):
-    """Faults in the kernel log; those of a driver that was loaded again since are left out."""
+    """Faults in the kernel log.
+
+    Those of a driver that was loaded again since, and of a card that was reset, are left out.
+    """
 
     source: Annotated[
         Text | None,

@@ -1,4 +1,5 @@
 """Section `kernel_log`: messages of the kernel since boot that concern GPUs and machine."""
+import os
 import re
 import time
 
@@ -13,7 +14,7 @@ BUS_ID = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-
 EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
     ("xid", r"NVRM: Xid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"
             r"(?:[^,]*, name=(?P<process>[^,]+))?"),
-    ("sxid", r"SXid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+), (?=Fatal)"),
+    ("sxid", r"SXid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+), (?!Data \{)"),
     ("xid", r"NVRM: .*?" + BUS_ID + r"\D.*has fallen off the bus"),
     ("key-rejected", r"Loading of (?:unsigned module|module with \S+ \S+) is rejected"
                      r"|Key was rejected by service|Lockdown: modprobe: unsigned module loading"),
@@ -24,8 +25,12 @@ EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
                     r" driver nvidia failed|NVRM: The NVIDIA probe routine failed"
                     r"|NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
                     r"|NVRM: .* is not supported by the NVIDIA"),
+    # Root ports report for the device behind them, and name it where they know it.
+    ("pcie-error", r"AER: (?:Multiple )?Uncorrect\w+ \((?:Non-)?Fatal\) error (?:message )?received"
+                   r"(?::| from) " + BUS_ID),
     ("pcie-error", r"(?:^|\s)" + BUS_ID + r": (?:PCIe Bus Error: severity=Uncorrect"
-                   r"|AER: .*Uncorrect|AER: can't recover|device recovery failed)"),
+                   r"|AER: .*Uncorrect|(?:AER: )?can't recover|(?:AER: )?device recovery failed"
+                   r"|DPC: (?:containment event|ERR_FATAL))"),
     ("machine-check", r"Uncorrected hardware memory error|Machine Check Exception"
                       r"|EDAC \S+: \d+ UE |Memory failure: 0x|\[Hardware Error\]: event severity:"
                       r" (?:fatal|recoverable)"),
@@ -37,10 +42,29 @@ EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
                  r"|nvme\S* .*timeout, (?:aborting|reset)"),
 )]
 BOOT_LINE = "Linux version "
-# The driver's first message when it is loaded, before it initializes a card.
-LOAD_LINE = re.compile(r"Nvlink Core is being initialized")
+# The driver's first and last messages; the first comes before it initializes a card. A later line,
+# for logs that have neither, comes after that.
+LOAD_LINE = re.compile(r"Nvlink Core is being initialized|Unregistered (?:the )?Nvlink Core")
+LATE_LOAD_LINE = re.compile(r"NVRM: loading NVIDIA UNIX")
+# A device was reset or found again: by the kernel, by a virtual machine's driver, by a loaded
+# NVSwitch driver; or the reset was recorded, since NVIDIA's driver logs none.
+RESET_LINE = re.compile("|".join(
+    r"(?:^|\s)" + before + BUS_ID.replace("address", name) + after for before, name, after in (
+        ("pci ", "found", r": \[10de:[0-9a-f]{4}\] type"), ("vfio-pci ", "given", ": reset done"),
+        (r"nvidia-nvswitch\d*: Probing device ", "switch", ""),
+        ("gpufleet: GPU ", "recorded", " was reset"))))
 # Of the driver and its cards: messages before its last load belong to the previous driver.
 OF_THE_DRIVER = ("xid", "sxid", "key-rejected", "api-mismatch", "init-failed")
+# Of one card: messages before its last reset belong to the past.
+OF_THE_CARD = ("xid", "sxid", "init-failed", "pcie-error")
+# Xids whose text decides what is to be done, and how many texts of each are kept for a card.
+BY_TEXT = (64, 74, 144, 145, 146, 147, 148, 149, 150, 154)
+MOST_TEXTS = 30
+# A message over three lines: the address is in the first, the fault in the third.
+FIRST_OF_THREE = re.compile(r"NVRM: The NVIDIA GPU " + BUS_ID)
+FURTHER = re.compile(r"^NVRM: (?!Xid|GPU |The |loading)")
+# What kernels with CONFIG_PRINTK_CALLER print behind the time.
+CALLER = r"(?:\[\s*[TC]\d+\]\s)?"
 
 
 def section_kernel_log(host):
@@ -59,7 +83,11 @@ def section_kernel_log(host):
             continue
         if result:
             name, lines = result if source is None else (source, result)
-            result = dict(found, source=name, since_boot=True, events=kernel_events(lines),
+            events = kernel_events(lines)
+            for event in events:
+                if event["kind"] == "pcie-error":
+                    event["below"] = devices_below(host, event["address"])
+            result = dict(found, source=name, since_boot=True, events=events,
                         complete=any(BOOT_LINE in text for _, text in lines))
             if result["complete"]:
                 return result
@@ -74,9 +102,13 @@ def parse_stamped(out):
     """[(seconds since boot, or None, text)] of lines as dmesg and journalctl print them."""
     lines = []
     for line in out.splitlines():
-        match = re.match(r"\[\s*(\d+\.\d+)\]\s(?:\S+ kernel: )?(.*)", line)
+        match = re.match(r"\[\s*(\d+\.\d+)\]\s?" + CALLER
+                         + r"(?:\S+ kernel: )?" + CALLER + "(.*)", line)
         if match:
             lines.append((float(match.group(1)), match.group(2)))
+        elif lines and line.strip():
+            # A message of several lines has its time in the first alone.
+            lines.append((lines[-1][0], line.strip()))
     return lines
 
 
@@ -116,7 +148,7 @@ def file_lines(host):
         lines = []
         for line in text.splitlines():
             match = re.match(r"(\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) \S+ kernel:"
-                             r" (?:\[\s*(\d+\.\d+)\] )?(.*)", line)
+                             r" (?:\[\s*(\d+\.\d+)\] ?" + CALLER + ")?(.*)", line)
             if not match:
                 continue
             logged_at = syslog_time(match.group(1), time.time())
@@ -154,29 +186,100 @@ def syslog_time(text, now):
 
 
 def kernel_events(lines):
-    """One entry per kind, code and GPU, with the number of messages and the last one."""
-    found = {}
-    for seconds, text in lines:
-        if LOAD_LINE.search(text):
-            found = {key: event for key, event in found.items() if key[0] not in OF_THE_DRIVER}
+    """One entry per kind, code and GPU, with the number of messages and the last one.
+
+    Of SXids one per severity, of PCIe errors fatal and other ones, of Xids in BY_TEXT one per text.
+    """
+    found, loading = {}, False
+    for seconds, text in whole_messages(lines):
+        early = LOAD_LINE.search(text)
+        if early or LATE_LOAD_LINE.search(text):
+            if early or not loading:
+                found = {key: event for key, event in found.items()
+                         if key[0] not in OF_THE_DRIVER}
+            loading = bool(early)
+            continue
+        reset = RESET_LINE.search(text)
+        if reset:
+            address = full_address(next(filter(None, reset.groups())))
+            found = {key: event for key, event in found.items()
+                     if key[0] not in OF_THE_CARD or key[2] != address}
             continue
         for kind, pattern in EVENTS:
             match = pattern.search(text)
-            if not match:
-                continue
-            named = match.groupdict()
-            address = named.get("address") and full_address(named["address"])
-            code = int(named["code"]) if named.get("code") else None
-            if kind == "xid" and code is None:
-                code = 79
-            key = (kind, code, address)
-            count = found[key]["count"] + 1 if key in found else 1
-            found[key] = {"kind": kind, "code": code, "address": address,
-                          "pid": int(named["pid"]) if named.get("pid") else None,
-                          "process": named.get("process"), "uptime_s": seconds, "count": count,
-                          "text": text[:300]}
-            break
+            if match:
+                add_event(found, kind, match, seconds, text)
+                break
     return list(found.values())
+
+
+def add_event(found, kind, match, seconds, text):
+    """Count a message with those of its key, and keep its text if it tells more than the last."""
+    named, rest = match.groupdict(), match.string[match.end():]
+    address = named.get("address") and full_address(named["address"])
+    code = int(named["code"]) if named.get("code") else None
+    # The second line of an SXid repeats the first, but for its words.
+    again = bool(kind == "sxid" and re.match(r"Severity \d", rest))
+    if kind == "xid" and code is None:
+        # What the driver says beside 79, or instead of it.
+        code = 79
+        again = (kind, code, address, None) in found
+    variant = None
+    if kind == "sxid":
+        severity = re.match(r"Severity ([01])|(Non-fatal|Fatal|Correctable)", rest)
+        variant = severity and {"0": "Non-fatal", "1": "Fatal"}.get(
+            severity.group(1), severity.group(2))
+    elif kind == "pcie-error":
+        variant = bool(re.search(r"[( ]Fatal\)|DPC: |can't recover|recovery failed", text))
+    elif code in BY_TEXT:
+        # What decides: words of 64, else whether it is fatal, and the first registers.
+        registers = tuple(re.findall(r"0x\w+", rest)[:7 if code == 74 else 2])
+        variant = (re.sub(r"0x\w+", "", rest) if code == 64 else "onfatal" in rest, registers[
+            7 * (code == 64):])
+        known = sum(key[:3] == (kind, code, address) for key in found)
+        if known >= MOST_TEXTS and (kind, code, address, variant) not in found:
+            variant = variant[0]
+    key = (kind, code, address, variant)
+    last = found.pop(key, None)
+    if again and last:
+        found[key] = dict(last, uptime_s=seconds)
+        return
+    process = named.get("process")
+    found[key] = {"kind": kind, "code": code, "address": address,
+                  "pid": int(named["pid"]) if named.get("pid") else None,
+                  "process": None if process == "<unknown>" else process, "uptime_s": seconds,
+                  "count": last["count"] + 1 if last else 1, "text": text[:300]}
+
+
+def whole_messages(lines):
+    """The same lines with the driver's message of three lines as one."""
+    head, more = None, 0
+    for seconds, text in lines:
+        for part in re.split(r"#012|\\n|\\x0a|\n", text):
+            if head and more and FURTHER.search(part):
+                head = (head[0], head[1] + " " + FURTHER.sub("", part, 1))
+                more -= 1
+                continue
+            if head:
+                yield head
+                head = None
+            if FIRST_OF_THREE.search(part):
+                head, more = (seconds, part), 3
+            else:
+                yield seconds, part
+    if head:
+        yield head
+
+
+def devices_below(host, port):
+    """The addresses of NVIDIA's devices that are reached through this port."""
+    found = []
+    for directory in host.glob("/sys/bus/pci/devices/*"):
+        if (host.text_or_none(directory + "/vendor") or "").strip() == "0x10de":
+            above = host.realpath(directory).split("/")[:-1]
+            if port in above:
+                found.append(os.path.basename(directory))
+    return found
 
 
 def full_address(text):

@@ -1,0 +1,228 @@
+"""What an Xid or SXid of the kernel log means, and what has to be done: facts plus judgement.
+
+`data/xids/codes.yml`, `nvlink.yml` and `sxids.yml` hold NVIDIA's actions, `judgement.yml` what
+gpufleet makes of them. Pure functions over the text of a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from . import facts
+from .records import Row
+
+Effect = Literal["fail", "inconclusive", "note", "program"]
+# The Xid by which the driver reports the recovery action that a GPU needs.
+RECOVERY = 154
+# What names a process in a message, and says nothing of the error.
+PROCESS = re.compile(r"^(?:pid='?[^,]*'?, )?(?:name=[^,]*, )?")
+# From this branch on, the driver encodes Xids 144 to 150 in the second way.
+SECOND_ENCODING = 575
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a message means: `remedy` is a name in `judgement.yml`, empty where nothing is due."""
+
+    name: str
+    effect: Effect
+    remedy: str = ""
+    # NVIDIA's immediate action, if its catalogue has one.
+    action: str | None = None
+    # The driver reports the action that the card needs also by Xid 154.
+    reported_by_154: bool = False
+
+
+def remedy(name: str, address: str) -> str:
+    """The sentence that tells what to do."""
+    text: str = _judgement()["remedies"][name]
+    return text.format(gpu=address)
+
+
+def meaning(code: int, text: str, branch: int | None = None) -> Meaning:
+    """The meaning of an Xid in a line of the kernel log, printed by a driver of this branch."""
+    renumbered = _judgement()["renumbered"].get(code)
+    if renumbered and branch is not None and branch < renumbered["below"]:
+        return meaning(renumbered["as"], text, branch)
+    row, own = facts.document("xids/codes.yml")["xids"].get(code), _own(code)
+    if row is None:
+        return _by("a number that is not in NVIDIA's catalogue", _judgement()["unknown_code"])
+    name = own.get("name", row["name"])
+    found = _by(name, _rule(row) | own)
+    if own.get("unless") and own["unless"] in text:
+        found = Meaning(name, "note")
+    decoders = {"registers": _registers, "nvlink": _nvlink, "recovery": _recovery}
+    bucket = _judgement()["buckets"].get(row["immediate"]) or {}
+    if decode := decoders.get(bucket.get("decode", "")):
+        found = decode(code, found, message(code, text), branch)
+    return replace(found, action=row["immediate"], reported_by_154=_reported(row, branch))
+
+
+def message(code: int, text: str) -> str:
+    """The part of a line behind the number, without the process."""
+    return PROCESS.sub("", re.split(rf"\): {code}, ", text, maxsplit=1)[-1])
+
+
+def switch_meaning(code: int, text: str) -> Meaning:
+    """The meaning of an SXid, which an NVSwitch of NVLink 2 to 4 logs."""
+    row = facts.document("xids/sxids.yml")["codes"].get(code)
+    rules, guide = _judgement()["sxids"], (row or {}).get("guide")
+    name = row["name"] if row else "a number that is in none of NVIDIA's tables"
+    word = re.search(r"\b(Non-fatal|Fatal|Correctable)\b|Severity (\d)", text)
+    printed = {"1": "Fatal", "0": "Non-fatal"}.get(word[2], word[1]) if word else None
+    if (printed == "Fatal" or guide == "always_fatal" or code in rules["companions"]
+            or code in rules["fatal_without_the_word"]):
+        return Meaning(name, "fail", "fabric")
+    if row is None or guide == "fatal":
+        return Meaning(name, "inconclusive", "fabric")
+    return Meaning(name, "note")
+
+
+def _judgement() -> Row:
+    return facts.document("xids/judgement.yml")
+
+
+def _own(code: int) -> Row:
+    found: Row = _judgement()["xids"].get(code) or {}
+    return found
+
+
+def _by(name: str, rule: Row) -> Meaning:
+    needs = rule["effect"] in {"fail", "inconclusive"}
+    return Meaning(name, rule["effect"], rule["remedy"] if needs else "")
+
+
+def _rule(row: Row) -> Row:
+    """What is done about a row of the catalogue."""
+    judgement = _judgement()
+    if row["unused"]:
+        hardware = "hardware" in (row["causes_r555"] or [])
+        found: Row = judgement["unused"]["hardware" if hardware else "other"]
+    else:
+        found = judgement["buckets"].get(row["immediate"]) or judgement["without_action"]
+    return found
+
+
+def _reported(row: Row, branch: int | None) -> bool:
+    """Whether a driver of this branch prints a 154 beside it, by the catalogue."""
+    since = re.search(r"R(\d+)", row.get("via_154") or "")
+    introduced = bool(row.get("via_154")) and since is None
+    return introduced or bool(since and branch is not None and branch >= int(since[1]))
+
+
+# -- 154: the recovery action ----------------------------------------------------------------------
+
+
+def recovery_action(text: str) -> tuple[int, str] | None:
+    """The number and words of the action that a 154 changed to."""
+    found = re.search(r"\bto 0x([0-9a-fA-F]+)(?: \(([^)]*)\))?", text)
+    return (int(found[1], 16), found[2] or "") if found else None
+
+
+def recovery_rule(number: int, words: str) -> tuple[str, Row]:
+    """The name and the rule of an action; one of a later driver is judged by its words."""
+    known = facts.document("xids/codes.yml")["xid154"]["codes"].get(number)
+    if known:
+        return known["meaning"], _judgement()["recovery"][number]
+    for word, rule in _judgement()["recovery_words"].items():
+        if word in words.lower():
+            return words, rule
+    return (words or f"action 0x{number:x}"), _judgement()["buckets"]["XID_154"]
+
+
+def _recovery(code: int, found: Meaning, text: str, branch: int | None) -> Meaning:
+    action = recovery_action(text)
+    if action is None:
+        return found
+    name, rule = recovery_rule(*action)
+    return _by(f"the driver asks for a recovery action: {name}", rule)
+
+
+# -- 74: the registers of NVLink 3 and 4 -----------------------------------------------------------
+
+
+def _registers(code: int, found: Meaning, text: str, branch: int | None) -> Meaning:
+    printed = re.search(r"link (-?\d+)\s*\(([^)]*)\)", text)
+    if not printed:
+        return found
+    values = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", printed[2])]
+    classes = set(_classes(values))
+    rules = _judgement()["registers"]
+    # A bit that no table names counts as a fault of the link.
+    worst = next((name for name in rules if name in classes), None)
+    if worst is None or (None in classes and rules[worst]["effect"] != "fail"):
+        return replace(found, name=f"{found.name} on link {printed[1]}")
+    return _by(f"{found.name} on link {printed[1]} ({worst.replace('_', ' ')})", rules[worst])
+
+
+def _classes(values: list[int]) -> Iterator[str | None]:
+    """The class of each bit that is set; None for a bit of a described register without one."""
+    table = facts.document("xids/codes.yml")["xid74_registers"]
+    for number, value in enumerate(values, start=1):
+        described = table.get(f"reg{number}") or {}
+        for bit in (bit for bit in range(value.bit_length()) if value >> bit & 1):
+            names = [name for name, bits in described.items() if bit in bits]
+            yield names[0] if names else None
+
+
+# -- 144 to 150: NVLink 5 --------------------------------------------------------------------------
+
+
+def _nvlink(code: int, found: Meaning, text: str, branch: int | None) -> Meaning:
+    fatal = bool(re.search(r"(?<![-\w])Fatal\b", text))
+    named = re.match(r"\s*(.+?)\s+(?:Fatal|Non-?fatal)\b", text)
+    link = re.search(r"\bLink (-?\d+)", text)
+    where = f" on link {int(link[1])}" if link and int(link[1]) >= 0 else ""
+    values = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]{1,8}", text)][:2]
+    rules = list(_decoded(code, named[1] if named else "", values, branch)) if values[1:] else []
+    if not rules:
+        name = f"{found.name}{where}, not decoded"
+        return _by(name, _judgement()["buckets"]["RESET_GPU"]) if fatal else replace(
+            found, name=name)
+    reason = _reason(rules[0][0], values[0])
+    name = f"{found.name}{where}: {rules[0][0]['unit']}{f', {reason}' if reason else ''}"
+    # Where the encodings disagree, or an action is ignored though the link is down: the safe side.
+    effects = [_by(name, _judgement()["buckets"][action]) for _, action in rules]
+    worst = min(effects, key=lambda each: ("fail", "inconclusive", "note", "program").index(
+        each.effect))
+    if fatal and worst.effect == "note":
+        return _by(name, {"effect": "inconclusive", "remedy": "link"})
+    return worst
+
+
+def _decoded(
+    code: int, unit: str, values: list[int], branch: int | None
+) -> Iterator[tuple[Row, str]]:
+    """(rule, action) of those that match; of both encodings where the branch is unknown."""
+    intrinfo, status = values
+    encodings = ["v1", "v2"] if branch is None else [
+        "v2" if branch >= SECOND_ENCODING else "v1"]
+    matching = []
+    for rule in facts.document("xids/nvlink.yml")["rules"]:
+        wanted = rule["status"]
+        if rule["xid"] != code or (wanted and status not in [int(each, 16) for each in wanted]):
+            continue
+        second = rule.get("or") or {}
+        if any(_matches(second.get(encoding), intrinfo) for encoding in encodings):
+            matching.append((rule, str(second["immediate"])))
+        elif any(_matches(rule[encoding], intrinfo) for encoding in encodings):
+            matching.append((rule, str(rule["immediate"])))
+    same = [each for each in matching if unit in each[0]["unit"].split("/")]
+    yield from same or matching
+
+
+def _matches(pattern: str | None, value: int) -> bool:
+    return pattern is not None and all(
+        bit in ("-", printed) for bit, printed in zip(pattern, f"{value:032b}", strict=True))
+
+
+def _reason(rule: Row, intrinfo: int) -> str | None:
+    """Why a link went down, which bits 25 to 20 tell."""
+    if not rule["unit"].startswith("NETIR_LINK"):
+        return None
+    words: dict[int, Any] = facts.document("xids/nvlink.yml")["link_down_reasons"]["words"]
+    text = words.get(intrinfo >> 20 & 0x3F)
+    return str(text) if text else None

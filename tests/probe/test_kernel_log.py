@@ -1,0 +1,231 @@
+"""The lines of NVIDIA's driver, of NVSwitches and of the PCI bus in every form that is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpufleet.catalog import facts, xids
+from gpufleet.probe.host import Host
+from gpufleet.probe.sections.kernel_log import devices_below, kernel_events, parse_stamped
+
+ROOT = Path(__file__).parents[2]
+GATHERED = Path(os.environ.get("GPUFLEET_FACTS", ROOT.parent / "shared" / "facts")) / "xids.yml"
+CODES = sorted(facts.document("xids/codes.yml")["xids"])
+SXIDS = sorted(facts.document("xids/sxids.yml")["codes"])
+ADDRESS = "0000:3b:00.0"
+# (address as printed, address, process as printed, pid, name)
+PLACES = (
+    ("PCI:0000:3b:00", ADDRESS), ("PCI:0000:3B:00", ADDRESS), ("0000:3b:00", ADDRESS),
+    ("PCI:00000000:3b:00.0", ADDRESS), ("PCI:0018:01:00", "0018:01:00.0"),
+    ("PCI:0000:3b:00 GPU-I:05", ADDRESS), ("PCI:0000:3b:00 GPU-I:05 GPU-CI:00", ADDRESS))
+PROCESSES = (
+    ("", None, None), ("pid='<unknown>', name=<unknown>, ", None, None),
+    ("pid=812, name=python3, ", 812, "python3"), ("pid=812, ", 812, None),
+    ("pid=7, name=VLLM::Worker, ", 7, "VLLM::Worker"), ("pid=812, name=<unknown>, ", 812, None))
+NVLINK = "nvidia-nvlink: Nvlink Core is being initialized, major device number 236"
+
+
+def found(*lines: str) -> list[dict[str, Any]]:
+    return kernel_events([(float(at), line) for at, line in enumerate(lines)])
+
+
+def codes(*lines: str) -> list[tuple[Any, ...]]:
+    return [(row["kind"], row["code"], row["address"], row["count"]) for row in found(*lines)]
+
+
+def xid(code: int, text: str = "what happened", place: str = "PCI:0000:3b:00") -> str:
+    return f"NVRM: Xid ({place}): {code}, {text}"
+
+
+# -- Xids ------------------------------------------------------------------------------------------
+
+
+def test_every_number_is_read_in_every_printing() -> None:
+    for code in (*CODES, 177, 4711):
+        for place, address in PLACES:
+            for process, pid, name in PROCESSES:
+                line = xid(code, f"{process}Ch 00000008, what happened", place)
+                (row,) = found(line)
+                assert [row[key] for key in ("kind", "code", "address", "pid", "process")] == [
+                    "xid", code, address, pid, name], line
+                assert xids.message(code, row["text"]) == "Ch 00000008, what happened", line
+
+
+@pytest.mark.parametrize("stamp", [
+    "[  130.456250] {}", "[  130.456250] gpu01 kernel: {}", "[  130.456250][ T1946] {}",
+    "[  130.456250] [ T1946] {}", "[130.456250] gpu01 kernel: [ T1946] {}",
+    "[  130.456250][    C7] {}"])
+def test_a_line_is_read_behind_every_stamp(stamp: str) -> None:
+    """Kernels that print the caller behind the time lost every line of dmesg."""
+    assert parse_stamped(stamp.format(xid(79))) == [(130.45625, xid(79))]
+
+
+def test_the_log_reaches_the_boot_also_where_the_caller_is_printed() -> None:
+    assert parse_stamped("[    0.000000][    T0] Linux version 6.8.0") == [
+        (0.0, "Linux version 6.8.0")]
+
+
+LOST = ("NVRM: The NVIDIA GPU 0000:3b:00.0",
+        "NVRM: (PCI ID: 10de:2330) installed in this system has",
+        "NVRM: fallen off the bus and is not responding to commands.")
+
+
+@pytest.mark.parametrize("lines", [
+    LOST, ["\n".join(LOST)], ["#012".join(LOST)], ["\\x0a".join(LOST)],
+    [NVLINK, *LOST, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03"]])
+def test_a_card_that_is_lost_at_load_is_79(lines: Sequence[str]) -> None:
+    """The address stands in the first of three lines, the words in the third: nothing was seen."""
+    assert codes(*lines) == [("xid", 79, ADDRESS, 1)]
+
+
+def test_a_message_over_three_lines_keeps_its_time_and_its_end() -> None:
+    out = "[    4.2] gpu01 kernel: " + "\n                    ".join(LOST) + "\n[   5.0] a: b\n"
+    assert [row["uptime_s"] for row in kernel_events(parse_stamped(out))] == [4.2]
+    assert codes(LOST[0], LOST[1], xid(48), LOST[2]) == [("xid", 48, ADDRESS, 1)]
+
+
+def test_what_is_said_beside_79_counts_once() -> None:
+    assert codes(xid(79, "GPU has fallen off the bus."),
+                 f"NVRM: GPU {ADDRESS}: GPU has fallen off the bus.") == [("xid", 79, ADDRESS, 1)]
+
+
+def test_texts_that_ask_for_different_things_stay_apart() -> None:
+    """Of each number only the last line was kept: a harmless one hid the failure before it."""
+    nvlink = "RLW_SRC_TRACK {} XC1 i0 Link 03 (0x{:08x} 0x{:08x} 0x0 0x0 0x0 0x0)"
+    for code, bad, good in (
+        (64, "Row Remapper Error: (0x1) - All reserved rows for bank are remapped",
+         "Row Remapper: (0x{:x}) - Attempting to remap a row that is already pending remapping"),
+        (74, "NVLink: fatal error detected on link 1(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
+         "NVLink: fatal error detected on link {}(0x1, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"),
+        (145, nvlink.format("Fatal", 0x040988E2, 1), nvlink.format("Nonfatal", 0x040988E2, 2)),
+    ):
+        lines = [xid(code, bad), *(xid(code, good.format(at)) for at in range(50))]
+        assert sorted(count for *_, count in codes(*lines)) == [1, 50], code
+        effects = {xids.meaning(code, row["text"], 570).effect for row in found(*lines)}
+        assert "fail" in effects
+        assert len(effects) == 2
+
+
+def test_a_storm_of_different_texts_stays_small() -> None:
+    storm = [xid(145, f"RLW Nonfatal XC1 i0 Link 01 (0x{at:08x} 0x1 0x0)") for at in range(3000)]
+    rows = found(*storm, xid(145, "RLW Fatal XC1 i0 Link 01 (0xffffffff 0x1 0x0)"), *storm)
+    assert len(rows) < 40
+    assert sum(row["count"] for row in rows) == 6001
+    assert any(" Fatal " in row["text"] for row in rows)
+
+
+# -- what ends a message's time --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", [
+    NVLINK, "nvidia-nvlink: Unregistered the Nvlink Core, major device number 236",
+    "nvidia-nvlink: Unregistered Nvlink Core, major device number 236",
+    "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build",
+    "pci 0000:3b:00.0: [10de:2330] type 00 class 0x030200", "vfio-pci 0000:3b:00.0: reset done",
+    "gpufleet: GPU 0000:3b:00.0 was reset", "gpu01 gpufleet: GPU 0000:3b:00.0 was reset"])
+def test_a_driver_that_was_loaded_or_a_card_that_was_reset_begins_anew(line: str) -> None:
+    """A card that was reset kept its failure until the next boot."""
+    assert codes(xid(95), xid(48), line) == []
+    assert codes(xid(95), line, xid(48)) == [("xid", 48, ADDRESS, 1)]
+
+
+def test_the_reset_of_one_card_does_not_clear_another_one_or_the_machine() -> None:
+    other, machine = xid(79, place="PCI:0000:86:00"), "EDAC MC0: 1 UE memory read error"
+    assert [code for _, code, *_ in codes(
+        xid(79), other, machine, "gpufleet: GPU 0000:3b:00.0 was reset")] == [79, None]
+
+
+def test_a_switch_whose_driver_was_loaded_begins_anew() -> None:
+    line = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 62 LTSSM Fault Up"
+    assert codes(line, xid(74), "nvidia-nvswitch: Probing device 0000:05:00.0, Vendor Id = 0x10de"
+                 ) == [("xid", 74, ADDRESS, 1)]
+
+
+def test_what_a_load_reports_before_it_names_the_driver_stays() -> None:
+    assert codes(xid(48), NVLINK, "nvidia: probe of 0000:3b:00.0 failed with error -1",
+                 "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03") == [
+        ("init-failed", None, ADDRESS, 1)]
+
+
+# -- SXids -----------------------------------------------------------------------------------------
+
+
+def sxid(code: int, text: str) -> str:
+    return f"nvidia-nvswitch2: SXid (PCI:0000:85:00.0): {code:05d}, {text}"
+
+
+def test_every_sxid_is_read_with_and_without_a_word() -> None:
+    """Only lines with the word Fatal were seen."""
+    for code in (*SXIDS, 29999):
+        for word in ("Fatal, ", "Non-fatal, ", "Correctable, ", ""):
+            line = sxid(code, f"{word}Link 61 what happened (First)")
+            assert codes(line) == [("sxid", code, "0000:85:00.0", 1)]
+
+
+def test_the_three_lines_of_an_sxid_are_one_message_and_severities_stay_apart() -> None:
+    severity, data = "Severity {} Engine instance 62 Sub-engine instance 00", "Data {0x1, 0x0}"
+    rows = found(sxid(20012, "Fatal, Link 62 what"), sxid(20012, severity.format(1)),
+                 sxid(20012, data), sxid(20012, "Non-fatal, Link 61 what"),
+                 sxid(20012, severity.format(0)), sxid(20012, data))
+    assert [(row["count"], xids.switch_meaning(20012, row["text"]).effect) for row in rows] == [
+        (1, "fail"), (1, "note")]
+    # The first line may be lost.
+    (row,) = found(sxid(20002, severity.format(1)))
+    assert xids.switch_meaning(20002, row["text"]).effect == "fail"
+
+
+# -- the PCI bus -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("line", "address"), [
+    ("nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Tra", ADDRESS),
+    ("nvidia 0000:3b:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal)", ADDRESS),
+    ("pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0", ADDRESS),
+    ("pcieport 0000:3a:00.0: AER: Multiple Uncorrectable (Non-Fatal) error message received from"
+     " 0000:3b:00.0", ADDRESS),
+    ("pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: id=3a00", "0000:3a:00.0"),
+    ("pcieport 0000:3a:00.0: AER: device recovery failed", "0000:3a:00.0"),
+    ("pcieport 0000:3a:00.0: DPC: containment event, status:0x1f01 source:0x0000", "0000:3a:00.0"),
+    ("nvidia 0000:3b:00.0: AER: can't recover (no error_detected callback)", ADDRESS)])
+def test_an_error_on_the_bus_is_read_with_its_address(line: str, address: str) -> None:
+    assert codes(line) == [("pcie-error", None, address, 1)]
+
+
+def test_fatal_errors_on_the_bus_stay_apart_from_others() -> None:
+    line = "pcieport 0000:3a:00.0: AER: Uncorrected ({}) error received: id=3a00"
+    assert len(found(line.format("Fatal"), line.format("Non-Fatal"))) == 2
+
+
+def test_the_cards_behind_a_port_are_known(tmp_path: Path) -> None:
+    """A fatal error of the port that a card is plugged into was nobody's."""
+    devices = tmp_path / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    port = tmp_path / "sys/devices/pci0000:3a/0000:3a:00.0"
+    for place, vendor in ((port, "0x8086"), (port / ADDRESS, "0x10de"),
+                          (port.parent / "0000:3a:01.0/0000:5e:00.0", "0x10de")):
+        place.mkdir(parents=True)
+        (place / "vendor").write_text(vendor + "\n", encoding="utf-8")
+        (devices / place.name).symlink_to(place)
+    host = Host({"root": str(tmp_path)})
+    assert devices_below(host, "0000:3a:00.0") == [ADDRESS]
+    assert devices_below(host, ADDRESS) == []
+
+
+# -- lines that were seen --------------------------------------------------------------------------
+
+
+def test_every_line_that_was_seen_is_read_with_its_number() -> None:
+    if not GATHERED.is_file():
+        pytest.skip(f"the gathered fact files are not at hand ({GATHERED})")
+    lines = yaml.load(GATHERED.read_text(encoding="utf-8"), Loader=facts.LOADER)["lines"]["real"]
+    for number, seen in lines.items():
+        for line in seen:
+            (row,) = found(line)
+            assert (row["kind"], row["code"]) == ("sxid", row["code"]) if number == "sxid" else (
+                row["kind"], row["code"]) == ("xid", number), line
