@@ -56,8 +56,10 @@ class ActionModule(ActionBase):
             if name.startswith("gpu_") and name not in ("gpu_plan", "gpu_changes")
         }
         settings = probe_settings(variables)
+        # The module runs no stack.
+        args = {name: value for name, value in settings.items() if name != "compiles"}
         facts = self._execute_module(
-            "gpufleet.gpu.gpu_facts", module_args=settings, task_vars=task_vars
+            "gpufleet.gpu.gpu_facts", module_args=args, task_vars=task_vars
         )
         if facts.get("failed") or "snapshot" not in facts:
             result.update(facts, failed=True)

@@ -11,6 +11,7 @@ description:
   - Removes the files and links of a receipt, and the directories that are empty then. Keeps and
     reports foreign files in the tree. Removes a toolkit together with its cuDNN.
   - Refuses while a stack on the host is bound to the installation, also a foreign one.
+  - Removes the code that the driver compiled for a stack when it was verified.
   - The next run finishes an interrupted removal.
 options:
   kind:
@@ -66,6 +67,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import of_cudnn
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.jit_cache import remove_cache
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import recorded_files
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.venvs import bound_to
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
@@ -235,6 +237,8 @@ def main():
                 # Once more: another run may have been here while this one waited for the lock.
                 for part in what_goes(params):
                     remove(part)
+                    if part.kind == "stack":
+                        remove_cache(part.ident)
         module.exit_json(**answer)
     except (StateError, OSError) as error:
         module.fail_json(msg=str(error))

@@ -26,6 +26,21 @@ def test_a_kernel_made_from_ptx_is_told_and_no_fault(plan: Document, snapshot: D
     assert "compiles PTX at the first use, which took 1830.4 s" in evidence
 
 
+def test_a_stack_that_was_still_compiling_is_no_hung_driver(
+    plan: Document, snapshot: Document
+) -> None:
+    """Each night was too short for it, and was reported as a hang."""
+    with_gpus(plan, snapshot)
+    framework(snapshot).update(
+        state="hung", error="no answer within 29 s", matmul=[], tower_sum=None, small=None,
+        capabilities=[], compiled=True)
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert "HUNG" not in {check["verdict"] for check in found.values()}
+    assert found["stack.matmul"]["verdict"] == "INCONCLUSIVE"
+    assert "still compiling it: no answer within 29 s" in found["stack.matmul"]["cause"]
+    assert "provision --limit gpu01 --force" in found["stack.matmul"]["remedy"]
+
+
 def test_who_holds_a_gpu_is_read_from_nvidia_smi_too(plan: Document, snapshot: Document) -> None:
     with_gpus(plan, snapshot)
     a_gpu_whose_memory_others_hold(plan, snapshot)

@@ -28,13 +28,13 @@ def host(tmp_path: Path) -> GpuHost:
 
 
 def timed(root: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
-    """{section: (when it began, when it ended)}, each of them 50 ms long."""
+    """{section: when it began and ended}, each of them 50 ms long."""
 
-    def section(_: Host) -> list[float]:
+    def section(_: Host) -> dict[str, float]:
         begin = time.monotonic()
         while time.monotonic() < begin + 0.05:
             pass
-        return [begin, time.monotonic()]
+        return {"begin": begin, "end": time.monotonic()}
 
     monkeypatch.setattr(runner, "SECTIONS", dict.fromkeys(NAMES, section))
     monkeypatch.setattr(Schedule, "hold_cards", lambda self: None)
@@ -49,10 +49,10 @@ def test_a_loaded_driver_is_started_first_and_read_again_last(
     found = timed(root, monkeypatch, mode="full", expect_gpus=2)
     order = ("driver", "smi", "compute", "stacks", "containers", "smi_after")
     for first, second in itertools.pairwise(order):
-        assert found[first][1] <= found[second][0], (first, second)
-    assert found["driver"][1] <= found["gpus"][0]
-    assert found["containers"][1] <= found["kernel_log_after"][0]
-    assert found["kernel_log"][0] < found["compute"][0]
+        assert found[first]["end"] <= found[second]["begin"], (first, second)
+    assert found["driver"]["end"] <= found["gpus"]["begin"]
+    assert found["containers"]["end"] <= found["kernel_log_after"]["begin"]
+    assert found["kernel_log"]["begin"] < found["compute"]["begin"]
 
 
 @pytest.mark.parametrize(("config", "loaded"), [

@@ -32,7 +32,7 @@ def write_inventory(directory: Path, text: str = INVENTORY) -> HostSelector:
 
 def test_srun_runs_on_the_head_node_for_the_node_by_its_slurm_name(tmp_path: Path) -> None:
     selector = write_inventory(tmp_path)
-    [host] = as_job_steps(inventory_hosts(selector), selector, 300)
+    [host] = as_job_steps(inventory_hosts(selector), selector, lambda host: 300)
     assert host.connection.name == "gpu01"
     args = command(host.connection)
     assert args[args.index("--") + 1] == "10.0.0.1"
@@ -46,7 +46,7 @@ def test_srun_runs_on_the_head_node_for_the_node_by_its_slurm_name(tmp_path: Pat
 
 def test_without_a_head_node_srun_runs_on_this_machine(tmp_path: Path) -> None:
     selector = write_inventory(tmp_path, "gpu_hosts: {hosts: {gpu01: {ansible_host: 10.0.0.2}}}")
-    [host] = as_job_steps(inventory_hosts(selector), selector, 10)
+    [host] = as_job_steps(inventory_hosts(selector), selector, lambda host: 10)
     args = command(host.connection)
     assert args[0] == "srun"
     assert "--nodelist=gpu01" in args
@@ -57,14 +57,14 @@ def test_without_a_head_node_srun_runs_on_this_machine(tmp_path: Path) -> None:
 def test_options_that_are_not_a_list_are_refused(tmp_path: Path, options: str) -> None:
     selector = write_inventory(tmp_path, INVENTORY.replace('["--gres=gpu:8"]', options))
     with pytest.raises(ConfigurationError, match="gpu01: gpu_srun_options"):
-        as_job_steps(inventory_hosts(selector), selector, 300)
+        as_job_steps(inventory_hosts(selector), selector, lambda host: 300)
 
 
 def test_a_head_node_that_is_not_in_the_inventory_is_refused(tmp_path: Path) -> None:
     selector = write_inventory(tmp_path, INVENTORY.replace("gpu_scheduler_host: head1",
                                                  "gpu_scheduler_host: head2"))
     with pytest.raises(ConfigurationError, match="head2"):
-        as_job_steps(inventory_hosts(selector), selector, 300)
+        as_job_steps(inventory_hosts(selector), selector, lambda host: 300)
 
 
 def test_the_output_of_srun_is_the_cause_and_its_command_the_remedy(tmp_path: Path) -> None:

@@ -197,7 +197,9 @@ def _fits(
         first = max((entry["first_s"] or 0 for entry in framework["matmul"]), default=0)
         yield Evidence(
             f"{name} has no machine code for compute capability {gpu.capability}: the driver"
-            f" compiles PTX at the first use, which took {first} s and is cached in ~/.nv"
+            f" compiles PTX at the first use, which took {first} s, and is kept for verifications"
+            f" in {framework.get('jit_cache') or 'no directory'}; each user's first program"
+            " compiles it again, into that user's own cache"
             + (" (other users wait as long)" if first > SLOW_S else ""))
     else:
         yield Finding(

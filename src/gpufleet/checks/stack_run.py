@@ -83,6 +83,13 @@ def framework_runs(
 
 
 def _stopped(plan: Plan, stack: PlannedStack, framework: Framework) -> Finding:
+    if framework["state"] == "hung" and framework.get("compiled"):
+        return Finding(
+            f"{stack['name']} has no machine code for a GPU of this host, and the driver was still"
+            f" compiling it: {framework['error']}; what it has compiled is kept",
+            f"{provision(plan)} --force (its verification has half an hour for each such stack);"
+            " or ./gpufleet verify --deadline 1800",
+            verdict=Verdict.INCONCLUSIVE, about=(subjects.stopped(stack["name"]),))
     if framework["state"] == "hung":
         return Finding(
             f"TensorFlow of {stack['name']} hung: {framework['error']}",

@@ -134,4 +134,4 @@ def slurm_steps(
     if options.local or options.topology or pairs != NO_PAIRS:
         raise ConfigurationError("It cannot be combined with --local, --topology or pairs of"
                                  " hosts.", "--launcher slurm", "Leave one of them out.")
-    return as_job_steps(hosts, selector(options), how.host_s)
+    return as_job_steps(hosts, selector(options), how.deadline_of)

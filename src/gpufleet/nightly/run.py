@@ -242,7 +242,7 @@ def configured_hosts(settings: Settings) -> list[InventoryHost]:
     hosts = inventory_hosts(selected)
     if settings.launcher != "slurm":
         return hosts
-    return as_job_steps(hosts, selected, probe_options(settings).host_s)
+    return as_job_steps(hosts, selected, probe_options(settings).deadline_of)
 
 
 def probe_options(settings: Settings) -> ProbeOptions:

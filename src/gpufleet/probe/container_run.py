@@ -6,6 +6,7 @@ import sys
 import time
 
 from .container_units import containers_with_gpus
+from .jit_cache import cache_variables, open_cache
 from .processes import NoAnswerError, run_command
 from .receipts import receipts_of_kind
 from .text import last_lines, natural
@@ -50,6 +51,9 @@ class TrialContainer:
         # A node alone proves no driver: programs of the driver's create it without one.
         self.layer = host.path(LAYERS + self.name)
         self.with_gpus = host["expect_gpus"] != 0 and host.exists("/proc/driver/nvidia/version")
+        # What the driver compiled for the stack outside.
+        self.stack, name = newest_stack(host)
+        self.cache = open_cache(host, name) if name and self.with_gpus else None
 
     def call(self, *args, **more):
         """The engine's output. Raises RuntimeError if it failed."""
@@ -128,6 +132,8 @@ class TrialContainer:
                 options += self.layered(directory)
             else:
                 options += ["-v", "{0}:{0}:ro".format(directory)]
+        if self.cache:
+            options += ["-v", "%s:%s" % (self.cache, self.cache)]
         seconds = int(self.host.inner_s) + 60
         out = self.run(self.image(), sys.executable, "-I", "-S", "-c",
                        "import time; time.sleep(%d)" % seconds, options=options)[1]
@@ -146,8 +152,9 @@ class TrialContainer:
 
     def framework(self, venv):
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
+        variables = ["%s=%s" % item for item in cache_variables(self.host, self.cache).items()]
         return parse_framework_output(*self.call(
-            "exec", self.name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp",
+            "exec", self.name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", *variables,
             venv + "/bin/python", "/gpufleet/matmul.py", "--expect-gpus", expect,
             checked=False, most_s=self.host.inner_s * 0.5))
 
@@ -208,7 +215,7 @@ def run_trial(host, wanted, found):
         run["gpus"] = trial.nodes()
         if trial.with_gpus:
             run["unit"] = trial.unit()
-        run["stack"] = newest_stack(host)
+        run["stack"] = trial.stack
         if run["stack"]:
             run["framework"] = trial.framework(run["stack"])
         if wanted["image"]:
@@ -224,11 +231,11 @@ def run_trial(host, wanted, found):
 
 
 def newest_stack(host):
-    """The environment with the newest TensorFlow: one proves that a container computes."""
-    found = []
-    for venv in venvs(host, {r["path"]: r["id"] for r in receipts_of_kind(host, "stack")}):
+    """(environment, name) of the newest TensorFlow: one proves that a container computes."""
+    found, names = [], {r["path"]: r["id"] for r in receipts_of_kind(host, "stack")}
+    for venv in venvs(host, names):
         packages = packages_of(host, venv)
         version = packages.get("tensorflow") or packages.get("tensorflow-gpu")
         if version:
-            found.append((natural(version), venv))
-    return max(found)[1] if found else None
+            found.append((natural(version), venv, names.get(venv, os.path.basename(venv))))
+    return max(found)[1:] if found else (None, None)

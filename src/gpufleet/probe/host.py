@@ -13,6 +13,9 @@ DEFAULTS = {
     "budget_mib": 1024, "sustained_s": 120,
     # {"engine": "docker" | "podman", "image": NAME | None}, where containers are declared.
     "containers": None,
+    # {venv: {"native": capabilities that it has machine code for, "seconds": what it has to compile
+    # the rest}}, and the cards' own capabilities, once the driver was asked.
+    "compiles": {}, "capabilities": None,
     # The account that must be able to open the cards; an ordinary one where none is named.
     "service_user": None,
 }

@@ -29,6 +29,8 @@ SECOND_READINGS = {"smi_after": "smi", "kernel_log_after": "kernel_log"}
 # What a card needs to start with and without the persistence daemon, in seconds; eight without it
 # were seen to take 18 s and more.
 CARD_S = {True: 3, False: 10}
+# What a deadline leaves for all other work, where it is too short for that and to compile.
+LEAST_WORK_S = 240
 PERSISTENCE = "/run/nvidia-persistenced/socket"
 
 
@@ -38,12 +40,16 @@ class Schedule:
     def __init__(self, settings, sections):
         self.settings, self.sections, self.children = settings, sections, {}
         host = Host(settings)
-        self.total_s = float(settings["deadline_s"])
-        self.ends = time.monotonic() + self.total_s
         self.full = settings["mode"] == "full"
         self.loaded = host.exists("/proc/driver/nvidia/version")
         self.works = (self.full and settings["expect_gpus"] != 0
                       and (self.loaded or host.exists("/dev/nvidiactl")))
+        deadline_s = float(settings["deadline_s"])
+        self.ends = time.monotonic() + deadline_s
+        # What stacks may need to compile their code for the cards is in no other section's share.
+        self.compile_s = min(max(deadline_s / 2, deadline_s - LEAST_WORK_S), self.works and sum(
+            stack["seconds"] for stack in settings["compiles"].values()))
+        self.total_s = deadline_s - self.compile_s
         self.patient_s = patience(host, self.total_s) if self.loaded else min(
             self.total_s, SECTION_DEADLINE_S)
         self.holder = None
@@ -62,7 +68,8 @@ class Schedule:
                    if after.get(name) in self.sections]
         for name in self.sections:
             if name not in waiting:
-                self.children[name] = self.start_section(name, self.total_s)
+                self.children[name] = self.start_section(
+                    name, self.total_s + self.compile_s)
         while waiting:
             for name in [name for name in waiting if after[name] in self.children]:
                 waiting.remove(name)
@@ -77,9 +84,20 @@ class Schedule:
             self.hold_cards()
         function = self.sections[SECOND_READINGS.get(name, name)]
         deadline_s = round(self.deadline_of(name, left_s), 1)
-        return Child(run_section, (function, Host(self.settings, deadline_s)), deadline_s)
+        settings = dict(self.settings, capabilities=(self.driver() or {}).get("capabilities"))
+        return Child(run_section, (function, Host(settings, deadline_s)), deadline_s)
+
+    def driver(self):
+        """What section `driver` has read; None as long as it has not, or could not."""
+        child = self.children.get("driver")
+        state, answer = child.outcome[:2] if child and child.outcome else (None, None)
+        return answer[0] if state == "ok" else None
 
     def deadline_of(self, name, left_s):
+        if name == "containers":
+            left_s = min(left_s, self.total_s)
+        elif name not in SECOND_READINGS:
+            left_s -= self.compile_s
         if name in COMPUTING and self.works:
             # The minutes of load, which are inner ones, come to the share of the toolkits.
             more_s = 2.5 * float(self.settings["sustained_s"]) if (
@@ -87,7 +105,8 @@ class Schedule:
             more_s = min(more_s, self.total_s / 2)
             if self.loaded:
                 left_s -= min(self.patient_s, self.total_s / 10)
-            return max(1, left_s - more_s) * COMPUTING[name] + more_s
+            share_s = max(1, left_s - more_s) * COMPUTING[name] + more_s
+            return share_s + (self.compile_s if name == "stacks" else 0)
         if name in SECOND_READINGS:
             return max(1, min(self.patient_s, left_s))
         if name == "smi" and self.works:
@@ -99,9 +118,7 @@ class Schedule:
 
     def hold_cards(self):
         """Keep the cards awake, where the driver starts: else each process would start them."""
-        driver = self.children.get("driver")
-        if self.works and driver and driver.outcome and driver.outcome[0] == "ok" and (
-                driver.outcome[1][0]["cuinit"] == 0):
+        if self.works and (self.driver() or {}).get("cuinit") == 0:
             self.holder = Child(hold_nodes, (Host(self.settings), self.total_s), self.total_s)
 
     def release_cards(self):

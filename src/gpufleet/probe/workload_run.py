@@ -34,7 +34,13 @@ def write_script(host):
     raise problem
 
 
-def run_framework(host, stack, deadline_s):
+def gpu_variables(host):
+    """The environment of what computes on GPUs: not through an MPS server of another account,
+    which root would wait for."""
+    return {} if host["expect_gpus"] == 0 else {"CUDA_MPS_PIPE_DIRECTORY": os.devnull}
+
+
+def run_framework(host, stack, deadline_s, variables=None):
     """Run the workload in a stack's interpreter, with an empty environment; its document."""
     python = host.path(stack["venv"] + "/bin/python")
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
@@ -45,8 +51,9 @@ def run_framework(host, stack, deadline_s):
                     error="no directory to write the script in: %s" % error)
     try:
         status, out, err = run_command([python, script, "--expect-gpus", expect], deadline_s,
-                                       env={"PATH": "/usr/bin:/bin", "HOME": home}, cwd=home,
-                                       partial=True)
+                                       env=dict(gpu_variables(host), PATH="/usr/bin:/bin",
+                                                HOME=home, **(variables or {})),
+                                       cwd=home, partial=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     return parse_framework_output(status, out, err)

@@ -87,7 +87,8 @@ def converge_hosts(
     status = play(options, list(reasons), len(hosts))
     if reasons:
         changed = with_new_locks([host for host in hosts if host.name in reasons])
-        again = probe_hosts("Verifying", changed, options.probe_options)
+        # What stacks compile now is kept for the verifications of later days.
+        again = probe_hosts("Verifying", changed, replace(options.probe_options, warm=True))
         session = merged(session, again) if session else again
     assert session is not None
     session.provisioned = reasons

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpufleet.catalog import facts
+from gpufleet.catalog.gpus import Gpu, capabilities, native_to_build
+from gpufleet.catalog.records import Build
 from gpufleet.model.problems import Problems
-from gpufleet.model.spec import ContainersSpec
+from gpufleet.model.spec import ContainersSpec, Spec
 
 from . import expectation
 from .parse import read
 
+# What a stack may take to have its PTX compiled for a GPU, in seconds: 20 minutes were reported of
+# TensorFlow on a GPU that is newer than its build.
+COMPILE_S = 1800
+# What each further GPU costs a stack: its own context, operands, and products that are checked.
+STACK_GPU_S = 5
 
-def probe_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of the probe's settings that the spec decides: directories, engine, account."""
+
+def probe_settings(variables: Mapping[str, Any], *, warm: bool = False) -> dict[str, Any]:
+    """The part of the probe's settings that the spec decides: directories, engine, account, time.
+
+    With `warm` stacks have time to compile their code also where the GPUs' model is not declared.
+    """
     spec = read(variables, Problems())
     return {
         "prefix": spec.prefix,
@@ -23,7 +35,34 @@ def probe_settings(variables: Mapping[str, Any]) -> dict[str, Any]:
         "mig": spec.mig is not None,
         "containers": spec.containers and _containers(spec.containers),
         "service_user": spec.service_user,
+        "compiles": _compiles(spec, warm=warm),
     }
+
+
+def _compiles(spec: Spec, *, warm: bool) -> dict[str, dict[str, Any]]:
+    """Of each stack on a host with GPUs: the capabilities that it has machine code for, and the
+    time that it has to compile the rest, if the declared GPUs need that."""
+    if spec.without_gpu:
+        return {}
+    labels = spec.gpus or [str(spec.expect.get("model") or "")]
+    cards = [Gpu(each, label, "") for label in labels for each in capabilities(label)]
+    builds = ((stack, facts.build(stack.tensorflow)) for stack in spec.stacks)
+    return {f"{spec.stack_root}/{stack.name}": {
+                "native": build.native, "seconds": _compile_seconds(build, cards, unknown=warm)}
+            for stack, build in builds if build}
+
+
+def _compile_seconds(build: Build, cards: list[Gpu], *, unknown: bool) -> int:
+    native = all(native_to_build(card, build) for card in cards) if cards else not unknown
+    return 0 if native else COMPILE_S
+
+
+def more_seconds(variables: Mapping[str, Any], settings: Mapping[str, Any]) -> float:
+    """What a probe with these settings may take beyond its deadline, which is for one GPU."""
+    spec = read(variables, Problems())
+    gpus = max(1, visible_gpus(variables) or 1)
+    compiled: int = sum(stack["seconds"] for stack in settings["compiles"].values())
+    return STACK_GPU_S * len(spec.stacks) * (gpus - 1) + compiled
 
 
 def visible_gpus(variables: Mapping[str, Any]) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpufleet.errors import ConfigurationError
@@ -19,11 +19,12 @@ QUEUE_SHARE = 0.5
 
 
 def as_job_steps(
-    hosts: Sequence[InventoryHost], selector: HostSelector, deadline_s: float
+    hosts: Sequence[InventoryHost], selector: HostSelector,
+    deadline_of: Callable[[InventoryHost], float],
 ) -> list[InventoryHost]:
     """The same hosts, reached by srun instead of ssh."""
     schedulers = scheduler_connections(hosts, selector)
-    return [replace(host, connection=_step(host, schedulers[host.name], deadline_s))
+    return [replace(host, connection=_step(host, schedulers[host.name], deadline_of(host)))
             for host in hosts]
 
 

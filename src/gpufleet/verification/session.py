@@ -49,11 +49,20 @@ class ProbeOptions:
     deep: bool = False
     # ClusterShell's topology.conf: the hosts behind each gateway.
     topology: Path | None = None
+    # Give stacks the time to compile their code for GPUs of any model.
+    warm: bool = False
 
     @property
     def host_s(self) -> float:
-        """The deadline of one host in seconds, the sustained load included."""
+        """The deadline of a host with one GPU in seconds, the sustained load included."""
         return self.deadline_s + (DEEP_S if self.deep else 0)
+
+    def deadline_of(self, host: InventoryHost) -> float:
+        """The deadline of a host: its stacks have more time on more GPUs, and to compile."""
+        from gpufleet.spec.probe_settings import more_seconds, probe_settings  # noqa: PLC0415
+
+        settings = probe_settings(host.variables, warm=self.warm)
+        return self.host_s + more_seconds(host.variables, settings)
 
 
 @compressed_field("snapshot")
@@ -133,10 +142,10 @@ def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
     config: dict[str, Any] = {
         "host": host.name,
         "mode": options.mode,
-        "deadline_s": options.host_s,
+        "deadline_s": options.deadline_of(host),
         "deep": options.deep,
         "expect_gpus": visible_gpus(host.variables),
-        **probe_settings(host.variables),
+        **probe_settings(host.variables, warm=options.warm),
     }
     if options.mode == "full":
         config["matmul"] = payload.workload()

@@ -110,6 +110,10 @@ class Framework(TypedDict):
         list[Text], "log lines with the reason why a GPU is left out or its code compiled again"]
     seconds: NotRequired[
         Annotated[dict[str, float | None], "`import` and `total`", UNCHECKED]]
+    jit_cache: NotRequired[
+        Annotated[Path, "where the driver keeps the code that it compiled for this stack"]]
+    compiled: NotRequired[
+        Annotated[bool, "the driver had to compile its code for a GPU, and had not before"]]
 
 
 class StackStart(TypedDict):

@@ -6,7 +6,7 @@ import time
 from ..constants import COMPUTE_MARK
 from ..processes import run_command
 from ..trees import toolkit_trees
-from ..workload_run import parse_output, write_script
+from ..workload_run import gpu_variables, parse_output, write_script
 
 COMPUTE_SILENT = {"driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
                   "cublas": [], "formats": [], "nvrtc": None, "cudnn": [], "host_copies": None,
@@ -45,7 +45,8 @@ def run_toolkit(host, tree, deadline_s, more):
              "--deadline", str(deadline_s * 0.9), "--sustained", str(host["sustained_s"])]
     try:
         ended = run_command([sys.executable, "-I", "-S", script, "--toolkit", host.path(tree),
-                            *args, *more], deadline_s, env={"PATH": "/usr/bin:/bin", "HOME": home},
+                            *args, *more], deadline_s, env=dict(
+                                gpu_variables(host), PATH="/usr/bin:/bin", HOME=home),
                            cwd=home, partial=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)

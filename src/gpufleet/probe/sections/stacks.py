@@ -2,7 +2,17 @@
 import concurrent.futures.thread
 import json
 import os
+import threading
+import time
 
+from ..jit_cache import (
+    cache_path,
+    cache_variables,
+    is_warm,
+    must_compile,
+    open_cache,
+    record_warm,
+)
 from ..processes import run_command
 from ..receipts import receipts_of_kind
 from ..text import first_match, last_lines, natural
@@ -35,11 +45,10 @@ def section_stacks(host):
     if host["mode"] == "full" and host["matmul"]:
         # Beside each other only where no GPU can be fought for.
         workers = min(4, os.cpu_count() or 1) if host["expect_gpus"] == 0 else 1
-        # One that hangs may not use up the others' time.
-        share_s = host.inner_s / max(1, -(-len(stacks) // workers))
+        shares = Shares(host.inner_s, len(stacks), workers)
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             # Newer releases take longer: started last, they would run alone at the end.
-            runs = [(stack, pool.submit(run_framework, host, stack, share_s))
+            runs = [(stack, pool.submit(run_stack, host, stack, shares))
                     for stack in reversed(stacks)]
             tries = [(stack, pool.submit(try_binding, host, stack)) for stack in stacks]
             for stack, run in runs:
@@ -48,6 +57,48 @@ def section_stacks(host):
                 stack["binding"] = run.result()
     return {"stacks": stacks,
             "occupied": sorted(host.glob(host["stack_root"] + "/*"), key=natural)}
+
+
+class Shares:
+    """The time of each of several runs: one that hangs may not use up the others', and what one
+    leaves unused is for those after it."""
+
+    def __init__(self, seconds, runs, workers):
+        self.ends, self.left, self.workers = time.monotonic() + seconds, runs, workers
+        self.lock = threading.Lock()
+
+    def next(self, more_s=0):
+        """The time of the run that starts now; `more_s` come to it, and to the end of all."""
+        with self.lock:
+            rounds = max(1, -(-self.left // self.workers))
+            self.left -= 1
+            share_s = max(1, self.ends - time.monotonic()) / rounds
+            self.ends += more_s
+            return round(share_s + more_s, 1)
+
+
+def compile_times(host, stacks):
+    """{venv: seconds} of the stacks whose code the driver has to compile now."""
+    return {stack["venv"]: host["compiles"][stack["venv"]]["seconds"] for stack in stacks
+            if must_compile(host, stack["venv"]) and not is_warm(
+                host, cache_path(stack["name"]), stack["packages"])}
+
+
+def run_stack(host, stack, shares):
+    """Run a stack's framework, with what the driver compiled for it before."""
+    cache = open_cache(host, stack["name"]) if host["expect_gpus"] != 0 and host.exists(
+        "/proc/driver/nvidia/version") else None
+    compiles = compile_times(host, [stack])
+    found = run_framework(host, stack, shares.next(sum(compiles.values())),
+                          cache_variables(host, cache))
+    if compiles:
+        found["compiled"] = True
+    if cache:
+        found["jit_cache"] = cache
+        if found["state"] == "ok":
+            record_warm(host, cache, stack["packages"])
+    return found
+
 
 # Where an environment's interpreter searches for modules before its own, beside its Python's.
 START = """
