@@ -112,11 +112,72 @@ def test_a_fabric_manager_of_a_driver_that_nobody_declares_runs_where_a_switch_i
     running = {"unit": "nvidia-fabricmanager.service", "enabled": True, "active": True,
                "version": DRIVER}
     data(snapshot, "driver")["fabric"] = running
-    assert verdicts(plan, snapshot)["driver.fabric"] == "FAIL"
+    # One that runs has found NVSwitches, whether or not this probe knows them.
+    assert verdicts(plan, snapshot)["driver.fabric"] == "PASS"
     data(snapshot, "gpus")["nvswitches"] = ["0000:07:00.0"]
     assert verdicts(plan, snapshot)["driver.fabric"] == "PASS"
     running["active"] = False
     assert verdicts(plan, snapshot)["driver.fabric"] == "FAIL"
+
+
+def hgx_b200(plan: Document, snapshot: Document, device: str = "0x2901") -> Document:
+    """Only gpu_expect is declared; the NVSwitches of these GPUs are on no PCI bus."""
+    with_cards(plan, snapshot)
+    plan["driver"] = None
+    for each in data(snapshot, "gpus")["pci"]:
+        each["device"] = device
+    driver: Document = data(snapshot, "driver")
+    driver.update(nvlsm={"program": "/opt/nvidia/nvlsm/sbin/nvlsm", "running": True},
+                  fabric={"unit": "nvidia-fabricmanager.service", "enabled": True, "active": True,
+                          "version": DRIVER})
+    return driver
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    ({}, ("PASS", "", "")),
+    ({"fabric": {"active": False}}, ("FAIL", "does not run", "systemctl status")),
+    ({"fabric": {"unit": None, "enabled": None, "active": None}}, ("FAIL", "is not installed", "")),
+    ({"nvlsm": {"running": False}},
+     ("INCONCLUSIVE", "nvlsm), by which the fabric manager reaches", "ib_umad")),
+    ({"nvlsm": {"running": False}, "cuinit": 802}, ("FAIL", "does not run", "no job runs")),
+    ({"nvlsm": {"running": False, "program": None}, "cuinit": 802},
+     ("FAIL", "is not installed", "install the package nvlsm")),
+    ({"nvlsm": {"running": None}}, ("INCONCLUSIVE", "unknown", "snapshot")),
+    ({"nvlsm": None}, ("INCONCLUSIVE", "unknown", "snapshot")),
+])
+def test_the_fabric_of_an_hgx_b200_needs_its_manager_and_the_subnet_manager(
+    plan: Document, snapshot: Document, change: Document, expected: tuple[str, str, str]
+) -> None:
+    """The manager that runs and is needed failed, with the remedy to disable it."""
+    driver = hgx_b200(plan, snapshot)
+    for key, values in change.items():
+        driver[key] = {**driver[key], **values} if isinstance(values, dict) else values
+    if driver["nvlsm"] is None:
+        del driver["nvlsm"]
+    found = {each["id"]: each for each in judge.judge(plan, snapshot)["checks"]}["driver.fabric"]
+    verdict, cause, remedy = expected
+    assert (found["verdict"], cause in found["cause"], remedy in found["remedy"]) == (
+        verdict, True, True)
+    assert "disable" not in found["remedy"]
+
+
+def test_a_guest_whose_fabric_the_machine_below_manages_needs_no_manager(
+    plan: Document, snapshot: Document
+) -> None:
+    driver = hgx_b200(plan, snapshot)
+    driver["fabric"] = {"unit": None, "enabled": None, "active": None, "version": None}
+    data(snapshot, "gpus")["hypervisor"] = True
+    assert verdicts(plan, snapshot)["driver.fabric"] == "PASS"
+    driver["cuinit"] = 802
+    assert verdicts(plan, snapshot)["driver.fabric"] == "FAIL"
+
+
+def test_a_compute_tray_of_a_rack_has_its_fabric_manager_elsewhere(
+    plan: Document, snapshot: Document
+) -> None:
+    driver = hgx_b200(plan, snapshot, "0x2941")
+    driver["fabric"]["active"] = False
+    assert verdicts(plan, snapshot)["driver.fabric"] == "PASS"
 
 
 @pytest.mark.parametrize("count", [None, 2])

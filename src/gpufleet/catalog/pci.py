@@ -61,6 +61,11 @@ def behind_nvswitch(number: str) -> bool:
     return number in _table()["fabric"]
 
 
+def in_rack(number: str) -> bool:
+    """Whether the GPU is one of a rack whose NVSwitches are in machines of their own."""
+    return number in _table()["rack"]
+
+
 def supports_mig(number: str) -> bool:
     """Whether the GPU supports MIG."""
     rule, found = _table()["mig"], device(number)

@@ -216,5 +216,30 @@ def fabric(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The fabric manager runs, in the driver's version, exactly where there is an NVSwitch."""
     for finding in driver_findings(driver_running.fabric, plan, observed):
         yield replace(finding, entails=("fabric",))
+    if driver_running.behind_hidden_nvswitch(Host(observed.snapshot)):
+        yield from _subnet_manager(observed)
     yield Evidence(
-        f"{len(observed['gpus']['nvswitches'])} NVSwitches, {observed['driver']['fabric']}")
+        f"{len(observed['gpus']['nvswitches'])} NVSwitches, {observed['driver']['fabric']},"
+        f" subnet manager: {observed['driver'].get('nvlsm')}")
+
+
+def _subnet_manager(observed: Sections) -> Iterator[Finding]:
+    """The NVLink subnet manager runs beside the fabric manager, which starts it."""
+    section = observed["driver"]
+    state = section.get("nvlsm")
+    if section["fabric"]["active"] is not True or (state and state["running"]):
+        return  # without the fabric manager that is the finding
+    if state is None or state["running"] is None:
+        yield Finding("It is unknown whether the NVLink subnet manager (nvlsm) runs",
+                      "take a new snapshot, as root and outside containers",
+                      verdict=Verdict.INCONCLUSIVE)
+        return
+    yield Finding(
+        "The NVLink subnet manager (nvlsm), by which the fabric manager reaches the NVSwitches of"
+        f" these GPUs, {'does not run' if state['program'] else 'is not installed'}",
+        f"on the host{'' if state['program'] else ', install the package nvlsm;'} load the module"
+        " ib_umad, and when no job runs: systemctl restart nvidia-fabricmanager; journalctl -u"
+        " nvidia-fabricmanager shows why it fails",
+        # Where CUDA starts, the fabric has been set up.
+        verdict=Verdict.INCONCLUSIVE if section["cuinit"] == 0 else Verdict.FAIL,
+        entails=("fabric",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpufleet.catalog import pci
 from gpufleet.model.plan import Plan
 
 from .driver_state import Fault, installed, listed, managed, part, provision, texts, without_card
@@ -44,19 +45,37 @@ def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
 
 def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
     """The fabric manager runs exactly where an NVSwitch is, of the driver's very version."""
-    state = mapping(part(host, "driver").get("fabric"))
+    state, gpus = mapping(part(host, "driver").get("fabric")), part(host, "gpus")
+    hidden = behind_hidden_nvswitch(host)
     # The plan has nothing of an undeclared driver.
-    if not (mapping(plan["driver"]).get("fabric_manager") or part(host, "gpus").get("nvswitches")):
-        if state.get("enabled"):
-            yield Fault(f"service {FABRIC} starts at boot on a host without NVSwitch, and fails",
-                        f"{provision(plan)} (on the host: systemctl disable {FABRIC})")
+    if not (mapping(plan["driver"]).get("fabric_manager") or gpus.get("nvswitches") or hidden):
+        # One that runs has found its NVSwitches; in a rack they have a fabric manager of their own.
+        if state.get("enabled") and state.get("active") is not True and not _in_rack(host):
+            yield Fault(
+                f"service {FABRIC} starts at boot on a host without NVSwitch, and fails",
+                f"if the host has no NVSwitch: {provision(plan)} (on the host: systemctl disable"
+                f" {FABRIC}); if it has, it is not on the PCI bus: see kernel.log")
         return
+    if hidden and gpus.get("hypervisor") and state.get("unit") is None and part(
+            host, "driver").get("cuinit") == 0:
+        return  # the machine below manages the fabric, and CUDA starts on it
     yield from _service(plan, host, "fabric", FABRIC)
     have = host.driver or installed(plan, host)
     if state.get("version") and have and state["version"] != have:
         yield Fault(
             f"the fabric manager is {state['version']}, the driver is {have}: CUDA starts only"
             " where they are equal", provision(plan))
+
+
+def behind_hidden_nvswitch(host: Host) -> bool:
+    """Whether a GPU is always behind NVSwitches that no PCI bus shows (HGX B200 and B300)."""
+    return any(pci.behind_nvswitch(pci.digits(str(card.get("device")))) for card in host.gpus)
+
+
+def _in_rack(host: Host) -> bool:
+    """Whether the GPUs are those of a rack (GB200, GB300), whose switches are hosts of their own.
+    """
+    return any(pci.in_rack(pci.digits(str(card.get("device")))) for card in host.gpus)
 
 
 def _service(plan: Plan, host: Host, key: str, unit: str) -> Iterator[Fault]:
