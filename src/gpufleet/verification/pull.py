@@ -119,6 +119,10 @@ def metrics(document: CollectedResult, seconds: float) -> str:
         "gpufleet_check_failed": {
             f"{{host={host},check={json.dumps(check['id'])}}}": 1
             for check in document["result"]["checks"] if check["verdict"] in FAILING},
+        "gpufleet_check_explained": {
+            f"{{host={host},check={json.dumps(check['id'])},by={json.dumps(cause)}}}": 1
+            for check in document["result"]["checks"]
+            if check["verdict"] in FAILING and (cause := check.get("explained_by"))},
     }
     return "".join(
         f"# TYPE {name} gauge\n" + "".join(f"{name}{label} {value}\n"
