@@ -17,7 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gpufleet.inventory import HostSelector, connection_of, inventory_hosts
+from gpufleet.inventory import HostSelector, inventory_hosts
+from gpufleet.inventory.reader import connection_of
 from gpufleet.transport.fanout import Target, probe_targets
 
 from .common import BIN, INVENTORY, command, lab, timed

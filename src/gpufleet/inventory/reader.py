@@ -4,18 +4,16 @@ Ansible's own classes read the inventory, decrypt vaults, merge group variables 
 templates. The option tables of its ssh and sudo plugins turn variables, environment and ansible.cfg
 into connection settings, so verification reaches a host exactly as the playbooks do.
 
-Reads inventories, vault password files and the locks of stacks. Starts no process.
+Reads inventories and vault password files. Starts no process.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,76 +33,15 @@ from ansible.vars.manager import VariableManager
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import ROOT
 
-GROUP = "gpu_hosts"
+from .hosts import Become, Connection, HostSelector, InventoryHost, locks_in
+
 INVENTORY_SUFFIXES = {".yml", ".yaml", ".json", ".ini", ".toml"}
 # Facts that roles set while they run: not part of a declaration.
 ROLE_FACTS = {"gpu_plan", "gpu_changes"}
 VARIABLE_PREFIXES = ("ansible_", "gpu_")
 
 
-@dataclass(frozen=True)
-class Become:
-    """Settings of sudo. `enabled` None: use sudo only if it works without a password."""
-
-    enabled: bool | None = None
-    user: str = "root"
-    # Excluded from repr, which logs and tracebacks show.
-    password: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class Connection:
-    """How to reach one host, by Ansible's settings."""
-
-    name: str
-    kind: str = "ssh"
-    address: str = ""
-    user: str | None = None
-    port: int | None = None
-    key: str | None = None
-    ssh_arguments: tuple[str, ...] = ()
-    connect_timeout_s: int = 10
-    ssh_executable: str = "ssh"
-    python: str = "python3"
-    become: Become = Become()
-    # Runs the command on from where it arrives: srun and its options.
-    launcher: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class InventoryHost:
-    """One host of the inventory and its `gpu_*` variables.
-
-    `locks` are the stacks' locks in `locks_dir`, {file name: sha256}; the directory may be absent.
-    `keeps_artifacts`: downloaded artifacts stay on the host after the install (artifacts_keep).
-    `domain` is the host's value of the selector's `domain`.
-    """
-
-    name: str
-    variables: dict[str, Any]
-    connection: Connection
-    locks: dict[str, str] = field(default_factory=dict)
-    locks_dir: Path = ROOT / "stacks"
-    keeps_artifacts: bool = False
-    domain: str | None = None
-
-
-@dataclass(frozen=True)
-class HostSelector:
-    """Which hosts of which inventories, and extra variables for all of them.
-
-    `domain` names a failure domain: a variable (`rack: r1`) or a prefix of groups (`rack_r1`).
-    """
-
-    inventories: Sequence[str] = ()
-    limit: str | None = None
-    extra_vars: Sequence[str] = ()
-    vault_password_files: Sequence[str] = ()
-    group: str = GROUP
-    domain: str | None = None
-
-
-def inventory_hosts(selector: HostSelector) -> list[InventoryHost]:
+def read(selector: HostSelector) -> list[InventoryHost]:
     """Every host that the selector matches. Raises `ConfigurationError` if there is none."""
     sources = list(selector.inventories) or list(constants.DEFAULT_HOST_LIST)
     for source in sources:
@@ -197,15 +134,6 @@ def _domain(templar: Any, host: Any, variables: dict[str, Any], domain: str) -> 
         return str(_templated(templar, host.name, domain, variables[domain]))
     names = sorted(group.name for group in host.get_groups())
     return next((name for name in names if name.startswith(f"{domain}_")), None)
-
-
-@functools.cache
-def locks_in(directory: Path) -> dict[str, str]:
-    """{file name: sha256} of the stacks' locks in a directory."""
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in directory.glob("*.lock")
-    }
 
 
 def _templated(templar: Any, host: str, name: str, value: Any) -> Any:
