@@ -9,6 +9,7 @@ import copy
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from gpufleet.catalog import smi
 from gpufleet.checks import CHECKS, Finding, Sections
 from gpufleet.model.validator import mark_damaged
 from gpufleet.model.verdict import Verdict, worst
+from gpufleet.probe.mig import parse_mig
 from gpufleet.probe.smi_document import NO_ANSWER, parse_smi
 from tests.support import healthy_host, smi_corpus
 from tests.support.smi_text import Texts
@@ -43,13 +45,28 @@ def host() -> tuple[dict[str, Any], dict[str, Any]]:
     return plan, snapshot
 
 
+@cache
+def parsed_card(sample: str, at: int, changes: tuple[tuple[str, str | None], ...]) -> Any:
+    """What is made of one card of a document, and of its head."""
+    address = f"00000000:{at + 1:02X}:00.0"
+    text = smi_corpus.document(sample, {"pci/pci_bus_id": address, **dict(changes)})
+    return parse_smi(text.replace('<gpu id="00000000:01:00.0"', f'<gpu id="{address}"'))
+
+
+def parsed(sample: str, *cards: Texts) -> dict[str, Any]:
+    """A document of such cards, each parsed once."""
+    found = [parsed_card(sample, at, tuple(card.items())) for at, card in enumerate(cards)]
+    return {**found[0], "attached": len(cards), "devices": [
+        {**each["devices"][0], "index": at} for at, each in enumerate(found)]}
+
+
 def judged(host: Any, sample: str, *cards: Texts, checks: tuple[str, ...] = GPU_CHECKS,
            text: str | None = None) -> dict[str, list[Finding]]:
     """{check: its findings} of a host with such cards."""
     plan, base = host
     snapshot = {**base, "sections": {name: {**base["sections"][name], "data": {
         **base["sections"][name]["data"]}} for name in ("smi", "gpus", "driver")}}
-    found = parse_smi(text or smi_corpus.document(sample, *cards))
+    found = parse_smi(text) if text else parsed(sample, *cards)
     healthy_host.data(snapshot, "smi").update(
         found, nvml={"status": 0, "version": found["driver_version"], "count": len(cards)})
     healthy_host.data(snapshot, "driver")["loaded"] = found["driver_version"]
@@ -99,7 +116,6 @@ def test_healthy_cards_of_every_driver_pass(host: Any, kind: str) -> None:
     for sample in SAMPLES:
         for name, findings in judged(
                 host, sample, *(only(sample, texts) for texts in HEALTHY[kind])).items():
-            # Windows' drivers have no persistence mode.
             if findings:
                 found[f"{sample} {name}"] = [finding.cause for finding in findings]
     assert found == {}
@@ -273,3 +289,63 @@ def test_every_rule_names_elements_sources_and_remedies_that_are_there() -> None
         for found in [*rule.row.get("bad", {}).values(), *(
                 rule.row[key] for key in ("other", "at_least", "falls_to") if key in rule.row)]:
             assert smi.remedy(found["remedy"])
+
+
+GUEST: Texts = {
+    "product_name": "NVIDIA L40S-2Q", "gpu_virtualization_mode/virtualization_mode": "VGPU"}
+
+
+def test_a_virtual_machine_s_share_of_a_gpu_has_less_to_report(host: Any) -> None:
+    for sample in SAMPLES:
+        lacks = dict.fromkeys(path for path in smi_corpus.card(sample) if path.startswith((
+            "ecc_errors/", "retired_pages/", "remapped_rows", "fabric/", "clocks_", "power_")))
+        found = judged(host, sample, {**lacks, **GUEST, "ecc_mode/current_ecc": "N/A"}, GUEST)
+        for name in ("gpu.smi", "gpu.recovery", "gpu.memory-errors", "gpu.fabric"):
+            assert found[name] == [], (sample, name)
+
+
+def test_a_driver_newer_than_this_release_is_judged_like_the_newest_that_is_known(
+    host: Any
+) -> None:
+    """Branch 610 prints the power limits elsewhere; what else it drops is named."""
+    flat = "gpu_power_readings/"
+    moved: Texts = {f"{flat}current_power_limit": None, f"{flat}default_power_limit": None}
+    limits: Texts = {f"{flat}gpu_ceiling_power_limit/{name}_power_limit": "300.00 W"
+                     for name in ("current", "default")}
+    for sample in ("l40s@595.91", "t4@595.91", "rtx3080@595.58"):
+        text = smi_corpus.document(sample, {**moved, **limits}, {**moved, **limits}).replace(
+            smi_corpus.samples()[sample]["driver"], "610.43.02")
+        assert not any(judged(host, sample, {}, {}, text=text).values())
+        text = smi_corpus.document(sample, moved, {**moved, **limits}).replace(
+            smi_corpus.samples()[sample]["driver"], "610.43.02")
+        findings = judged(host, sample, {}, {}, text=text)["gpu.settings"]
+        assert [(each.verdict, "GPU 0" in each.cause, "GPU 1" in each.cause)
+                for each in findings] == [(Verdict.INCONCLUSIVE, True, False)]
+
+
+def test_a_tool_older_than_its_driver_is_named_and_a_newer_one_lacks_nothing(host: Any) -> None:
+    """Real nvidia-smi 550 in front of another driver's library prints its own elements."""
+    h100, a100 = "h100@580.105", "a100-40@570.148"
+    old: Texts = {"gpu_recovery_action": None}
+    text = smi_corpus.document(h100, old, old).replace("_v13.dtd", "_v12.dtd")
+    findings = judged(host, h100, {}, {}, text=text)["gpu.recovery"]
+    assert "install the nvidia-smi of driver 580.105.08" in findings[0].remedy
+    text = smi_corpus.document(a100, *[{path: None for path in smi_corpus.card(a100)
+                                        if path.startswith("gpu_reset_status")}] * 2)
+    assert judged(host, a100, {}, {}, text=text)["gpu.recovery"]
+    assert not judged(host, a100, {}, {}, text=text.replace("_v12.dtd", "_v13.dtd"))["gpu.recovery"]
+
+
+def test_a_snapshot_of_an_earlier_probe_is_not_healthy_by_default(host: Any) -> None:
+    plan, snapshot = copy.deepcopy(host)
+    for card in healthy_host.data(snapshot, "smi")["devices"]:
+        del card["elements"], card["broken"]
+    for name in ("gpu.recovery", "gpu.fabric", "gpu.memory-errors", "gpu.throttle"):
+        findings = [item for item in CHECKS[name].function(
+            plan, Sections(snapshot, CHECKS[name].reads)) if isinstance(item, Finding)]
+        assert {each.verdict for each in findings} == {Verdict.INCONCLUSIVE}
+
+
+def test_an_error_in_the_place_of_the_mig_mode_is_no_gpu_without_mig() -> None:
+    assert parse_mig("0, Unknown Error\n1, [N/A]\n2, Disabled\n3, GPU is lost\n", "") == [
+        {"gpu": 1, "mode": None, "instances": []}, {"gpu": 2, "mode": "off", "instances": []}]

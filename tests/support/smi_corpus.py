@@ -107,5 +107,7 @@ def instance(at: int, errors: str | None = "0") -> str:
 
 def document(sample: str, *changes: Texts) -> str:
     """The document of a host with such cards, each changed so."""
-    return smi_text([{**card(sample), **texts} for texts in changes],
-                    driver=samples()[sample]["driver"], healthy={})
+    row = samples()[sample]
+    text = smi_text([{**card(sample), **texts} for texts in changes], driver=row["driver"],
+                    healthy={})
+    return text.replace("_v12.dtd", f"_v{row['dtd']}.dtd") if row["dtd"] != "none" else text

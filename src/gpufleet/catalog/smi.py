@@ -78,28 +78,51 @@ def _demanded() -> dict[str, dict[str, str]]:
     return {row["path"]: row["demanded"] for row in facts.document("smi_fields.yml")["elements"]}
 
 
+# The first driver whose nvidia-smi writes a type of document, without the blocks that it dropped.
+DROPPED = {13: "580"}
+
+
 @cache
-def demanded(rule: Rule, generation: str | None, driver: str) -> bool:
+def demanded(
+    rule: Rule, generation: str | None, driver: str, dtd: int | None = None
+) -> bool:
     """Whether this driver prints, for a GPU of this generation, what the rule judges.
 
     Of a GPU whose generation is not known, only what it prints for all; what is only told is
-    not demanded.
+    not demanded. `dtd` is the version of the document's type: an nvidia-smi newer than the driver
+    no longer prints what was dropped.
     """
     if rule.row.get("once") or "note" in rule.row or not versions.is_dotted(driver):
         return False
     if (since := rule.row.get("from")) and versions.key(driver) >= versions.key(since):
         return True
-    return any(_prints(_demanded().get(path, {}), generation, driver)
+    return any(_prints(_demanded().get(path, {}), generation, driver, dtd)
                for shape in rule.shapes for path in shape)
 
 
-def _prints(known: Mapping[str, str], generation: str | None, driver: str) -> bool:
+def _prints(
+    known: Mapping[str, str], generation: str | None, driver: str, dtd: int | None
+) -> bool:
     if generation is None:
         return len(known) == len(GENERATIONS) and all(
-            _prints(known, each, driver) for each in known)
+            _prints(known, each, driver, dtd) for each in known)
     first, _, last = known.get(LIKE.get(generation, generation), "").partition("-")
     return bool(first) and versions.key(first) <= versions.key(driver) and (
-        not last or versions.key(driver) <= versions.key(last))
+        not last or (versions.key(driver) <= versions.key(last) and not written_later(last, dtd)))
+
+
+def written_later(driver: str, dtd: int | None) -> bool:
+    """Whether a document of this type is of a later nvidia-smi than this driver's."""
+    return versions.is_dotted(driver) and any(
+        (dtd or 0) >= version and versions.key(driver) < versions.key(since)
+        for version, since in DROPPED.items())
+
+
+def written_earlier(driver: str, dtd: int | None) -> bool:
+    """Whether a document of this type is of an earlier nvidia-smi than this driver's."""
+    return dtd is not None and versions.is_dotted(driver) and any(
+        dtd < version and versions.key(driver) >= versions.key(since)
+        for version, since in DROPPED.items())
 
 
 GENERATIONS = ("Kepler", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")

@@ -40,6 +40,7 @@ class _Reader:
 
     card: SmiDevice
     driver: str
+    dtd: int | None
     label: str
     base: str = ""
 
@@ -67,7 +68,7 @@ def fields(
 ) -> Iterator[Finding | Evidence]:
     """What the table says of each GPU, or of these, for one check."""
     report = observed["smi"]
-    driver = report["driver_version"] or ""
+    driver, dtd = report["driver_version"] or "", report.get("dtd")
     missing: dict[tuple[str, ...], list[SmiDevice]] = {}
     for card in report["devices"] if cards is None else cards:
         if card.get("elements") is None:
@@ -77,14 +78,20 @@ def fields(
             continue
         absent: list[str] = []
         for rule in smi.rules(check_id):
-            for reader in _readers(rule, card, driver):
+            for reader in _readers(rule, card, driver, dtd):
                 yield from _judge(rule, reader, absent)
-        if absent:
+        if absent and card.get("broken"):
+            yield Finding(f"What nvidia-smi printed of {label(card)} could be read in part only",
+                          "see gpu.smi", "\n".join(absent), Verdict.INCONCLUSIVE,
+                          about=subjects.card(card["address"]))
+        elif absent:
             missing.setdefault(tuple(dict.fromkeys(absent)), []).append(card)
     for names, lacking in missing.items():
         yield Finding(
             f"nvidia-smi {driver} does not print of {shortened([*map(label, lacking)], 8)} what it"
             f" prints of such GPUs: {shortened(list(names), 6)}",
+            f"install the nvidia-smi of driver {driver}: this one is older"
+            if smi.written_earlier(driver, dtd) else
             "on the host: nvidia-smi -q -x; if the driver is newer than this release of gpufleet,"
             " install a newer gpufleet", "\n".join(names), Verdict.INCONCLUSIVE,
             about=tuple(each for card in lacking for name in names
@@ -115,11 +122,13 @@ def portable(card: SmiDevice) -> bool:
     return model_names.is_portable(card["name"] or "")
 
 
-def _readers(rule: Rule, card: SmiDevice, driver: str) -> Iterator[_Reader]:
+def _readers(
+    rule: Rule, card: SmiDevice, driver: str, dtd: int | None
+) -> Iterator[_Reader]:
     """The card, or each of its MIG instances where the rule is of instances."""
     each = rule.row.get("each")
     if not each:
-        yield _Reader(card, driver, label(card))
+        yield _Reader(card, driver, dtd, label(card))
         return
     elements = card.get("elements") or {}
     found = {match[0] for path in elements
@@ -127,10 +136,10 @@ def _readers(rule: Rule, card: SmiDevice, driver: str) -> Iterator[_Reader]:
     for base in sorted(found):
         number = "/".join(elements.get(f"{base}{part}_instance_id", "?")
                           for part in ("gpu", "compute"))
-        yield _Reader(card, driver, f"{label(card)}, MIG instance {number},", base)
+        yield _Reader(card, driver, dtd, f"{label(card)}, MIG instance {number},", base)
     if not found and (_text(elements, each) or "None") not in NO_MIG:
         # The list of instances is an error's text.
-        yield _Reader(card, driver, label(card), f"{each}/")
+        yield _Reader(card, driver, dtd, label(card), f"{each}/")
 
 
 def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding | Evidence]:
@@ -161,7 +170,7 @@ def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding |
 def _demanded(rule: Rule, reader: _Reader) -> bool:
     if virtual(reader.card) and rule.check != "gpu.smi":
         return False
-    return smi.demanded(rule, _generation(reader), reader.driver)
+    return smi.demanded(rule, _generation(reader), reader.driver, reader.dtd)
 
 
 def _generation(reader: _Reader) -> str | None:

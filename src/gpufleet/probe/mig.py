@@ -1,8 +1,11 @@
 """How GPUs are split into MIG instances."""
+import re
 
 from .processes import run_command
 from .programs import nvidia_smi
 from .text import first_match
+
+KNOWN_MODE = re.compile(r"^\[?(enabled|disabled|n/a|not supported)\]?$", re.IGNORECASE)
 
 
 def mig_of(host):
@@ -31,6 +34,9 @@ def parse_mig(modes, listing):
     cards = {}
     for line in modes.splitlines():
         index, _, mode = [part.strip() for part in line.partition(",")]
+        # Of an error's text in the place of the mode nothing is known.
+        if not index.isdigit() or not KNOWN_MODE.match(mode):
+            continue
         cards[index] = {"gpu": int(index), "mode": {"Enabled": "on", "Disabled": "off"}.get(mode),
                         "instances": []}
     index = None

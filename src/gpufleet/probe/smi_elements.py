@@ -125,10 +125,12 @@ def plain(text):
 def head(text):
     """What stands before the first card, and whether the document came to its end."""
     before = text.partition("<gpu id=")[0]
+    dtd = first_match(r"nvsmi_device_v(\d+)\.dtd", before)
     attached = first_match(r"<attached_gpus>\s*(\d+)\s*<", before)
     error = first_match(r"<error_string>([^<]*)<", text)
     return {"driver_version": first_match(r"<driver_version>\s*([\d.]+)\s*<", before),
             "cuda_version": first_match(r"<cuda_version>\s*([\d.]+)\s*<", before),
+            "dtd": int(dtd) if dtd else None,
             "attached": int(attached) if attached else None,
             "error_string": plain(error)[:LONGEST] if error else None,
             "complete": "</nvidia_smi_log>" in text}

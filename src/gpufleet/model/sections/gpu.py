@@ -266,5 +266,6 @@ class Smi(TypedDict):
         list[GpuNvlinks] | None, "null where NVML could not be queried"]]
     devices: list[SmiDevice]
     attached: NotRequired[Annotated[int | None, "how many GPUs nvidia-smi says that there are"]]
+    dtd: NotRequired[Annotated[int | None, "the version of its document type, 12 for v12"]]
     complete: NotRequired[Annotated[bool, "the document came to its end"]]
     error_string: NotRequired[Annotated[Text | None, "what stands in the place of the GPUs"]]
