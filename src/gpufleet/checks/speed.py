@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from gpufleet.catalog import fabric
 from gpufleet.model.plan import Plan
-from gpufleet.model.sections.compute import ComputeDevice, ComputeRun, SustainedResult
+from gpufleet.model.sections.compute import (
+    ComputeDevice,
+    ComputeRun,
+    PeerResult,
+    SustainedResult,
+)
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
@@ -223,7 +229,7 @@ def bandwidth(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 @check("gpu.peer", reads=("compute",), repair=INVENTORY, severity="major", deep=True,
        skip_reason=no_gpus)
 def peer(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Copies from one GPU to another arrive unchanged."""
+    """Copies from one GPU to another arrive unchanged, as fast as their connection allows."""
     for found in deep(plan, observed, lambda run: run["peer"]):
         if isinstance(found, Finding):
             yield found
@@ -244,5 +250,51 @@ def peer(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                     f"{entry['wrong']} numbers changed on the way from {pair}",
                     "disable ACS and IOMMU translation for the PCI bridges between them, or"
                     " check NVLink's errors (nvidia-smi nvlink -e)", str(entry))
+            else:
+                yield from _peer_rate(observed, _devices(run), entry)
             yield Evidence(f"{pair}: {entry['gib_s']} GiB/s,"
                        f" {'direct' if entry['access'] else 'through the host'}")
+
+
+# Copies between two GPUs whose links were not read; slower than any PCIe slot of theirs.
+LEAST_PEER_GIB_S = 0.5
+
+
+def _peer_rate(
+    observed: Sections, devices: Mapping[int, ComputeDevice], entry: PeerResult
+) -> Iterator[Finding]:
+    """GPUs that NVLink connects address each other; every copy has a minimum rate."""
+    ends = [measured(observed, gpu, devices.get(gpu), entry["gib_s"] or 0)
+            for gpu in (entry["from"], entry["to"])]
+    pair = f"GPU {entry['from']} to GPU {entry['to']}"
+    models = [fabric.nvlinks(end.name or "") for end in ends]
+    nvlink = models[0] if models[0] and models[0].wired and models[0] == models[1] else None
+    if nvlink and not entry["access"]:
+        yield Finding(
+            f"GPU {entry['from']} and GPU {entry['to']} cannot address each other's memory, though"
+            " NVLink connects them",
+            "see gpu.nvlink, driver.fabric and kernel.log; on the host: nvidia-smi topo -p2p r")
+        return
+    least, because = (nvlink.gib_s, f"of {nvlink.links} NVLinks") if nvlink else _pcie_rate(
+        [devices.get(end.gpu) for end in ends], direct=bool(entry["access"]))
+    if ends[0].rate >= least:
+        return
+    cause = f"Copies from {pair} reach {ends[0].rate} GiB/s, the minimum is {least} ({because})"
+    if others := next((end.others for end in ends if end.others), None):
+        yield Finding(f"{cause}, beside {others}", "./gpufleet verify when nobody else uses the"
+                      " GPUs", verdict=Verdict.INCONCLUSIVE)
+    else:
+        yield Finding(cause, "see gpu.pcie, gpu.nvlink and kernel.log; disable ACS and IOMMU"
+                      " translation for the PCI bridges between them")
+
+
+def _pcie_rate(ends: Sequence[ComputeDevice | None], *, direct: bool) -> tuple[float, str]:
+    """The minimum of copies over the PCIe links of two GPUs, by the slower one."""
+    links = [link for end in ends if end and (link := end.get("link"))]
+    carried = [rate for link in links
+               if (rate := fabric.pcie_gib_s(link["generation"], link["width"]))]
+    if len(carried) < len(ends):
+        return LEAST_PEER_GIB_S, "of any PCIe slot"
+    share = fabric.share("peer_pcie" if direct else "peer_host")
+    return round(share * min(carried), 1), (
+        f"{share:.0%} of the slower PCIe link{'' if direct else ', through the host'}")

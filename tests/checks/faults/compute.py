@@ -377,6 +377,52 @@ def memory_that_forgets(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["bandwidth"][1]["wrong"] = 1
 
 
+@fault("gpu.peer",
+       cause="Copies from GPU 0 to GPU 1 reach 0.2 GiB/s, the minimum is 2.9 (5% of the slower",
+       remedy="gpu.pcie")
+def copies_through_the_host_at_a_crawl(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["peer"][0].update(access=False, gib_s=0.2)
+
+
+@fault("gpu.peer",
+       cause="GPU 0 to GPU 1 reach 20.0 GiB/s, the minimum is 104.8 (of 18 NVLinks)",
+       remedy="gpu.nvlink")
+def nvlink_as_slow_as_pcie(plan: Document, snapshot: Document) -> None:
+    for device in compute_run(snapshot)["devices"]:
+        device["name"] = "NVIDIA H100 80GB HBM3"
+    for entry in compute_run(snapshot)["bandwidth"]:
+        entry["gib_s"] = 2600.0
+    for entry in compute_run(snapshot)["peer"][1:]:
+        entry["gib_s"] = 360.0
+
+
+@fault("gpu.peer",
+       cause="GPU 0 and GPU 1 cannot address each other's memory, though NVLink connects them",
+       remedy="topo -p2p")
+def no_access_between_gpus_that_nvlink_connects(plan: Document, snapshot: Document) -> None:
+    nvlink_as_slow_as_pcie(plan, snapshot)
+    compute_run(snapshot)["peer"][0].update(access=False, gib_s=30.0)
+
+
+@fault("gpu.peer", verdict="INCONCLUSIVE",
+       cause="GPU 1 to GPU 0 reach 0.2 GiB/s, the minimum is 2.9", remedy="nobody else")
+def copies_between_gpus_beside_a_job(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["peer"][1].update(access=False, gib_s=0.2)
+    card(snapshot)["processes"] = [{"pid": 4711, "name": "python3", "memory_mib": 20000}]
+
+
+@fault("gpu.peer", cause="0.2 GiB/s, the minimum is 0.5 (of any PCIe slot)", remedy="gpu.pcie")
+def copies_over_a_link_that_was_not_read(plan: Document, snapshot: Document) -> None:
+    copies_through_the_host_at_a_crawl(plan, snapshot)
+    compute_run(snapshot)["devices"][0]["link"] = None
+
+
+@harmless
+def copies_through_the_host(plan: Document, snapshot: Document) -> None:
+    for entry in compute_run(snapshot)["peer"]:
+        entry.update(access=False, gib_s=6.5)
+
+
 @fault("gpu.peer", cause="4096 numbers changed on the way from GPU 1 to GPU 0", remedy="ACS")
 def a_bridge_that_changes_what_passes(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["peer"][1]["wrong"] = 4096
