@@ -41,6 +41,29 @@ def test_a_stack_that_was_still_compiling_is_no_hung_driver(
     assert "provision --limit gpu01 --force" in found["stack.matmul"]["remedy"]
 
 
+@pytest.mark.parametrize(("mps", "verdict"), [
+    ([{"pid": 41, "user": "ann", "command": "nvidia-cuda-mps-server"}], "INCONCLUSIVE"),
+    ([], "HUNG"), (None, "HUNG")])
+def test_a_program_that_waits_for_an_mps_server_is_no_hung_driver(
+    plan: Document, snapshot: Document, mps: list[Document] | None, verdict: str
+) -> None:
+    """The remedy was a reboot, in the middle of somebody's job."""
+    with_gpus(plan, snapshot)
+    data(snapshot, "gpus")["mps"] = mps
+    hung = {"state": "hung", "seconds": 50.0, "error": "no answer within 50 s", "data": None}
+    compute_run(snapshot)["cublas"][0]["error"] = "no answer within 20 s"
+    snapshot["sections"].update(driver=hung, stacks=hung)
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    for name in ("toolkit.cublas", "driver.cuda", "stack.matmul", "host.probe"):
+        assert found[name]["verdict"] == verdict, name
+        assert ("pid 41 (ann, nvidia-cuda-mps-server)" in found[name]["cause"]) is bool(mps)
+        assert ("reboot" in found[name]["remedy"]) is (not mps), name
+    # Where nvidia-smi does not answer either, it is the driver.
+    snapshot["sections"]["smi"] = hung
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert found["driver.cuda"]["verdict"] == "HUNG"
+
+
 def test_who_holds_a_gpu_is_read_from_nvidia_smi_too(plan: Document, snapshot: Document) -> None:
     with_gpus(plan, snapshot)
     a_gpu_whose_memory_others_hold(plan, snapshot)

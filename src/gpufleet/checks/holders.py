@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from gpufleet.model.sections.compute import Busy
 from gpufleet.model.sections.gpu import SmiDevice
@@ -135,3 +136,26 @@ def busy_finding(
 def _held(device: str | int | None) -> str:
     found = re.search(r"\d+$", str(device))
     return f"{subjects.BUSY}/{found[0]}" if found else subjects.BUSY
+
+
+# Sections that start CUDA.
+CUDA_SECTIONS = {"driver", "compute", "stacks", "containers"}
+
+
+def behind_mps(finding: Finding, observed: Sections) -> Finding:
+    """The finding; INCONCLUSIVE instead of HUNG, where an MPS server may own the GPUs.
+
+    A program that starts CUDA can wait for another account's server. As long as nvidia-smi lists
+    the GPUs, the driver itself answers.
+    """
+    data = observed.read_elsewhere()
+    servers = data["gpus"].get("mps") or [] if "gpus" in data else []
+    answers = "smi" in data and bool(data["smi"].get("devices"))
+    if finding.verdict is not Verdict.HUNG or not servers or not answers:
+        return finding
+    named = [f"pid {row['pid']} ({row['user']}, {row['command']})" for row in servers]
+    return replace(
+        finding, verdict=Verdict.INCONCLUSIVE,
+        cause=f"{finding.cause}; an MPS server may own the GPUs: {shortened(named)}",
+        remedy="wait until its programs end, or have its account stop it (echo quit |"
+        " nvidia-cuda-mps-control); then ./gpufleet verify")

@@ -12,6 +12,7 @@ from gpufleet.model.validator import DAMAGED
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
+from .holders import CUDA_SECTIONS, behind_mps
 from .registry import (
     AS_ROOT,
     INSPECT,
@@ -83,7 +84,8 @@ def _unreadable(snapshot: Snapshot, name: str) -> Finding | None:
         return Finding(
             f"Probing '{name}' hung: {error}",
             "on the host: check for processes in state D (ps -eo pid,stat,wchan:32,cmd), dead"
-            " network mounts and kernel log errors; a hung driver needs a reboot",
+            " network mounts and kernel log errors; a hung driver needs a reboot; a host that is"
+            " only slow needs more time: ./gpufleet verify --deadline 900",
             f"section {name}: {error} after {section['seconds']} s",
             Verdict.HUNG,
         )
@@ -111,8 +113,9 @@ def probed(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             "use a plan and a snapshot of the same host",
         )
     again = [name for name in SECOND_READINGS if name in snapshot["sections"]]
-    yield from filter(
-        None, (unreadable_section(snapshot, name) for name in (*SECTIONS, *again)))
+    for name in (*SECTIONS, *again):
+        if finding := unreadable_section(snapshot, name):
+            yield behind_mps(finding, observed) if name in CUDA_SECTIONS else finding
     unreadable = [f"{row['what']} ({row['because']})" for row in snapshot.get("unseen", [])]
     needed = [row["what"] for row in snapshot.get("unseen", []) if _needed(plan, row["what"])]
     if needed:

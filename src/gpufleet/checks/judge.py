@@ -11,6 +11,7 @@ from gpufleet.model.validator import mark_damaged
 from gpufleet.model.verdict import CheckResult, HostResult, Verdict, Verdicts, worst
 
 from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections, causes
+from .holders import CUDA_SECTIONS, behind_mps
 from .host import unreadable_section
 
 SCHEMA = 1
@@ -117,13 +118,17 @@ def _apply(
 def _findings(
     check: Check, plan: Plan, snapshot: Snapshot
 ) -> tuple[list[Finding], list[str]]:
-    unreadable = [finding for name in check.reads
-                  if (finding := unreadable_section(snapshot, name))]
+    observed = Sections(snapshot, check.reads)
+    unreadable = [
+        behind_mps(finding, observed) if name in CUDA_SECTIONS else finding
+        for name in check.reads if (finding := unreadable_section(snapshot, name))]
     if unreadable:
         return unreadable, []
-    results = list(check.function(plan, Sections(snapshot, check.reads)))
+    results = list(check.function(plan, observed))
+    starts_cuda = not CUDA_SECTIONS.isdisjoint(check.reads)
     return (
-        [item for item in results if isinstance(item, Finding)],
+        [behind_mps(item, observed) if starts_cuda else item
+         for item in results if isinstance(item, Finding)],
         [item.evidence for item in results if isinstance(item, Evidence)],
     )
 
