@@ -37,9 +37,9 @@ def test_cards_and_driver_from_planted_kernel_trees(root: Path) -> None:
     found = look(root)
     assert found["gpus"] == {"nodes": ["/dev/nvidia0"], "node_access": found[
         "gpus"]["node_access"], "nvswitches": ["0000:03:00.0"],
-                             "mps": [], "mig": None, "pci": [
+                             "mps": [], "mig": None, "hypervisor": None, "pci": [
         {"vendor": "0x10de", "device": "0x2330", "class": "0x030200", "driver": "nvidia",
-         "address": "0000:00:00.0"}]}
+         "port": None, "address": "0000:00:00.0"}]}
     absent = {"unit": None, "enabled": None, "active": None}
     assert found["driver"] == {
         "loaded": "550.163.01", "library": "535.261.03", "library_path": None,

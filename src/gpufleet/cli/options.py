@@ -41,8 +41,8 @@ def add_probe(parser: Parser) -> Any:
     group.add_argument("--fanout", type=int, default=ProbeOptions.fanout, metavar="N",
                        help="Probe this many hosts at the same time")
     group.add_argument("--deadline", type=float, default=ProbeOptions.deadline_s, metavar="S",
-                       help="Abandon the probe of a host after this many seconds; stacks that use several"
-                       " GPUs, or compile their code for one, have more")
+                       help="Abandon the probe of a host after this many seconds; stacks that use"
+                       " several GPUs, or compile their code for one, have more")
     return group
 
 
