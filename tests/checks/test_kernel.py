@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpufleet.catalog import facts
-from gpufleet.checks import judge
+from gpufleet.checks import CHECKS, Finding, Sections, judge
 from gpufleet.model.verdict import Verdict
 from tests.support.healthy_host import Document, data, verdicts, with_cards
 from tests.support.host_parts import event
@@ -185,16 +185,18 @@ def test_every_number_fails_unjudges_or_is_reported(plan: Document, snapshot: Do
     for code in [*facts.document("xids/codes.yml")["xids"], 177]:
         data(snapshot, "kernel_log")["events"] = []
         event(snapshot, "xid", code=code, address=CARD, text=f"): {code}, what")
-        found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]
-                 if check["id"].startswith("kernel.")}
-        log, programs = found["kernel.log"], found["kernel.application-errors"]
-        told = log["evidence"] if log["verdict"] == Verdict.PASS else log["cause"]
-        assert (f"Xid {code} of {CARD}" in told) is (
-            f"Xid {code} of {CARD}" not in programs["evidence"]), code
-        assert bool(log["remedy"]) is (log["verdict"] != Verdict.PASS), code
-        assert "seat" not in log["remedy"] or "your own machine" in log["remedy"], code
-        seen.add(log["verdict"])
-    assert seen == {"PASS", "FAIL", "INCONCLUSIVE"}
+        log, programs = ([
+            item for item in CHECKS[name].function(plan, Sections(snapshot, CHECKS[name].reads))
+            if f"Xid {code} of {CARD}" in (item.cause if isinstance(item, Finding)
+                                           else item.evidence)]
+            for name in ("kernel.log", "kernel.application-errors"))
+        (told,) = [*log, *programs]
+        if isinstance(told, Finding):
+            assert told.remedy
+            assert "seat" not in told.remedy or "your own machine" in told.remedy, code
+            assert told.about == (f"card/{CARD}",)
+        seen.add(told.verdict if isinstance(told, Finding) else Verdict.PASS)
+    assert seen == {Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE}
 
 
 @pytest.mark.parametrize("code", [13, 32, 45, 94])
@@ -240,3 +242,15 @@ def test_a_lost_beginning_is_no_note_where_nothing_is_known_of_the_cards(
         data(snapshot, name)["devices"] = []
     not_computed(snapshot)
     assert result(plan, snapshot)["verdict"] == "INCONCLUSIVE"
+
+
+def test_a_card_of_a_virtual_machine_is_no_evidence_against_a_lost_beginning(
+    plan: Document, snapshot: Document
+) -> None:
+    with_cards(plan, snapshot)
+    data(snapshot, "kernel_log")["complete"] = False
+    data(snapshot, "gpus")["pci"][1]["driver"] = "vfio-pci"
+    for name in ("smi", "smi_after"):
+        data(snapshot, name)["devices"].pop()
+    data(snapshot, "compute")["runs"][0]["cublas"].pop()
+    assert result(plan, snapshot)["verdict"] == "PASS"

@@ -36,10 +36,11 @@ class Meaning:
     reported_by_154: bool = False
 
 
-def remedy(name: str, address: str) -> str:
-    """The sentence that tells what to do."""
-    text: str = _judgement()["remedies"][name]
-    return text.format(gpu=address)
+def remedy(name: str, address: str, *, record: bool = False) -> str:
+    """The sentence that tells what to do; `record`: the driver does not show that it was done."""
+    texts = _judgement()["remedies"]
+    added = [texts["record"]] if record and name in _judgement()["recorded"] else []
+    return "; ".join([texts[name], *added]).format(gpu=address)
 
 
 def meaning(code: int, text: str, branch: int | None = None) -> Meaning:

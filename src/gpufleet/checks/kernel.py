@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpufleet.catalog import xids
 from gpufleet.catalog.xids import RECOVERY, Meaning
+from gpufleet.host_state.driver_running import GIVEN_AWAY
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.host import Event
 from gpufleet.model.verdict import Verdict
@@ -41,6 +42,7 @@ NO_RESET_SEEN = (
 def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The kernel log has no failure of a GPU, the driver or the machine since boot."""
     kernel_log, states = observed["kernel_log"], card_states(observed)
+    cards = {card["address"]: card["driver"] for card in observed["gpus"]["pci"]}
     yield from judged(observed, kernel_log["events"])
     if kernel_log["source"] is None:
         yield Finding(
@@ -51,7 +53,8 @@ def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     elif not kernel_log["complete"]:
         lost = (f"The kernel log ({kernel_log['source']}) does not reach back to the boot: its"
                 " first messages are lost")
-        if states and all(state.healthy for state in states.values()):
+        own = [states[address] for address, driver in cards.items() if driver != GIVEN_AWAY]
+        if own and all(state.healthy for state in own):
             yield Evidence(f"{lost}; the driver reports no error of any card")
         else:
             yield Finding(
@@ -97,10 +100,8 @@ def _xids(
         # The driver knows best what the card needs.
         action = asked.get(event["address"], event) if found.effect == "fail" else event
         remedy = xids.meaning(action["code"] or 0, action["text"], branch).remedy or found.remedy
-        if remedy == "reset" and state.needs_nothing is None:
-            remedy = "recorded_reset"
-        yield _result(f"{_named('Xid', event, found)}", event, found, stands,
-                      xids.remedy(remedy, address))
+        yield _result(_named("Xid", event, found), event, found, stands,
+                      xids.remedy(remedy, address, record=state.needs_nothing is None))
 
 
 def _since_recovery(events: Sequence[Event]) -> list[Event]:
@@ -146,8 +147,8 @@ def _sxids(
     events: Sequence[Event], states: Mapping[str, CardState], during_probe: bool
 ) -> Iterator[Finding | Evidence]:
     """A reset of the fabric resets all cards: it may have been done if none asks for one."""
-    done = bool(states) and not during_probe and all(state.needs_nothing and state.computes
-                                for state in states.values())
+    done = bool(states) and not during_probe and all(
+        state.needs_nothing and state.computes for state in states.values())
     for event in events:
         if event["kind"] != "sxid":
             continue
@@ -157,7 +158,7 @@ def _sxids(
             yield Evidence(f"{cause}: nothing to do")
         else:
             yield _result(cause, event, found, "unclear" if done else "stands",
-                          xids.remedy(found.remedy, event["address"] or ""))
+                          xids.remedy(found.remedy, event["address"] or "", record=True))
 
 
 def _event_findings(
