@@ -13,7 +13,7 @@ OF_A_CARD = {"driver.loaded", "driver.nodes", "driver.persistence", "driver.fabr
              "driver.secure-boot", "driver.cuda", "driver.access", "gpu.smi", "gpu.identity",
              "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle", "gpu.settings",
              "gpu.nvlink", "gpu.after-load", "gpu.host-copies", "gpu.throughput", "gpu.bandwidth",
-             "gpu.sustained", "gpu.peer"}
+             "gpu.sustained", "gpu.peer", "gpu.recovery", "gpu.fabric", "gpu.formats"}
 MANAGED = {"driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau"}
 
 

@@ -44,6 +44,7 @@ def test_cards_and_driver_from_planted_kernel_trees(root: Path) -> None:
     assert found["driver"] == {
         "loaded": "550.163.01", "library": "535.261.03", "library_path": None,
         "cuda_version": None, "cuinit": None, "capabilities": None,
+        "nvlsm": {"program": None, "running": None},
         "modules": ["nvidia_uvm", "nvidia", "nouveau"], "on_disk": None, "dkms": [],
         "nouveau": {"loaded": True, "blacklisted": False}, "persistence": absent,
         "fabric": {**absent, "version": None}, "holders": [], "reboot_pending": None}
