@@ -180,6 +180,8 @@ def test_what_is_shown_of_each_host_is_what_was_judged(
     browser.execute_script("document.querySelectorAll('.host').forEach((host) => host.open = true)")
     WebDriverWait(browser, 20).until(lambda it: len(
         it.find_elements(By.CSS_SELECTOR, ".host > .checks")) == len(fleets["eight"].past["hosts"]))
+    # A consequence is folded under its cause.
+    browser.execute_script("document.querySelectorAll('.folds').forEach((it) => it.open = true)")
     found = browser.execute_script(
         "return [...document.querySelectorAll('.check')].map((check) => [check.id,"
         " check.querySelector('.mark').title, check.querySelector('.mark').innerText,"

@@ -88,6 +88,7 @@ RELATIONS = (
     Relation("gpu.visible", ("gpu.mig", *PROGRAMS)),
     Relation("gpu.after-load", ("kernel.after-load",)),
     # A card that is slow, and values that it does not report.
+    Relation("kernel.log", ("gpu.memory-errors",), ("memory",)),
     Relation("gpu.memory-errors", ("gpu.settings",)),
     Relation("gpu.throttle", ("gpu.throughput", "gpu.sustained"), ("slow",)),
     Relation("gpu.throughput", ("gpu.sustained",), ("slow",)),

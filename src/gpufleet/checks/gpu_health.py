@@ -49,20 +49,21 @@ def memory_errors(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence
     yield from fields("gpu.memory-errors", observed)
     for card in cards(observed):
         reset, remap = RESET.format(gpu=card["index"]), card["remap"]
+        about = subjects.memory(card["address"])
         if remap and remap.get("failure"):
             yield Finding(f"{label(card)} could not remap a faulty memory row",
-                          "drain the host and replace the GPU")
+                          "drain the host and replace the GPU", about=about)
         if remap and remap.get("pending"):
             yield Finding(f"{label(card)} will remap a faulty memory row at the next"
-                          " reset", reset)
+                          " reset", reset, about=about)
         if card["retired_pending"]:
             yield Finding(f"{label(card)} will retire a faulty memory page at the next"
-                          " reset", reset)
+                          " reset", reset, about=about)
         if card["ecc_uncorrected_volatile"]:
             yield Finding(
                 f"{label(card)} had {card['ecc_uncorrected_volatile']} uncorrected memory"
                 " errors since the driver was loaded",
-                f"{reset}; if they return, replace the GPU")
+                f"{reset}; if they return, replace the GPU", about=about)
         yield from missing_value(card, "ecc", card["ecc"])
         if card["ecc"]:
             yield from missing_value(

@@ -32,6 +32,8 @@ from .sections import Sections
 
 NOTED = {"api-mismatch": "see driver.loaded", "hung-task": "a program waited too long",
         "out-of-memory": "the kernel killed a program", "io-error": "a disk or file system error"}
+# Xids of the memory of a card, whose counters gpu.memory-errors reads.
+MEMORY_ERRORS = {48, 63, 64, 92, 94, 95}
 FATAL_ON_THE_BUS = re.compile(r"[( ]Fatal\)|DPC: |can't recover|recovery failed")
 NO_RESET_SEEN = (
     "whether the card was reset since is unclear: the log does not show it, and nothing of the"
@@ -137,7 +139,8 @@ def _result(
         verdict = Verdict.INCONCLUSIVE
     elif stands == "unclear":
         verdict, cause = Verdict.INCONCLUSIVE, f"{cause}; {NO_RESET_SEEN}"
-    return Finding(cause, remedy, event["text"], verdict, subjects.card(event["address"]))
+    about = subjects.memory if event["code"] in MEMORY_ERRORS else subjects.card
+    return Finding(cause, remedy, event["text"], verdict, about(event["address"]))
 
 
 # -- NVSwitches, the bus, the machine --------------------------------------------------------------
