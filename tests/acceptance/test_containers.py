@@ -158,9 +158,9 @@ def test_running_containers_keep_their_gpus(
     fleet: Fleet, wishes: dict[str, Any], theirs: str
 ) -> None:
     """A verification took them by a daemon-reload, and so did the packages of an upgrade."""
-    fleet.on("lab1", CARDS)
     cards = {"gpu_expect": {"count": 2}}
-    fleet.gpufleet("provision", *words(wishes, **cards), status=None)
+    fleet.gpufleet("provision", *words(wishes))
+    fleet.on("lab1", f"{CARDS} systemctl restart gpufleet-containers")
     for name, engine in (("plain", "docker run --gpus all"), ("given", "nvidia-docker run")):
         fleet.on("lab1", f"{engine} --detach --rm --name {name} --network none theirs"
                          " /bin/busybox sleep infinity")

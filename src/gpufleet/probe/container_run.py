@@ -1,6 +1,7 @@
 """Start a container of our own, and see which GPUs it has and whether it computes."""
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -195,9 +196,11 @@ def mounted_below(host, directory):
     lines = (host.text_or_none("/proc/self/mountinfo") or "").splitlines()
     kept = []
     for path in sorted(line.split()[4] for line in lines):
-        if path.startswith(directory + "/") and not any(path.startswith(k + "/") for k in kept):
+        # Names with blanks, colons or commas, which no option could carry, are left out.
+        if (path.startswith(directory + "/") and not re.search(r"[\\:,]", path)
+                and not any(path == k or path.startswith(k + "/") for k in kept)):
             kept.append(path)
-    return list(dict.fromkeys(kept))
+    return kept
 
 
 def run_trial(host, wanted, found):
