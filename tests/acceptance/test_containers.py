@@ -39,15 +39,15 @@ apt-get update -q && apt-get install -qy --no-install-recommends runc
 """
 # What others use on a host, and a verification must leave as it is.
 CHANGEABLE = """
-systemctl show -p Id,DevicePolicy,DeviceAllow 'docker-*.scope'
+systemctl show -p Id,DevicePolicy,DeviceAllow 'docker-*.scope' | sort
 systemctl show -p UnitsLoadTimestampMonotonic
-systemctl list-unit-files --no-legend --no-pager
+systemctl list-unit-files --no-legend --no-pager | grep -v '^session-'
 find /dev -path /dev/pts -prune -o -path /dev/shm -prune -o -printf '%p %y %m %l\n' | sort
 find /etc /run/cdi -printf '%p %m %l %s %T@\n' | sort
 find /run -maxdepth 1 -name 'gpufleet*'
-cut -d ' ' -f 1-3 /proc/mounts
-cat /proc/modules /proc/devices
-docker ps --all --format '{{.Names}} {{.State}}'; docker volume ls; docker images
+cut -d ' ' -f 1-3 /proc/mounts | grep -v ' /run/user/'
+cat /proc/devices; cat /proc/modules
+docker ps --all --format '{{.Names}} {{.State}}'; docker volume ls; docker images --quiet
 """
 SINCE = "docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' theirs"
 
