@@ -1,4 +1,8 @@
-"""Fast tests first: what needs no host, then what needs one, then whole stories on hosts."""
+"""Fast tests first: what needs no host, then what needs one, then whole stories on hosts.
+
+Where two workers share the files it is the other way round: one has the hosts' files, the other all
+that is fast, and neither waits in the end for the other's hosts.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,17 @@ __all__ = ["changes", "configured", "fleet", "listener", "plan", "post", "snapsh
 SLOWER = ("lab", "slow")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort by cost, keeping the order within a module, where acceptance tests tell a story."""
 
     def cost(item: pytest.Item) -> tuple[bool, bool]:
         return any(map(item.get_closest_marker, SLOWER)), "acceptance" in item.nodeid
 
-    items.sort(key=cost)
+    if hasattr(config, "workerinput"):  # in a worker of pytest-xdist
+        costly = {item.path for item in items if cost(item)[0]}
+        items.sort(key=lambda item: item.path not in costly)
+    else:
+        items.sort(key=cost)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
