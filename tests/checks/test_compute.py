@@ -197,3 +197,42 @@ def test_without_a_gpu_only_the_compiler_is_judged(plan: Document, snapshot: Doc
     assert "no GPU: it was only compiled" in found["toolkit.nvrtc"]["evidence"]
     assert checks.no_gpus(plan) == "gpu_expect: {count: 0}"
     assert found["toolkit.cublas"]["verdict"] == "NOT-DECLARED"
+
+
+def with_wheels(plan: Document, snapshot: Document) -> None:
+    """CUDA comes from the stack's wheels alone; its cuBLAS loaded the GPUs."""
+    with_gpus(plan, snapshot)
+    stack, = plan["stacks"]
+    stack.update(cuda_source="pip", cuda="12.6", toolkit_path=None)
+    plan.update(toolkits=[], cudnn=[])
+    compute_run(snapshot).update(toolkit=stack["venv"], cudnn=[])
+
+
+LOADED = ("toolkit.cublas", "gpu.formats", "gpu.host-copies", "gpu.throughput", "gpu.sustained",
+          "gpu.bandwidth", "gpu.peer")
+
+
+def test_hosts_with_cuda_from_wheels_alone_are_not_excused(
+    plan: Document, snapshot: Document
+) -> None:
+    """All checks of load were skipped there: no toolkit is declared."""
+    with_wheels(plan, snapshot)
+    judged = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert {name: judged[name]["verdict"] for name in LOADED} == dict.fromkeys(LOADED, "PASS")
+    assert "cuBLAS of CUDA 12.6 of tensorflow-2.13.1" in judged["toolkit.cublas"]["evidence"]
+    assert judged["toolkit.nvrtc"]["verdict"] == "NOT-DECLARED"
+    compute_run(snapshot)["sustained"][1]["wrong"] = 4130
+    assert verdicts(plan, snapshot)["gpu.sustained"] == "FAIL"
+
+
+@pytest.mark.parametrize(("mode", "cause"), [
+    ("full", "no stack of gpufleet has cuBLAS in a wheel"), ("facts", "the snapshot has mode")])
+def test_wheels_that_were_not_loaded_are_not_healthy(
+    plan: Document, snapshot: Document, mode: str, cause: str
+) -> None:
+    with_wheels(plan, snapshot)
+    data(snapshot, "compute")["runs"].clear()
+    snapshot["mode"] = mode
+    judged = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert {judged[name]["verdict"] for name in LOADED} == {"INCONCLUSIVE"}
+    assert cause in judged["toolkit.cublas"]["cause"]

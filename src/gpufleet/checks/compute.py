@@ -1,11 +1,12 @@
-"""Toolkits by themselves: what cuBLAS, NVRTC and cuDNN of each compute on each GPU."""
+"""Toolkits and wheels by themselves: what cuBLAS, NVRTC and cuDNN compute on each GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypedDict
 
-from gpufleet.model.plan import Plan, PlannedToolkit
+from gpufleet.model.plan import Plan, PlannedStack
 from gpufleet.model.sections.compute import (
     ComputeDevice,
     ComputeRun,
@@ -44,15 +45,52 @@ class KernelResult(NvrtcRun, GpuResult):
     """The run of a compiled kernel on one GPU, as the result of any other part."""
 
 
+class Libraries(TypedDict):
+    """CUDA's libraries: a toolkit's, or those of a stack's wheels."""
+
+    path: str
+    short: str
+
+
+def wheel_stacks(plan: Plan) -> list[PlannedStack]:
+    """The stacks that bring CUDA in wheels of their own."""
+    return [stack for stack in plan["stacks"] if stack["cuda_source"] == "pip"]
+
+
 def no_gpus(plan: Plan) -> str | None:
-    """The skip reason of checks that need a toolkit and a GPU."""
-    return no_toolkits(plan) or no_gpus_declared(plan)
+    """The skip reason of checks that need a GPU, and a toolkit or a stack with CUDA wheels."""
+    return (None if wheel_stacks(plan) else no_toolkits(plan)) or no_gpus_declared(plan)
 
 
-def runs(
+def runs(plan: Plan, observed: Sections) -> Iterator[tuple[Libraries, ComputeRun | Finding]]:
+    """Each planned toolkit, and its run, or why that cannot be judged; then those of wheels."""
+    yield from toolkit_runs(plan, observed)
+    by_path = {run["toolkit"]: run for run in observed["compute"]["runs"]}
+    loaded = False
+    for stack in wheel_stacks(plan):
+        if run := by_path.get(stack["venv"]):
+            loaded = True
+            yield _wheels(stack), run
+    for stack in wheel_stacks(plan)[:1]:
+        if not loaded and not plan["toolkits"]:
+            full = observed.snapshot["mode"] == "full"
+            yield _wheels(stack), Finding(
+                "CUDA of the stacks' wheels was not tested: "
+                + ("no stack of gpufleet has cuBLAS in a wheel" if full
+                   else f"the snapshot has mode '{observed.snapshot['mode']}'"),
+                f"see stack.release; {provision(plan)}; or declare gpu_toolkits" if full
+                else "./gpufleet verify (it probes in mode 'full')",
+                verdict=Verdict.INCONCLUSIVE, about=(stack["venv"],) if full else ())
+
+
+def _wheels(stack: PlannedStack) -> Libraries:
+    return {"path": stack["venv"], "short": f"{stack['cuda']} of {stack['name']}"}
+
+
+def toolkit_runs(
     plan: Plan, observed: Sections
-) -> Iterator[tuple[PlannedToolkit, ComputeRun | Finding]]:
-    """Each planned toolkit, and its run, or why that cannot be judged."""
+) -> Iterator[tuple[Libraries, ComputeRun | Finding]]:
+    """Those of the planned toolkits alone."""
     by_path = {run["toolkit"]: run for run in observed["compute"]["runs"]}
     for toolkit in plan["toolkits"]:
         run = by_path.get(toolkit["path"])
@@ -101,7 +139,7 @@ def checked_products(
 
 
 def not_reported(
-    toolkit: PlannedToolkit, run: ComputeRun, what: str, verdict: Verdict = Verdict.FAIL
+    toolkit: Libraries, run: ComputeRun, what: str, verdict: Verdict = Verdict.FAIL
 ) -> Finding:
     """A finding for a part that a run does not report."""
     error = str(run["error"] or "it was not reported")
@@ -198,7 +236,7 @@ def gpu_results(
 
 @check("toolkit.cublas", reads=("compute",), skip_reason=no_gpus)
 def cublas(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """cuBLAS of each toolkit multiplies matrices on each declared GPU, with exact results."""
+    """cuBLAS of each toolkit (or wheels) multiplies on each declared GPU, with exact results."""
     for toolkit, run in runs(plan, observed):
         if isinstance(run, Finding):
             yield run
@@ -216,7 +254,7 @@ def cublas(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def nvrtc(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """NVRTC of each toolkit compiles a kernel, which each declared GPU runs with exact results."""
     declared = visible_gpus(plan)
-    for toolkit, run in runs(plan, observed):
+    for toolkit, run in toolkit_runs(plan, observed):
         if isinstance(run, Finding):
             yield run
             continue
@@ -255,7 +293,7 @@ def _error_reported(run: ComputeRun) -> bool:
 
 
 def _foreign_libraries(
-    plan: Plan, observed: Sections, toolkit: PlannedToolkit, run: ComputeRun
+    plan: Plan, observed: Sections, toolkit: Libraries, run: ComputeRun
 ) -> Iterator[Finding]:
     """Libraries outside the toolkit. Mapped paths are real; a tree may be behind a symlink."""
     own = toolkit["path"]
@@ -271,7 +309,7 @@ def _foreign_libraries(
        skip_reason=lambda plan: no_cudnn(plan) or no_gpus_declared(plan))
 def convolution(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each cuDNN computes a convolution on each declared GPU, with exact results."""
-    result = {toolkit["short"]: run for toolkit, run in runs(plan, observed)}
+    result = {toolkit["short"]: run for toolkit, run in toolkit_runs(plan, observed)}
     for cudnn in plan["cudnn"]:
         run = result[cudnn["toolkit"]]
         if isinstance(run, Finding):

@@ -9,7 +9,16 @@ class Refused(Exception):  # noqa: N818 (it is an answer)
     """A library call failed: the function, its status and the status's name."""
 
 
+def has_wheels(toolkit):
+    """Whether it is a stack's virtual environment, with CUDA in its wheels."""
+    return os.path.isfile(toolkit + "/pyvenv.cfg")
+
+
 def library_directories(toolkit):
+    """Where a toolkit has its libraries, or a stack those of its wheels."""
+    if has_wheels(toolkit):
+        return sorted(glob.glob(
+            glob.escape(toolkit) + "/lib/python3*/site-packages/nvidia/*/lib"))
     directories = [toolkit + "/lib64", *sorted(glob.glob(toolkit + "/targets/*/lib")),
                    toolkit + "/lib"]
     return [directory for directory in directories if os.path.isdir(directory)]

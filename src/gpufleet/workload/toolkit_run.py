@@ -9,7 +9,7 @@ from gpufleet.probe.constants import COMPUTE_MARK
 
 from .entries import RUNNING
 from .formats import FORMATS
-from .library import library_directories
+from .library import has_wheels, library_directories
 from .output import emit
 from .timing import SIZE_DEEP, SIZE_GPU
 from .toolkit_stages import in_process, with_reason
@@ -63,7 +63,9 @@ class Run:
 
 
 def cudnn_libraries(toolkit):
-    """{soname: file} of the cuDNNs in a toolkit."""
+    """{soname: file} of the cuDNNs in a toolkit; that of wheels is tried by their framework."""
+    if has_wheels(toolkit):
+        return {}
     return {name: os.path.join(directory, name) for directory in library_directories(toolkit)
             for name in sorted(os.listdir(directory)) if re.match(r"libcudnn\.so\.\d+$", name)}
 

@@ -163,7 +163,7 @@ class ComputeRun(TypedDict):
     no GPU is declared none is touched, and only `nvrtc` is judged.
     """
 
-    toolkit: Annotated[Path, "the toolkit's path"]
+    toolkit: Annotated[Path, "the toolkit's path, or that of a stack with CUDA wheels"]
     state: Annotated[State, RUN_STATE]
     error: str | None
     driver: ComputeDriver | None

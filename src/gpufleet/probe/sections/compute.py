@@ -1,11 +1,13 @@
-"""Section `compute`: what each toolkit computes by its own libraries."""
+"""Section `compute`: what each toolkit, or a stack's wheels, compute by their own libraries."""
 import shutil
 import sys
 import time
 
 from ..constants import COMPUTE_MARK
 from ..processes import run_command
+from ..receipts import receipts_of_kind
 from ..trees import toolkit_trees
+from ..wheels import newest_wheels, refusal
 from ..workload_run import gpu_variables, parse_output, write_script
 
 COMPUTE_SILENT = {"driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
@@ -23,8 +25,18 @@ def section_compute(host):
     # The minutes of load are for the newest, which comes last: they would disturb the others.
     if deep:
         ends -= 2 * host["sustained_s"]
-    trees = toolkit_trees(host)
+    trees, refused = toolkit_trees(host), {}
+    # Where CUDA comes from wheels alone, those with the newest cuBLAS load the GPUs.
+    ours = {receipt["path"] for receipt in receipts_of_kind(host, "toolkit")}
+    wheels = newest_wheels(host) if host["expect_gpus"] != 0 and not ours & set(trees) else None
+    if wheels:
+        trees = [*trees, wheels[0]]
+        refused[wheels[0]] = refusal(host, *wheels)
     for at, tree in enumerate(trees):
+        if refused.get(tree):
+            found["runs"].append(dict(
+                COMPUTE_SILENT, toolkit=tree, state="failed", error=refused[tree]))
+            continue
         share_s = max(1, (ends - time.monotonic()) / (len(trees) - at))
         more = [] if at < len(trees) - 1 else ["--host-copies"] + ["--deep"] * deep
         found["runs"].append(run_toolkit(
@@ -33,7 +45,7 @@ def section_compute(host):
 
 
 def run_toolkit(host, tree, deadline_s, more):
-    """Run the workload for one toolkit, with an empty environment; its document."""
+    """Run the workload for one toolkit (or stack), with an empty environment; its document."""
     silent = dict(COMPUTE_SILENT, toolkit=tree)
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
     try:
