@@ -21,7 +21,6 @@ DIFFER: dict[Break, dict[str, str]] = {with_cards: {"stack.gpu": "FAIL", **dict.
 SEVERAL = {
     "cudnn-sub_library_truncated_and_relinked": "a library is truncated, a link leads elsewhere",
     "gpu-a_page_waits_to_be_retired": "the card is also of an old model that is not declared",
-    "kernel_log-double_bit_error": "the card counts errors, and its Xid asks for a reset",
     "kernel_log-the_log_was_overwritten_and_a_counter_is_not_clean":
         "a page waits to be retired, and older messages are lost",
     "tensorflow-a_sum_without_a_word_beside_a_job": "a sum is missing, and a GPU is held",
