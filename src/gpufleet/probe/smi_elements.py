@@ -15,10 +15,15 @@ NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|&#x?
 TOKEN = re.compile(r"<(/?)([A-Za-z_][\w.-]*)([^<>]*)>|([^<]+)|<")
 ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&"))
 CARD = re.compile(r'<gpu id="([^"<>]*)"\s*>')
-# Long, and of no GPU's health.
-LEFT_OUT = ("processes", "accounted_processes", "supported_clocks", "encoder_stats", "fbc_stats",
-            "ibmnpu", "vgpu_software_licensed_product", "bar1_memory_usage",
-            "cc_protected_memory_usage")
+# Long or a matter of identity, and of no GPU's health.
+LEFT_OUT = frozenset((
+    "processes", "accounted_processes", "supported_clocks", "encoder_stats", "fbc_stats", "ibmnpu",
+    "vgpu_software_licensed_product", "bar1_memory_usage", "cc_protected_memory_usage", "serial",
+    "platformInfo", "clocks", "max_clocks", "applications_clocks", "default_applications_clocks",
+    "deferred_clocks", "max_customer_boost_clocks", "clock_policy", "voltage", "utilization",
+    "accounting_mode", "accounting_mode_buffer_size", "driver_model", "gpu_operation_mode",
+    "inforom_version", "inforom_bbx_flush", "capabilities", "power_smoothing",
+    "power_profiles", "workload_power_profiles"))
 LARGEST, LONGEST = 600, 160
 
 
