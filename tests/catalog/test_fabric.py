@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gpufleet.catalog import fabric, model_names
-from tests.catalog.test_facts import GATHERED, needs_gathered
+from tests.support.gathered_facts import GATHERED, needs_gathered
 
 
 @pytest.mark.parametrize(("name", "links", "wired"), [

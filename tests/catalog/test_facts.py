@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +11,9 @@ import pytest
 import yaml
 
 from gpufleet.catalog import facts, import_facts, import_smi, versions
+from tests.support.gathered_facts import GATHERED, needs_gathered
 
-ROOT = Path(__file__).parents[2]
-GATHERED = Path(os.environ.get("GPUFLEET_FACTS", ROOT.parent / "shared" / "facts"))
 LENGTHS = {"sha256": 64, "md5": 32, "sha512": 128}
-
-needs_gathered = pytest.mark.skipif(
-    not (GATHERED / "cuda_toolkits.yml").is_file(),
-    reason=f"the gathered fact files are not at hand ({GATHERED}; GPUFLEET_FACTS names another)",
-)
 
 
 def rows(folder: str, key: str) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from gpufleet.catalog import fabric, model_names
 from gpufleet.model.plan import Plan
@@ -50,20 +51,19 @@ class Link:
     @property
     def slot_width(self) -> int | None:
         """The lanes of the port above the card; None where no port of the machine is visible."""
-        port = self.device.get("port") if self.device else None
-        if not port or fabric.is_virtual_port(port["vendor"]):
-            return None
-        text = port["max_link_width"] or ""
+        text = self._port("max_link_width") or ""
         # 255 stands for unknown.
         return int(text) if text.isdigit() and 0 < int(text) <= 32 else None
 
     @property
     def slot_generation(self) -> int | None:
         """The fastest generation of that port."""
-        port = self.device.get("port") if self.device else None
-        if not port or fabric.is_virtual_port(port["vendor"]):
-            return None
-        return fabric.pcie_generation(port["max_link_speed"])
+        return fabric.pcie_generation(self._port("max_link_speed"))
+
+    def _port(self, key: Literal["max_link_width", "max_link_speed"]) -> str | None:
+        """What the port above says; that of a virtual machine says nothing of the real one."""
+        port = self.device.get("port") if self.device and not self.virtual else None
+        return port[key] if port else None
 
     def remedy(self, what: str) -> str:
         """Who can repair it: an instance of a cloud has no card to reseat."""
