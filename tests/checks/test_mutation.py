@@ -89,6 +89,7 @@ HARMLESS: dict[str, str] = {
     "kernel_log/source: other": "told",
     "kernel_log/error: other": "a word on what was read all the same",
     "kernel_log/since_boot: other": "whether it reaches back to the boot says `complete`",
+    "kernel_log/complete: other": "a note where the driver's own counters are clean",
     # What a toolkit computes.
     "compute/deep: other": "then less is claimed, and said so",
     "compute/runs/*/error: other": "a word on a run that came to its end",

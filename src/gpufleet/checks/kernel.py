@@ -34,6 +34,8 @@ NOTED = {"api-mismatch": "see driver.loaded", "hung-task": "a program waited too
         "out-of-memory": "the kernel killed a program", "io-error": "a disk or file system error"}
 # Xids of the memory of a card, whose counters gpu.memory-errors reads.
 MEMORY_ERRORS = {48, 63, 64, 92, 94, 95}
+# How many messages that call for nothing are shown.
+MOST_NOTES = 8
 FATAL_ON_THE_BUS = re.compile(r"[( ]Fatal\)|DPC: |can't recover|recovery failed")
 NO_RESET_SEEN = (
     "whether the card was reset since is unclear: the log does not show it, and nothing of the"
@@ -75,10 +77,13 @@ def judged(
     states = card_states(observed)
     cards = {card["address"]: card["driver"] for card in observed["gpus"]["pci"]}
     branch = driver_branch(observed.read_elsewhere())
-    yield from _xids(events, states, branch, during_probe)
-    yield from _sxids(events, states, during_probe)
+    results = [*_xids(events, states, branch, during_probe),
+               *_sxids(events, states, during_probe)]
     for event in events:
-        yield from _event_findings(event, cards)
+        results += _event_findings(event, cards)
+    yield from (item for item in results if isinstance(item, Finding))
+    if notes := [item.evidence for item in results if isinstance(item, Evidence)]:
+        yield Evidence(shortened(notes, MOST_NOTES))
 
 
 # -- Xids ------------------------------------------------------------------------------------------
