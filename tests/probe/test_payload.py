@@ -56,3 +56,15 @@ def test_a_place_that_may_not_be_listed_is_no_empty_one(open_root: Path) -> None
     snapshot = as_started("/usr/bin/python3", {"root": str(open_root), "host": "gpu01"}, "nobody")
     rows = {(row["section"], row["what"]) for row in snapshot["unseen"]}
     assert ("toolkits", "/usr/local") in rows
+
+
+def test_it_is_short_and_lines_keep_their_numbers() -> None:
+    text = f"CONFIG = {json.dumps({'matmul': payload.workload()})!r}\n{payload.probe()}"
+    assert len(text) < 120_000
+    space: dict[str, object] = {"__name__": "shipped"}
+    head, _, _ = payload.find_engine_program(
+        "shipped", {"shipped": "one = 1\n    # a comment\n\nfour = '# none'\n"}
+    ).partition("\nsys.meta_path")
+    exec(head, space)
+    texts = eval("Sources(SOURCES).texts", space)
+    assert texts == {"shipped": "one = 1\n\n\nfour = '# none'\n"}

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import pkgutil
+import re
 import sys
 import zlib
 
@@ -56,6 +57,8 @@ from {entry} import main
 
 main(globals().get("CONFIG"))
 '''
+# Lines that are comments travel empty, so that the others keep their numbers.
+COMMENT = re.compile("^ *#.*$", re.MULTILINE)
 # What does not travel: this file, and what starts a package by hand.
 LEFT_OUT = ("payload", "__main__")
 
@@ -86,7 +89,8 @@ def _workload():
 
 def find_engine_program(entry, texts):
     """One text that calls `main` of the module `entry` with CONFIG, or None where there is none."""
-    raw = json.dumps(texts, sort_keys=True).encode()
+    raw = json.dumps({name: COMMENT.sub("", text) for name, text in texts.items()},
+                     sort_keys=True).encode()
     # A fifteenth shorter than base 64, and as free of quotes.
     packed = base64.b85encode(zlib.compress(raw, 9)).decode()
     return PROGRAM.format(entry=entry, packed="\n".join(
