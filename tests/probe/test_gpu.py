@@ -143,6 +143,14 @@ def test_a_process_s_name_hides_no_card_and_shifts_none(name: str) -> None:
     assert [len(card["processes"]) for card in found["devices"]] == [0, 1, 0]
 
 
+@pytest.mark.parametrize("text", [
+    "", "<a/>", "<a />", "<!-- <b> -->", "&lt;b&gt;", "<a b='c'></a>"])
+def test_other_forms_of_the_same_document_are_whole(text: str) -> None:
+    found = parse_smi(smi_text([{}, {"fan_speed": text, "processes": None,
+                                     "accounted_processes": ""}]))["devices"]
+    assert [(card["broken"], card["temperature_c"]) for card in found] == [(None, 31)] * 2
+
+
 @pytest.mark.parametrize("text", ["<b>", "</a>", "<", "<fan_speed>"])
 def test_a_card_that_cannot_be_read_keeps_its_number_and_address(text: str) -> None:
     found = parse_smi(smi_text([{}, {"fan_speed": text}, {}]))["devices"]

@@ -12,6 +12,7 @@ from .text import first_match
 PROCESS_NAME = re.compile(
     r"(<process_name>)(.*?)(</process_name>)(?=\s*<(?:used_memory>|/process))", re.DOTALL)
 NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|&#x?[0-9a-fA-F]{1,6};")
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TOKEN = re.compile(r"<(/?)([A-Za-z_][\w.-]*)([^<>]*)>|([^<]+)|<")
 ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&"))
 CARD = re.compile(r'<gpu id="([^"<>]*)"\s*>')
@@ -78,7 +79,7 @@ def readable(text):
         for entity, character in reversed(ENTITIES):
             name = name.replace(character, entity)
         return match.group(1) + name + match.group(3)
-    return PROCESS_NAME.sub(escaped, NOT_XML.sub("\ufffd", text))
+    return COMMENT.sub("", PROCESS_NAME.sub(escaped, NOT_XML.sub("\ufffd", text)))
 
 
 def cards(text):
@@ -96,7 +97,7 @@ def scan(text):
     card = Element("gpu")
     stack, fault = [card], None
     for match in TOKEN.finditer(text):
-        close, name, _, words = match.groups()
+        close, name, rest, words = match.groups()
         if words is not None:
             stack[-1].text += plain(words)
         elif name is None:
@@ -104,7 +105,8 @@ def scan(text):
         elif not close:
             part = Element(name)
             stack[-1].parts.append(part)
-            stack.append(part)
+            if not rest.endswith("/"):
+                stack.append(part)
         else:
             names = [part.name for part in stack]
             if name not in names:
