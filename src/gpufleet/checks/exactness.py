@@ -16,7 +16,8 @@ from .sections import Sections
 # What every probe must report, be it that a GPU or its cuBLAS does not have it.
 FORMATS = ("fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
 # What cuBLAS returns where it has no algorithm for a GPU: no fault of the GPU, and no proof either.
-UNSUPPORTED = re.compile(r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)|no algorithm")
+UNSUPPORTED = re.compile(
+    r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH|INVALID_VALUE)|no algorithm")
 
 
 @check("gpu.formats", reads=("compute",), repair=HARDWARE, skip_reason=no_gpus)

@@ -35,8 +35,9 @@ class Blas(Library):
                 self("cublasGetProperty", number, ctypes.byref(value))
                 values.append(value.value)
         except Refused:  # releases without it number themselves 8000
-            value = ctypes.c_int()
-            self("cublasGetVersion_v2", None, ctypes.byref(value))
+            value, handle = ctypes.c_int(), self.handle()
+            self("cublasGetVersion_v2", handle, ctypes.byref(value))
+            self("cublasDestroy_v2", handle)
             values = [value.value // 1000, value.value % 1000 // 100]
         return tuple(values)
 
