@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpufleet.checks import judge
-from gpufleet.model.verdict import Verdict
+from gpufleet.model.verdict import Verdict, consequences
 from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import data, document, with_cards
 
@@ -192,14 +192,19 @@ def _changes(session: Session, past: Document, times: list[str], older: set[str]
         row = len(letters) - len(letters.rstrip("FHU?"))
         common = {"host": host.name, "check": None, "before": None, "after": None, "remedy": "",
                   "strikes": 0}
+        folded = consequences(host.result["checks"])
         for check in bad:
+            why = {name: check[name] for name in ("explained_by",) if name in check}
+            explains = [each["id"] for each in folded.get(check["id"], ())]
             fails = "hangs" if check["verdict"] == "HUNG" else "fails"
             standing.append({"host": host.name, "check": check["id"], "verdict": check["verdict"],
-                             "cause": check["cause"], "remedy": check["remedy"], "strikes": row})
+                             "cause": check["cause"], "remedy": check["remedy"], "strikes": row,
+                             **why})
             if row == 1:
                 found.append({**common, "kind": "failure", "weight": "bad", "strikes": 1,
                               "check": check["id"], "remedy": check["remedy"],
-                              "text": f"{check['id']} {fails}: {check['cause']}."})
+                              "text": f"{check['id']} {fails}: {check['cause']}.", **why,
+                              **({"explains": explains} if explains else {})})
         if not bad and letters[-2] in "FHU":
             found.append({**common, "kind": "recovery", "check": "stack.matmul", "weight": "good",
                           "text": "stack.matmul passes again after one night."})
