@@ -68,8 +68,7 @@ class Schedule:
                    if after.get(name) in self.sections]
         for name in self.sections:
             if name not in waiting:
-                self.children[name] = self.start_section(
-                    name, self.total_s + self.compile_s)
+                self.children[name] = self.start_section(name, self.total_s + self.compile_s)
         while waiting:
             for name in [name for name in waiting if after[name] in self.children]:
                 waiting.remove(name)
@@ -119,7 +118,8 @@ class Schedule:
     def hold_cards(self):
         """Keep the cards awake, where the driver starts: else each process would start them."""
         if self.works and (self.driver() or {}).get("cuinit") == 0:
-            self.holder = Child(hold_nodes, (Host(self.settings), self.total_s), self.total_s)
+            most_s = self.total_s + self.compile_s
+            self.holder = Child(hold_nodes, (Host(self.settings), most_s), most_s)
 
     def release_cards(self):
         if self.holder:
