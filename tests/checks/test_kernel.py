@@ -194,7 +194,7 @@ def test_every_number_fails_unjudges_or_is_reported(plan: Document, snapshot: Do
         if isinstance(told, Finding):
             assert told.remedy
             assert "seat" not in told.remedy or "your own machine" in told.remedy, code
-            assert told.about == (f"card/{CARD}",)
+            assert CARD in told.about[0]
         seen.add(told.verdict if isinstance(told, Finding) else Verdict.PASS)
     assert seen == {Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE}
 
