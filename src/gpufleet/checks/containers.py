@@ -167,7 +167,7 @@ def reload(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                       f"{provision(plan)} (it creates the links)")
     if run["reload"]:
         yield from _reloaded(plan, run["reload"])
-    elif unit := run.get("unit"):
+    elif (unit := run.get("unit")) and unit["nodes"]:
         yield from _own_unit(plan, unit, section.get("majors") or {})
     elif run["state"] != "ok" or not run["gpus"]:
         yield Finding("What a daemon-reload leaves to a container is unknown: none ran with GPUs",
