@@ -170,7 +170,7 @@ def test_running_containers_keep_their_gpus(
     assert (opened(fleet, "plain"), opened(fleet, "given")) == ("both", "both")
     said = found["containers.reload"]
     assert said["verdict"] == "PASS", said
-    assert "Container plain loses /dev/nvidia0" in said["evidence"]
+    assert "Container plain loses /dev/nvidia-uvm, /dev/nvidia0" in said["evidence"]
     assert "Container given keeps its GPUs" in said["evidence"]
 
     newer = {**cards, "gpu_containers": {"toolkit": "1.18.0"}}
