@@ -105,6 +105,8 @@ HARMLESS: dict[str, str] = {
     "compute/runs/*/error: other": "a word on a run that came to its end",
     "compute/runs/*/driver/version": "told; the driver's section is judged",
     "compute/runs/*/devices/*: null other": "figures: told; cards are known by their address",
+    "compute/runs/*/formats/*/checked: other": "told, but for 0",
+    "compute/runs/*/formats/*/not_applicable: other": "what a GPU does not have is not judged",
     "compute/runs/*/cublas/*: null other": "time and size: told",
     "compute/runs/*/gib_s: null other": "how fast cards are connected is no promise",
     "compute/runs/*/cudnn/*/version: null": "cudnn.present asks for it",
