@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.faults.catalogue import Fault
+from tests.support.healthy_host import data
 from tests.support.planted_gpu_host import GpuHost
 
 Injection = Callable[[GpuHost], None]
@@ -35,6 +36,16 @@ def _card(**texts: str) -> Injection:
 
 def _first(texts: dict[str, str]) -> Injection:
     return lambda host: host.smi(texts, {})
+
+
+def _link(element: str, text: str, **read: int) -> Injection:
+    """The first card's link, as nvidia-smi and whoever loads the card read it."""
+    def inject(host: GpuHost) -> None:
+        host.smi({**BUSY, LINK + element: text}, {})
+        for run in data(host.saved, "compute")["runs"]:
+            run["devices"][0]["link"].update(read)
+
+    return inject
 
 
 def _one_left(host: GpuHost) -> None:
@@ -118,10 +129,10 @@ FAULTS = [
           _other_cards),
     Fault("40", "the PCIe link has 8 lanes of 16", "root", "gpu.pcie",
           "uses 8 of 16 PCIe lanes", "reseat",
-          _first({**BUSY, LINK + "link_widths/current_link_width": "8x"})),
+          _link("link_widths/current_link_width", "8x", width=8)),
     Fault("40", "the PCIe link is slow under load", "root", "gpu.pcie",
           "generation 2 under load, it can be 5", "riser",
-          _first({**BUSY, LINK + "pcie_gen/current_link_gen": "2"})),
+          _link("pcie_gen/current_link_gen", "2", generation=2)),
     Fault("41", "hardware thermal slowdown", "root", "gpu.throttle", "throttled by heat", "fans",
           _first({**BUSY, REASON + "hw_slowdown": "Active",
                   REASON + "hw_thermal_slowdown": "Active"})),

@@ -67,7 +67,7 @@ FAULTS = [
           also=("stack.gpu", "toolkit.cublas", "cudnn.convolution", "gpu.throughput")),
     Fault("45", "`CUBLAS_STATUS_NOT_INITIALIZED`, and no process holds the memory", "stub",
           "toolkit.cublas", "on GPU 0: cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED",
-          "driver.loaded", cublas_not_initialized, also=("gpu.throughput",)),
+          "driver.loaded", cublas_not_initialized, also=("gpu.formats", "gpu.throughput")),
     Fault("47", "GPU ignored: `minimum required Cuda capability is ...`", "stub",
           "stack.capability", "minimum required Cuda capability is 3.5", "resolve --tensorflow",
           too_old, also=("stack.matmul", "stack.gpu", "stack.local-devices")),

@@ -145,7 +145,7 @@ def test_displayed_remedies_have_the_inventory_and_documents_do_not(session: Ses
 
 
 def test_the_catalogue_has_every_check_with_its_statement() -> None:
-    text = catalogue.markdown()
+    text, _, _ = catalogue.markdown().partition("\n## ")
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) == len(judge.CHECK_IDS)
     for check in CHECKS.values():

@@ -41,7 +41,11 @@ class Computing:
         data(self.snapshot, "driver")["holders"] = self.holders
         if self.holders:
             data(self.snapshot, "smi")["devices"][0]["memory_free_mib"] = 300
-        data(self.snapshot, "compute").update(deep=False, runs=[run(self.libraries, **self.told)])
+        result = run(self.libraries, **self.told)
+        # The CPU, which computes here, is as fast as the machine's other work lets it be.
+        for entry in result["cublas"]:
+            entry["tflops"] = entry["tflops"] and 0.5
+        data(self.snapshot, "compute").update(deep=False, runs=[result])
         stack = data(self.snapshot, "stacks")["stacks"][0]
         stack["framework"] = self._of_the_interpreter(stack["venv"])
         return {row["id"]: row for row in judge.judge(self.plan, self.snapshot)["checks"]}

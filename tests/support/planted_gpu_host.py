@@ -18,7 +18,7 @@ from gpufleet.probe import runner
 from lab.stubs import library
 from lab.stubs.library import Function
 from tests.support.elf_file import kernel_module
-from tests.support.healthy_host import document, with_cards
+from tests.support.healthy_host import data, document, with_cards
 from tests.support.smi_text import CUDA, DRIVER, Texts, smi_text
 
 Document = dict[str, Any]
@@ -42,6 +42,9 @@ class GpuHost:
         self.plan, self.saved = document("plan.json"), document("snapshot.json")
         with_cards(self.plan, self.saved)
         self.plan["stacks"] = []
+        for run in data(self.saved, "compute")["runs"]:
+            for device, address in zip(run["devices"], CARDS, strict=True):
+                device["address"] = address
         self.plan["expect"].update(
             uuids=[f"GPU-00000000-1111-2222-3333-4444444444{at:02x}" for at in range(len(CARDS))],
             power_limit_w=700, ecc="on", compute_mode="default",

@@ -51,8 +51,13 @@ def card_states(observed: Sections) -> dict[str, CardState]:
     smi, compute = data.get("smi_after") or data.get("smi"), data.get("compute")
     reported = {card["address"]: card for card in (smi["devices"] if smi else ())}
     computed = _computed(compute["runs"] if compute else ())
-    return {card["address"]: _state(reported.get(card["address"]), computed.get(card["address"]))
-            for card in observed["gpus"]["pci"]}
+    states = {card["address"]: _state(reported.get(card["address"]), computed.get(card["address"]))
+              for card in observed["gpus"]["pci"]}
+    for card in observed["gpus"]["pci"]:
+        # The driver lists other cards, and has lost this one.
+        if reported and card["address"] not in reported and card["driver"] == "nvidia":
+            states[card["address"]] = CardState(computes=False)
+    return states
 
 
 def driver_branch(data: SectionData) -> int | None:

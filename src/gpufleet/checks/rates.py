@@ -22,8 +22,8 @@ from .registry import Finding
 from .sections import Sections
 
 # A GPU with less than this share of the median of its siblings is slower than they are: healthy
-# ones of a host differ by 2 % in public reports. In minutes of load they differ in heat as well.
-SIBLINGS, SIBLINGS_IN_HEAT = 0.9, 0.85
+# ones of a host differ by 2 % in public reports, and in minutes of load by their heat as well.
+SIBLINGS = 0.88
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,15 @@ def usual(each: Measured, siblings: Sequence[Measured]) -> float | None:
 
 def too_slow(
     each: Measured, siblings: Sequence[Measured], what: str, unit: str, *,
-    least: float | None, because: str, remedy: str, share: float = SIBLINGS,
+    least: float | None, because: str, remedy: str,
 ) -> Iterator[Finding]:
     """A finding for a rate below the minimum, or clearly below that of the siblings."""
     others = usual(each, siblings)
     if least is not None and each.rate < least:
         reason = f"the minimum is {least} ({because})"
-    elif others is not None and each.rate < share * others:
+    elif others is not None and each.rate < SIBLINGS * others:
         reason = (f"GPUs of the same model and settings in this host reach {others:g}"
-                  f" (less than {share:.0%} of it is a finding)")
+                  f" (less than {SIBLINGS:.0%} of it is a finding)")
     else:
         return
     cause = f"GPU {each.gpu} {what} {each.rate} {unit}, {reason}"

@@ -19,7 +19,7 @@ from gpufleet.model.verdict import Verdict
 from . import subjects
 from .compute import about_runs, checked_products, gpu_results, no_gpus, run_error, runs
 from .holders import busy_finding
-from .rates import SIBLINGS_IN_HEAT, Measured, measured, too_slow
+from .rates import Measured, measured, too_slow
 from .registry import (
     HARDWARE,
     INVENTORY,
@@ -187,8 +187,7 @@ def _under_load(
     least, because = each.least_tflops(plan)
     yield from too_slow(
         each, rates, "keeps", "TFLOP/s under load", least=least, because=because,
-        remedy="see gpu.throttle and gpu.settings; compare the cooling of the GPUs",
-        share=SIBLINGS_IN_HEAT)
+        remedy="see gpu.throttle and gpu.settings; compare the cooling of the GPUs")
     if entry["settled_s"] is None:
         yield Finding(f"{gpu} was still hot when the run ended: later measurements are not"
                       " reliable", "wait until it is cool; then ./gpufleet verify",
