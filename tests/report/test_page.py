@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,10 @@ def show(
 ) -> Iterator[Open]:
     """Write a page and look at it, from disk."""
 
-    def show(what: str | Session, place: str = "", scheme: str = "light", width: int = 1440,
+    def show(what: str | Session | Fleet, place: str = "", scheme: str = "light", width: int = 1440,
              scripts: bool = True) -> webdriver.Chrome:
-        text = pages(what) if isinstance(what, str) else rendered(Fleet(what, None, None))
+        text = pages(what) if isinstance(what, str) else rendered(
+            what if isinstance(what, Fleet) else Fleet(what, None, None))
         page = tmp_path / "report.html"
         page.write_text(text, encoding="utf-8", errors="backslashreplace")
         for command, settings in (
@@ -292,15 +294,28 @@ def test_what_changed_is_on_top_and_said_once(show: Open, fleets: dict[str, Flee
     browser = show("thousand")
     titles = shown(browser, "h2")
     assert titles[0] == "What changed since 2026-11-20" and titles[1] == "Issues"
-    more = browser.find_element(By.CSS_SELECTOR, ".more > summary")
-    assert "kernel" in more.text
-    more.click()
     kernel, = [each for each in shown(browser, ".item") if each.startswith("kernel")]
     hosts = sum(change["kind"] == "kernel" for change in
                 fleets["thousand"].changes["changes"])
     assert f"{hosts} hosts" in kernel and "6.1.0-27-amd64" in kernel
     odd, = [each for each in shown(browser, ".versions tbody tr") if each.startswith("Kernel")]
     assert f"6.1.0-26-amd64 {hosts} hosts:" in odd
+
+
+def test_changes_beyond_ten_are_folded(show: Open, fleets: dict[str, Fleet]) -> None:
+    night = fleets["eight"]
+    host = night.session.hosts[0].name
+    common = {"host": host, "check": None, "before": None, "after": None, "remedy": None,
+              "strikes": 0}
+    rows = [{**common, "kind": "version", "weight": "note", "text": f"component {number} changed"}
+            for number in range(11)]
+    kernel = {**common, "kind": "kernel", "weight": "note", "text": "runs another kernel"}
+    browser = show(replace(night, changes={**night.changes, "changes": [*rows, kernel]}))
+    more = browser.find_element(By.CSS_SELECTOR, ".more > summary")
+    assert "2 more changes" in more.text and "kernel" in more.text
+    assert not [each for each in shown(browser, ".item") if each.startswith("kernel")]
+    more.click()
+    assert [each for each in shown(browser, ".item") if each.startswith("kernel")]
 
 
 def test_a_phone_has_it_all_in_its_width(show: Open, fleets: dict[str, Fleet]) -> None:
