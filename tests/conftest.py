@@ -1,11 +1,12 @@
 """Fast tests first: what needs no host, then what needs one, then whole stories on hosts.
 
-Where two workers share the files it is the other way round: one has the hosts' files, the other all
-that is fast, and neither waits in the end for the other's hosts.
+Where two workers share the files, these take turns: one worker begins with hosts, and while it
+waits for their images the other has what is fast.
 """
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -30,8 +31,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return any(map(item.get_closest_marker, SLOWER)), "acceptance" in item.nodeid
 
     if hasattr(config, "workerinput"):  # in a worker of pytest-xdist
-        costly = {item.path for item in items if cost(item)[0]}
-        items.sort(key=lambda item: item.path not in costly)
+        costly = list(dict.fromkeys(item.path for item in items if cost(item)[0]))
+        fast = [path for path in dict.fromkeys(item.path for item in items) if path not in costly]
+        turns = [path for pair in zip_longest(costly, fast) for path in pair if path]
+        places = {path: at for at, path in enumerate(turns)}
+        items.sort(key=lambda item: places[item.path])
     else:
         items.sort(key=cost)
 
