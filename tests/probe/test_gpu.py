@@ -397,6 +397,23 @@ def test_after_a_restart_within_the_minute_the_last_boot_s_lines_count(host: Gpu
     assert section(host, "kernel_log")["events"] == []
 
 
+def test_a_line_of_syslog_long_after_the_boot_is_no_boot(host: GpuHost) -> None:
+    """logger -t kernel 'Linux version 6' made a log whole, and took all before it away."""
+    host.log(XID, "Linux version 6", whole=False)
+    found = section(host, "kernel_log")
+    assert (found["complete"], found["events"][0]["code"]) == (False, 79)
+
+
+def test_a_file_gives_what_a_short_log_has_lost_and_hides_nothing_of_it(host: GpuHost) -> None:
+    """syslog may have ended long ago: its whole file hid what only dmesg had."""
+    host.log(XID.replace("79", "119"))
+    host.put("usr/bin/dmesg", f"#!/bin/sh\nprintf '[ 9000.5] usb 1-1: new\\n[ 9001.5] {XID}\\n'\n",
+             0o755)
+    found = section(host, "kernel_log")
+    assert (found["source"], found["complete"]) == ("file:/var/log/kern.log", True)
+    assert [row["code"] for row in found["events"]] == [119, 79]
+
+
 @pytest.mark.parametrize(("text", "now", "said"), [
     ("Dec 31 23:59:00", "2027-01-01T00:10:00", "2026-12-31T23:59:00"),
     ("Feb 29 12:00:00", "2026-11-20T12:00:00", "2024-02-29T12:00:00"),

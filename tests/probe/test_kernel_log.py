@@ -153,6 +153,41 @@ def test_what_a_load_reports_before_it_names_the_driver_stays() -> None:
         ("init-failed", None, ADDRESS, 1)]
 
 
+FORGED = ("gpufleet: GPU 0000:3b:00.0 was reset", "pci 0000:3b:00.0: [10de:2330] type 00", NVLINK,
+          "nvidia-nvlink: Unregistered Nvlink Core", "NVRM: loading NVIDIA UNIX", xid(95),
+          "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 62", *LOST)
+CRASHED = "python3[812]: segfault at 0 ip 00401106 sp 00007ffc error 4 in {}[401000+1000]"
+
+
+@pytest.mark.parametrize("between", [" ", "\n", "#012", "\\x0a"])
+def test_a_program_s_name_neither_clears_nor_makes_an_error(between: str) -> None:
+    """The kernel names the file in which a program crashed: any user could clear a lost card."""
+    for text in FORGED:
+        line = CRASHED.format(f"a{between}{text}{between}b")
+        assert codes(xid(79), line) == [("xid", 79, ADDRESS, 1)]
+        out = f"[ 1.5] gpu01 kernel: {xid(79)}\n[ 2.5] gpu01 kernel: {line}\n"
+        assert [row["code"] for row in kernel_events(parse_stamped(out))] == [79]
+
+
+def test_a_program_s_name_is_no_recovery_action() -> None:
+    text = xid(154, "pid=7, name=a, to 0x0 (None, GPU recovery action changed from 0x0 (None)"
+                    " to 0x1 (GPU Reset Required)")
+    assert xids.recovery_action(text) == (1, "GPU Reset Required")
+
+
+def test_lines_of_a_file_clear_no_card_and_the_kernel_s_own_do() -> None:
+    """Any user can add a line to syslog's file in the kernel's name (logger -t kernel)."""
+    def read(written: Sequence[str], own: Sequence[str] = ()) -> list[int | None]:
+        return [row["code"] for row in kernel_events(*(
+            [(float(at), line) for at, line in enumerate(lines)] for lines in (own, written)))]
+
+    failed = "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0xffff:1266)"
+    for line in FORGED[:5]:
+        assert read([xid(95), line]) == [95]
+        assert read([xid(95)], [line]) == []
+    assert read([failed, NVLINK]) == []
+
+
 # -- SXids -----------------------------------------------------------------------------------------
 
 

@@ -119,7 +119,8 @@ def _reported(row: Row, branch: int | None) -> bool:
 
 def recovery_action(text: str) -> tuple[int, str] | None:
     """The number and words of the action that a 154 changed to."""
-    found = re.search(r"\bto 0x([0-9a-fA-F]+)(?: \(([^)]*)\))?", text)
+    # The last one: a program's name, which comes before, may say the same.
+    found = re.search(r".*\bto 0x([0-9a-fA-F]+)(?: \(([^)]*)\))?", text)
     return (int(found[1], 16), found[2] or "") if found else None
 
 
@@ -146,7 +147,7 @@ def _recovery(code: int, found: Meaning, text: str, branch: int | None) -> Meani
 
 
 def _registers(code: int, found: Meaning, text: str, branch: int | None) -> Meaning:
-    printed = re.search(r"link (-?\d+)\s*\(([^)]*)\)", text)
+    printed = re.search(r".*link (-?\d+)\s*\(([^)]*)\)", text)
     if not printed:
         return found
     values = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", printed[2])]

@@ -9,22 +9,24 @@ from ..text import first_match
 from .kernel import container_of
 
 # [(kind, pattern)]: the first that matches a line wins. `address`, `pid`, `process` and `code` are
-# taken from its groups of these names.
+# taken from its groups of these names. What the driver says begins its message: further on stand
+# names of files, programs and control groups, which any user may choose.
 BUS_ID = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
 EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
-    ("xid", r"NVRM: Xid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"
+    ("xid", r"^NVRM: Xid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"
             r"(?:[^,]*, name=(?P<process>[^,]+))?"),
-    ("sxid", r"SXid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+), (?!Data \{)"),
-    ("xid", r"NVRM: .*?" + BUS_ID + r"\D.*has fallen off the bus"),
+    ("sxid", r"^(?:nvidia-nvswitch\d*: )?SXid \((?:PCI:)?" + BUS_ID
+             + r"[^)]*\): (?P<code>\d+), (?!Data \{)"),
+    ("xid", r"^NVRM: .*?" + BUS_ID + r"\D.*has fallen off the bus"),
     ("key-rejected", r"Loading of (?:unsigned module|module with \S+ \S+) is rejected"
                      r"|Key was rejected by service|Lockdown: modprobe: unsigned module loading"),
-    ("api-mismatch", r"NVRM: API mismatch"),
-    ("init-failed", r"NVRM: (?:GPU )?" + BUS_ID + r": (?:RmInitAdapter|rm_init_adapter) failed"),
-    ("init-failed", r"NVRM: (?:RmInitAdapter|rm_init_adapter) failed"),
-    ("init-failed", r"nvidia: probe of " + BUS_ID + r" failed|nvidia " + r"[0-9a-f:.]+: probe with"
-                    r" driver nvidia failed|NVRM: The NVIDIA probe routine failed"
-                    r"|NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
-                    r"|NVRM: .* is not supported by the NVIDIA"),
+    ("api-mismatch", r"^NVRM: API mismatch"),
+    ("init-failed", r"^NVRM: (?:GPU )?" + BUS_ID + r": (?:RmInitAdapter|rm_init_adapter) failed"),
+    ("init-failed", r"^NVRM: (?:RmInitAdapter|rm_init_adapter) failed"),
+    ("init-failed", r"^nvidia: probe of " + BUS_ID + r" failed|^nvidia " + r"[0-9a-f:.]+: probe"
+                    r" with driver nvidia failed|^NVRM: The NVIDIA probe routine failed"
+                    r"|^NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
+                    r"|^NVRM: .* is not supported by the NVIDIA"),
     # Root ports report for the device behind them, and name it where they know it.
     ("pcie-error", r"AER: (?:Multiple )?Uncorrect\w+ \((?:Non-)?Fatal\) error (?:message )?received"
                    r"(?::| from) " + BUS_ID),
@@ -44,24 +46,31 @@ EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
 BOOT_LINE = "Linux version "
 # The driver's first and last messages; the first comes before it initializes a card. A later line,
 # for logs that have neither, comes after that.
-LOAD_LINE = re.compile(r"Nvlink Core is being initialized|Unregistered (?:the )?Nvlink Core")
-LATE_LOAD_LINE = re.compile(r"NVRM: loading NVIDIA UNIX")
+LOAD_LINE = re.compile(
+    r"^nvidia-nvlink: (?:Nvlink Core is being initialized|Unregistered (?:the )?Nvlink Core)")
+LATE_LOAD_LINE = re.compile(r"^NVRM: loading NVIDIA UNIX")
 # A device was reset or found again: by the kernel, by a virtual machine's driver, by a loaded
 # NVSwitch driver; or the reset was recorded, since NVIDIA's driver logs none.
 RESET_LINE = re.compile("|".join(
-    r"(?:^|\s)" + before + BUS_ID.replace("address", name) + after for before, name, after in (
+    "^" + before + BUS_ID.replace("address", name) + after for before, name, after in (
         ("pci ", "found", r": \[10de:[0-9a-f]{4}\] type"), ("vfio-pci ", "given", ": reset done"),
         (r"nvidia-nvswitch\d*: Probing device ", "switch", ""),
-        ("gpufleet: GPU ", "recorded", " was reset"))))
+        # The journal prints the host before what is no message of the kernel's own.
+        (r"(?:[\w.-]+ )?gpufleet: GPU ", "recorded", r" was reset\s*$"))))
 # Of the driver and its cards: messages before its last load belong to the previous driver.
 OF_THE_DRIVER = ("xid", "sxid", "key-rejected", "api-mismatch", "init-failed")
+# What a load clears in a file to which any user can add lines; the next check of such a card finds
+# it again.
+OF_A_FILE = ("key-rejected", "api-mismatch", "init-failed")
+# How long after the boot syslog may write its first line.
+SYSLOG_STARTS_S = 600
 # Of one card: messages before its last reset belong to the past.
 OF_THE_CARD = ("xid", "sxid", "init-failed", "pcie-error")
 # Xids whose text decides what is to be done, and how many texts of each are kept for a card.
 BY_TEXT = (64, 74, 144, 145, 146, 147, 148, 149, 150, 154)
 MOST_TEXTS = 30
 # A message over three lines: the address is in the first, the fault in the third.
-FIRST_OF_THREE = re.compile(r"NVRM: The NVIDIA GPU " + BUS_ID)
+FIRST_OF_THREE = re.compile(r"^NVRM: The NVIDIA GPU " + BUS_ID)
 FURTHER = re.compile(r"^NVRM: (?!Xid|GPU |The |loading)")
 # What kernels with CONFIG_PRINTK_CALLER print behind the time.
 CALLER = r"(?:\[\s*[TC]\d+\]\s)?"
@@ -74,28 +83,43 @@ def section_kernel_log(host):
     if host["mode"] != "full" or (container_of(host)
                                   and not host.exists("/proc/driver/nvidia/version")):
         return found
-    denied, partly = [], []
+    denied, partly, written = [], [], None
     for source, reader in (("journal", journal_lines), ("dmesg", dmesg_lines), (None, file_lines)):
         try:
             result = reader(host)
         except PermissionError as error:
             denied.append(str(error))
             continue
-        if result:
-            name, lines = result if source is None else (source, result)
-            events = kernel_events(lines)
-            for event in events:
-                if event["kind"] == "pcie-error":
-                    event["below"] = devices_below(host, event["address"])
-            result = dict(found, source=name, since_boot=True, events=events,
-                        complete=any(BOOT_LINE in text for _, text in lines))
-            if result["complete"]:
-                return result
-            partly.append((len(lines), result))
-    # None reaches back to the boot: the longest one.
-    if partly:
-        return max(partly, key=lambda pair: pair[0])[1]
+        if result and source is None:
+            written = result
+        elif result and reaches_boot(result):
+            return dict(found, **log_of(host, source, result))
+        elif result:
+            partly.append((source, result))
+    # None reaches back to the boot: the longest one, and what a file has from before it.
+    source, lines = max(partly, key=lambda pair: len(pair[1]), default=(None, []))
+    if written:
+        before = [line for line in written[1]
+                  if not lines or line[0] is None or line[0] < lines[0][0]]
+        if before or not lines:
+            return dict(found, **log_of(host, written[0], lines, before))
+    if lines:
+        return dict(found, **log_of(host, source, lines))
     return dict(found, error="; ".join(denied) or None)
+
+
+def reaches_boot(lines):
+    return any(text.startswith(BOOT_LINE) for _, text in lines)
+
+
+def log_of(host, source, lines, written=()):
+    """What the section reports of a log; `written`: lines of a file that come before its own."""
+    events = kernel_events(lines, written)
+    for event in events:
+        if event["kind"] == "pcie-error":
+            event["below"] = devices_below(host, event["address"])
+    return {"source": source, "since_boot": True, "events": events,
+            "complete": reaches_boot([*written, *lines])}
 
 
 def parse_stamped(out):
@@ -108,7 +132,7 @@ def parse_stamped(out):
             lines.append((float(match.group(1)), match.group(2)))
         elif lines and line.strip():
             # A message of several lines has its time in the first alone.
-            lines.append((lines[-1][0], line.strip()))
+            lines[-1] = (lines[-1][0], lines[-1][1] + "\n" + line.strip())
     return lines
 
 
@@ -155,7 +179,9 @@ def file_lines(host):
             # The clock is often set a little after the kernel began to speak.
             if logged_at is not None and logged_at < int(boot) - 120:
                 continue
-            if BOOT_LINE in match.group(3):
+            if match.group(3).startswith(BOOT_LINE):
+                if logged_at is None or logged_at > int(boot) + SYSLOG_STARTS_S:
+                    continue  # not the kernel's: any user can add a line
                 lines = []
             lines.append((float(match.group(2)) if match.group(2) else None, match.group(3)))
         return "file:" + name, lines
@@ -185,25 +211,28 @@ def syslog_time(text, now):
     return None
 
 
-def kernel_events(lines):
+def kernel_events(lines, written=()):
     """One entry per kind, code and GPU, with the number of messages and the last one.
 
     Of SXids one per severity, of PCIe errors fatal and other ones, of Xids in BY_TEXT one per text.
+    `written` come before: lines of a file, which any user can add and which clear no card's error.
     """
     found, loading = {}, False
-    for seconds, text in whole_messages(lines):
+    for own, seconds, text in (*((False, *line) for line in whole_messages(written)),
+                               *((True, *line) for line in whole_messages(lines))):
         early = LOAD_LINE.search(text)
         if early or LATE_LOAD_LINE.search(text):
             if early or not loading:
-                found = {key: event for key, event in found.items()
-                         if key[0] not in OF_THE_DRIVER}
+                past = OF_THE_DRIVER if own else OF_A_FILE
+                found = {key: event for key, event in found.items() if key[0] not in past}
             loading = bool(early)
             continue
         reset = RESET_LINE.search(text)
         if reset:
             address = full_address(next(filter(None, reset.groups())))
-            found = {key: event for key, event in found.items()
-                     if key[0] not in OF_THE_CARD or key[2] != address}
+            if own:
+                found = {key: event for key, event in found.items()
+                         if key[0] not in OF_THE_CARD or key[2] != address}
             continue
         for kind, pattern in EVENTS:
             match = pattern.search(text)
@@ -255,7 +284,9 @@ def whole_messages(lines):
     """The same lines with the driver's message of three lines as one."""
     head, more = None, 0
     for seconds, text in lines:
-        for part in re.split(r"#012|\\n|\\x0a|\n", text):
+        # Only the driver's own messages go on in further lines: a file's name may contain any.
+        parts = re.split(r"#012|\\n|\\x0a|\n", text)
+        for part in parts if text.startswith("NVRM: ") else parts[:1]:
             if head and more and FURTHER.search(part):
                 head = (head[0], head[1] + " " + FURTHER.sub("", part, 1))
                 more -= 1
