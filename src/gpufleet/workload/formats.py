@@ -34,14 +34,18 @@ DEFAULT, DEFAULT_TENSOR_OP = -1, 99
 
 # `needs`: pairs of compute capability and cuBLAS, of which the last that the GPU reaches counts.
 Format = namedtuple("Format", "name first second result compute needs")
+# The first cuBLAS with machine code for GPUs of that major version. An older one depends on what
+# the driver compiles of it, and may have nothing for their tensor cores: no fault of the GPU.
+VOLTA, *AMPERE = (((7, 0), (9, 0)), ((8, 0), (11, 0)), ((9, 0), (11, 11)), ((10, 0), (12, 8)),
+                  ((11, 0), (13, 0)), ((12, 0), (12, 8)))
 FP8 = (((8, 9), (12, 1, 3)), ((9, 0), (11, 11)), ((10, 0), (12, 8)), ((10, 3), (12, 9)),
        ((11, 0), (13, 0)), ((12, 0), (12, 8)), ((12, 1), (12, 9)))
 FORMATS = (
     Format("fp64", R_64F, R_64F, R_64F, None, (((0, 0), (0,)),)),
-    Format("fp16", R_16F, R_16F, R_32F, COMPUTE_32F, (((5, 0), (8, 0)),)),
-    Format("int8", R_8I, R_8I, R_32I, COMPUTE_32I, (((6, 1), (8, 0)),)),
-    Format("tf32", R_32F, R_32F, R_32F, COMPUTE_TF32, (((8, 0), (11, 0)),)),
-    Format("bf16", R_16BF, R_16BF, R_32F, COMPUTE_32F, (((8, 0), (11, 0)),)),
+    Format("fp16", R_16F, R_16F, R_32F, COMPUTE_32F, (((5, 0), (8, 0)), VOLTA, *AMPERE)),
+    Format("int8", R_8I, R_8I, R_32I, COMPUTE_32I, (((6, 1), (8, 0)), VOLTA, *AMPERE)),
+    Format("tf32", R_32F, R_32F, R_32F, COMPUTE_TF32, AMPERE),
+    Format("bf16", R_16BF, R_16BF, R_32F, COMPUTE_32F, AMPERE),
     Format("fp8-e4m3", R_E4M3, R_E4M3, R_32F, None, FP8),
     Format("fp8-e5m2", R_E5M2, R_E4M3, R_32F, None, FP8),
 )
