@@ -74,6 +74,8 @@ class TestDeep:
     def test_what_goes_wrong_in_it(self, libraries: tuple[Path, Path]) -> None:
         bandwidth = run_stage(libraries, "bandwidth", memory="wrong")
         assert [row["wrong"] for row in bandwidth] == [1, 1]
+        nothing = run_stage(libraries, "bandwidth", dead_way=3, gpus=1)
+        assert [row["wrong"] for row in nothing] == [2]
         assert all(row["wrong"] > 1000 for row in run_stage(libraries, "peer", peer="wrong"))
         row, = run_stage(libraries, "sustained", *self.WORDS, gpus=1, throttle=0x48)
         assert row["samples"][0]["throttle"] == ["hw-slowdown", "hw-thermal"]

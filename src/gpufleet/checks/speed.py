@@ -242,7 +242,9 @@ def peer(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                               len(run["devices"]), visible_gpus(plan)))
         for entry in entries:
             pair = f"GPU {entry['from']} to GPU {entry['to']}"
-            if entry["error"]:
+            if finding := busy_finding(f"Copying from {pair}", entry["error"], observed):
+                yield finding
+            elif entry["error"]:
                 yield run_error(f"Copying from {pair}", entry["error"])
             elif entry["wrong"] != 0:
                 yield Finding(

@@ -23,7 +23,7 @@ def copy_on_device(options, report):
     length, sample = 256 * MIB, array.array("f", range(MIB // 4))
 
     def compute(found):
-        source, target = runtime.allocate(length), runtime.allocate(length)
+        source, target = runtime.allocate(length), runtime.poisoned(length)
         ends = [ctypes.c_void_p(source.value + at) for at in (0, length - MIB)]
         for end in ends:
             runtime.copy(end, address(sample), MIB, runtime.TO_DEVICE)

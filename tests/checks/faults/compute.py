@@ -417,6 +417,15 @@ def copies_over_a_link_that_was_not_read(plan: Document, snapshot: Document) -> 
     compute_run(snapshot)["devices"][0]["link"] = None
 
 
+@fault("gpu.peer", verdict="INCONCLUSIVE", remedy="wait until these processes end",
+       cause="GPU 1 to GPU 0 was not tested: it has no memory left (cudaMalloc returned 2")
+def copies_to_a_gpu_whose_memory_others_hold(plan: Document, snapshot: Document) -> None:
+    """It was a failure of the GPUs' connection."""
+    compute_run(snapshot)["peer"][1].update(
+        wrong=None, gib_s=None, error="cudaMalloc returned 2 cudaErrorMemoryAllocation")
+    held_by_ann(snapshot)
+
+
 @harmless
 def copies_through_the_host(plan: Document, snapshot: Document) -> None:
     for entry in compute_run(snapshot)["peer"]:
