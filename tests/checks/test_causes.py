@@ -317,6 +317,17 @@ def test_a_wrong_product_is_explained_by_nothing(
     assert "stack.matmul" in judged(plan, snapshot)[0]
 
 
+def test_a_module_that_waits_on_disk_does_not_explain_a_program_without_gpus(
+    host: tuple[Document, Document]
+) -> None:
+    """CUDA starts with the loaded driver: that programs find no GPU has another cause."""
+    plan, snapshot = host
+    data(snapshot, "driver").update(on_disk="999.99")
+    no_gpu_for_programs(snapshot, 0)
+    top, _ = judged(plan, snapshot)
+    assert {"driver.loaded", "toolkit.device-query"} <= set(top)
+
+
 def test_another_card_that_is_missing_for_cuda_is_a_finding_of_its_own(
     host: tuple[Document, Document]
 ) -> None:

@@ -173,7 +173,10 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                       entails=("pending", *(f"card/{address}" for address in cards),
                                *subjects.missing_gpus(others, others + len(cards))))
     about: subjects.Subjects = (subjects.DRIVER,)
-    entails: subjects.Subjects = ("pending", subjects.GPUS, subjects.SMI)
+    entails: subjects.Subjects = ("pending", subjects.SMI)
+    # Where CUDA starts, a program that sees no GPU has another cause.
+    if section["cuinit"] != 0:
+        entails += (subjects.GPUS,)
     if version is None:
         entails += (subjects.NODES, *(("libcuda",) if library is None else ()))
     elif library is None:
