@@ -12,6 +12,7 @@ import yaml
 
 from gpufleet.catalog import facts, xids
 from gpufleet.probe.host import Host
+from gpufleet.probe.sections import kernel_log
 from gpufleet.probe.sections.kernel_log import devices_below, kernel_events, parse_stamped
 
 ROOT = Path(__file__).parents[2]
@@ -167,6 +168,23 @@ def test_a_program_s_name_neither_clears_nor_makes_an_error(between: str) -> Non
         assert codes(xid(79), line) == [("xid", 79, ADDRESS, 1)]
         out = f"[ 1.5] gpu01 kernel: {xid(79)}\n[ 2.5] gpu01 kernel: {line}\n"
         assert [row["code"] for row in kernel_events(parse_stamped(out))] == [79]
+
+
+def test_only_the_end_of_a_large_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of gigabytes took all of the section's time, and as much memory."""
+    monkeypatch.setattr(kernel_log, "MOST_BYTES", 300)
+    host = Host({"root": str(tmp_path), "mode": "full"})
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("btime 1795172400\n")
+    (tmp_path / "var/log").mkdir(parents=True)
+    line = "2026-11-20T11:00:05Z gpu01 kernel: [    5.000000] {}\n"
+    (tmp_path / "var/log/kern.log").write_text(line.format("Linux version 6") + line.format(
+        "usb") * 99 + line.format(xid(79)))
+    found = kernel_log.file_lines(host)
+    assert found[1][-1] == (5.0, xid(79))
+    assert len(found[1]) < 6
 
 
 def test_a_program_s_name_is_no_recovery_action() -> None:

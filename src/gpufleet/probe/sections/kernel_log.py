@@ -43,6 +43,12 @@ EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
                  r"|Remounting filesystem read-only|XFS \S+: .*(?:[Cc]orruption|metadata I/O error)"
                  r"|nvme\S* .*timeout, (?:aborting|reset)"),
 )]
+# One of them is in every line that counts: after months, a firewall's lines may be a million.
+WORDS = ("NVRM", "nvidia", "10de:", "vfio-pci", "gpufleet", "SXid", "AER", "DPC", "PCIe Bus Error",
+         "recover", "emory", "Machine Check", "EDAC", "Hardware Error", "INFO: task", "I/O error",
+         "EXT4-fs", "Remounting", "XFS", "nvme", "rejected", "Lockdown")
+# How much of the end of a file is read.
+MOST_BYTES = 16 << 20
 BOOT_LINE = "Linux version "
 # The driver's first and last messages; the first comes before it initializes a card. A later line,
 # for logs that have neither, comes after that.
@@ -164,18 +170,22 @@ def file_lines(host):
 
     The one before the last rotation is read too, since a boot may be as long ago.
     """
+    now, times = time.time(), {}
     boot = first_match(r"^btime (\d+)", host.text_or_none("/proc/stat"))
     for name in ("/var/log/kern.log", "/var/log/messages"):
         if boot is None or not host.exists(name):
             continue
-        text = (host.text_or_none(name + ".1") or "") + host.text(name)
+        text = (end_of(host, name + ".1") if host.exists(name + ".1") else "") + end_of(host, name)
         lines = []
-        for line in text.splitlines():
-            match = re.match(r"(\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) \S+ kernel:"
-                             r" (?:\[\s*(\d+\.\d+)\] ?" + CALLER + ")?(.*)", line)
+        for line in text.split("\n"):
+            match = " kernel: " in line and re.match(
+                r"(\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) \S+ kernel:"
+                r" (?:\[\s*(\d+\.\d+)\] ?" + CALLER + ")?(.*)", line)
             if not match:
                 continue
-            logged_at = syslog_time(match.group(1), time.time())
+            if match.group(1) not in times:
+                times[match.group(1)] = syslog_time(match.group(1), now)
+            logged_at = times[match.group(1)]
             # The clock is often set a little after the kernel began to speak.
             if logged_at is not None and logged_at < int(boot) - 120:
                 continue
@@ -186,6 +196,13 @@ def file_lines(host):
             lines.append((float(match.group(2)) if match.group(2) else None, match.group(3)))
         return "file:" + name, lines
     return None
+
+
+def end_of(host, name):
+    """The last lines of a file, which may be of any size."""
+    with open(host.path(name), "rb") as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - MOST_BYTES))
+        return stream.read(MOST_BYTES).decode("utf-8", "replace")
 
 
 def syslog_time(text, now):
@@ -284,6 +301,8 @@ def whole_messages(lines):
     """The same lines with the driver's message of three lines as one."""
     head, more = None, 0
     for seconds, text in lines:
+        if not any(word in text for word in WORDS):
+            continue
         # Only the driver's own messages go on in further lines: a file's name may contain any.
         parts = re.split(r"#012|\\n|\\x0a|\n", text)
         for part in parts if text.startswith("NVRM: ") else parts[:1]:
