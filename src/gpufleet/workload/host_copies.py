@@ -14,6 +14,8 @@ from .timing import best_rate
 
 # A series of copies is queued at once, of memory that the GPU reads and writes by itself.
 LENGTH, SERIES = 32 * MIB, 4
+# So many series last longer than NVML takes to read the link: 10 ms on generation 5.
+SERIES_WHILE_READING = 4
 
 
 def copy_to_and_from_host(options, report):
@@ -39,7 +41,7 @@ def copy_both_ways(runtime, found, read_link):
                 runtime("cudaMemcpyAsync", target, source, length, direction, None)
 
         rates[key] = best_rate(runtime, copy, SERIES * LENGTH, 0.2)
-        for _ in range(SERIES):
+        for _ in range(SERIES_WHILE_READING):
             copy()
         readings.append(read_link())
         runtime.wait()
