@@ -328,6 +328,18 @@ def test_a_module_that_waits_on_disk_does_not_explain_a_program_without_gpus(
     assert {"driver.loaded", "toolkit.device-query"} <= set(top)
 
 
+def test_one_missing_device_file_does_not_explain_that_programs_see_no_gpu_at_all(
+    host: tuple[Document, Document]
+) -> None:
+    """CUDA, which started, has created /dev/nvidia-uvm since: its absence explains nothing."""
+    plan, snapshot = host
+    for name in ("/dev/nvidia1", "/dev/nvidia-uvm"):
+        data(snapshot, "gpus")["nodes"].remove(name)
+    no_gpu_for_programs(snapshot, 0)
+    top, _ = judged(plan, snapshot)
+    assert {"driver.nodes", "toolkit.device-query"} <= set(top)
+
+
 def test_another_card_that_is_missing_for_cuda_is_a_finding_of_its_own(
     host: tuple[Document, Document]
 ) -> None:

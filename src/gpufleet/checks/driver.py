@@ -199,8 +199,9 @@ def nodes(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     count = sum(card["driver"] != driver_running.GIVEN_AWAY for card in observed["gpus"]["pci"])
     there = set(observed["gpus"]["nodes"])
     numbered = sum(name.removeprefix("/dev/nvidia").isdigit() for name in there)
-    entails = subjects.missing_gpus(numbered, count) if {
-        "/dev/nvidiactl", "/dev/nvidia-uvm"} <= there else (subjects.GPUS,)
+    # CUDA starts only with both, and creates the second one.
+    starts = observed["driver"]["cuinit"] == 0 or {"/dev/nvidiactl", "/dev/nvidia-uvm"} <= there
+    entails = subjects.missing_gpus(numbered, count) if starts else (subjects.GPUS,)
     for finding in missing:
         yield replace(finding, about=(subjects.NODES,), entails=entails)
     yield Evidence(shortened(observed["gpus"]["nodes"], 12) or "no device file")
