@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpufleet.probe.nvlink import FieldValue, query_nvlink
+from gpufleet.probe.host import Host
+from gpufleet.probe.nvlink import FieldValue, query_nvlink, subnet_manager
 from tests.support.planted_gpu_host import GpuHost
 
 SWITCH = b"00000000:c1:00.0"
@@ -121,3 +123,22 @@ def test_the_port_above_a_gpu_and_the_subnet_manager_are_read(host: GpuHost) -> 
     assert found["gpus"]["data"]["hypervisor"] is True
     assert found["driver"]["data"]["nvlsm"] == {
         "program": "/opt/nvidia/nvlsm/sbin/nvlsm", "running": True}
+
+
+def test_a_process_that_ends_while_processes_are_listed_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files in /proc are still there, and to read them fails."""
+    for pid, name in ((812, "bash"), (813, "nvlsm")):
+        (tmp_path / f"proc/{pid}").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/comm").write_text(f"{name}\n")
+    read = Host.text
+
+    def text(host: Host, name: str) -> str:
+        if name == "/proc/812/comm":
+            raise ProcessLookupError(errno.ESRCH, "No such process")
+        return str(read(host, name))
+
+    monkeypatch.setattr(Host, "text", text)
+    host = Host({"root": str(tmp_path)}, 20)
+    assert subnet_manager(host) == {"program": None, "running": True}

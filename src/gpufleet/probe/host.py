@@ -97,5 +97,6 @@ class Host:
     def text_or_none(self, name):
         try:
             return self.text(name)
-        except (FileNotFoundError, NotADirectoryError):
+        # The last is what a process that ends meanwhile leaves of its files in /proc.
+        except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
             return None
