@@ -371,3 +371,13 @@ def test_an_engine_that_hangs_is_not_waited_for(root: Path) -> None:
     run = section_containers(host)["run"]
     assert run["state"] == "hung"
     assert run["error"].startswith("docker run: no answer within")
+
+
+def test_a_group_that_ends_while_it_is_read_has_no_process(tmp_path: Path) -> None:
+    for name in ("ended", "running"):
+        (tmp_path / f"sys/fs/cgroup/docker.scope/{name}").mkdir(parents=True)
+    # Like a file of the kernel that can be listed and no longer be read.
+    (tmp_path / "sys/fs/cgroup/docker.scope/cgroup.procs").symlink_to("nowhere")
+    (tmp_path / "sys/fs/cgroup/docker.scope/running/cgroup.procs").write_text("4711\n")
+    host = Host({"root": str(tmp_path)}, 20)
+    assert container_units.first_process(host, "/docker.scope") == "4711"

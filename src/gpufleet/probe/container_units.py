@@ -53,8 +53,11 @@ def first_process(host, group):
     for top in CGROUPS:
         for directory, _, files in os.walk(host.path(top + group)):
             if "cgroup.procs" in files:
-                with open(os.path.join(directory, "cgroup.procs")) as stream:
-                    pid = stream.readline().strip()
+                try:
+                    with open(os.path.join(directory, "cgroup.procs")) as stream:
+                        pid = stream.readline().strip()
+                except OSError:  # the group has just ended
+                    continue
                 # Processes outside of this name space are shown as 0.
                 if pid and pid != "0":
                     return pid
