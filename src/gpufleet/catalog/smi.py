@@ -88,7 +88,7 @@ def demanded(
 ) -> bool:
     """Whether this driver prints, for a GPU of this generation, what the rule judges.
 
-    Of a GPU whose generation is not known, only what it prints for all; what is only told is
+    Of a GPU whose generation is not known, only what it prints for all; what is only evidence is
     not demanded. `dtd` is the version of the document's type: an nvidia-smi newer than the driver
     no longer prints what was dropped.
     """

@@ -82,8 +82,8 @@ def standing(
     if code == RECOVERY and state.needs_nothing is None:
         return "stands"
     if state.needs_nothing:
-        told = found.reported_by_154 or code == RECOVERY
-        return "cleared" if told and state.computes else "unclear"
+        reported = found.reported_by_154 or code == RECOVERY
+        return "cleared" if reported and state.computes else "unclear"
     return "unclear" if state.computes else "stands"
 
 

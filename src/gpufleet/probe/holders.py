@@ -48,14 +48,22 @@ def user_of(number):
     return name if state == "ok" else str(number)
 
 
+def process_names(host):
+    """(directory in /proc, name) of each process; the kernel keeps 15 characters of a name."""
+    for path in sorted(host.glob("/proc/[0-9]*/comm"), key=natural):
+        try:
+            yield os.path.dirname(path), host.text(path).strip()
+        except OSError:  # it has ended, or is not shown to this account
+            continue
+
+
 def mps_processes(host):
     """[{"pid", "user", "command"}] of MPS' control daemons and servers, whoever started them."""
     found = []
-    for name in sorted(host.glob("/proc/[0-9]*/comm"), key=natural):
-        directory = os.path.dirname(name)
+    for directory, name in process_names(host):
         try:
-            # The kernel keeps 15 characters of a name: nvidia-cuda-mps-control and -server.
-            if host.text(name).startswith("nvidia-cuda-mps"):
+            # nvidia-cuda-mps-control and -server
+            if name.startswith("nvidia-cuda-mps"):
                 words = (host.text_or_none(directory + "/cmdline") or "").split("\0")
                 found.append({"pid": int(os.path.basename(directory)),
                               "user": user_of(os.stat(host.path(directory)).st_uid),

@@ -1,7 +1,7 @@
 """The NVLinks of each GPU as NVML reports them, and the NVLink subnet manager of the host."""
 import ctypes
-import os
 
+from .holders import process_names
 from .smi_document import pci_address
 
 # One more than any GPU has: an older library ends the row with "invalid argument".
@@ -131,12 +131,5 @@ SUBNET_MANAGER = ("/opt/nvidia/nvlsm/sbin/nvlsm", "/usr/bin/nvlsm", "/usr/sbin/n
 def subnet_manager(host):
     """{"program", "running"} of nvlsm; `running` None where processes cannot be listed."""
     found = [name for name in SUBNET_MANAGER if host.exists(name)]
-    names = [(host.text_or_none(path) or "").strip() for path in processes(host)]
+    names = [name for _, name in process_names(host)]
     return {"program": found[0] if found else None, "running": "nvlsm" in names if names else None}
-
-
-def processes(host):
-    for directory in host.glob("/proc/[0-9]*"):
-        name = directory + "/comm"
-        if os.access(host.path(name), os.R_OK):
-            yield name

@@ -229,7 +229,7 @@ class Nvlink(TypedDict):
     active: Annotated[bool | None, "null: NVML did not report its state"]
     status: Annotated[int, "of `nvmlDeviceGetNvLinkState`"]
     version: Annotated[int | None, "as NVML numbers it: 6 is NVLink 4.0, 7 is NVLink 5.0"]
-    remote: Annotated[Literal["gpu", "cpu", "switch"] | None, "what it leads to"]
+    remote: Annotated[Literal["gpu", "cpu", "switch"] | None, "what is at its other end"]
     remote_address: Annotated[Text | None, "the PCI address of that"]
 
 
