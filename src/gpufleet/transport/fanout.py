@@ -137,8 +137,12 @@ class _GatewayHandler(EventHandler):  # type: ignore[misc]
     def __init__(self, output: _HostOutput, report: Callable[[Outcome], None]) -> None:
         super().__init__()
         self.output, self.report, self.given_up = output, report, False
+        # By the channel: why what the gateway sent is not accepted.
+        self.refused = ""
 
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+        if self.output.endless:
+            return  # what the gateway sends after it was told to stop
         self.output.receive(msg + b"\n", sname == worker.SNAME_STDERR)
         if self.output.endless:
             worker.abort()
@@ -151,7 +155,9 @@ class _GatewayHandler(EventHandler):  # type: ignore[misc]
         output.late = timedout
         outcome = output.outcome()
         reached = outcome.snapshot or output.ready or timedout or output.endless
-        if not reached and output.status in gateways.NOT_REACHED:
+        if self.refused and not outcome.snapshot:
+            outcome = Outcome(None, *gateways.refused_reason(self.refused), outcome.evidence)
+        elif not reached and output.status in gateways.NOT_REACHED:
             reason = (gateways.NO_ANSWER if self.given_up
                       else gateways.unreachable_reason(outcome.evidence))
             outcome = Outcome(None, *reason, outcome.evidence)

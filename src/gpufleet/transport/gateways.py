@@ -29,6 +29,7 @@ from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection
 from gpufleet.probe import payload
 
+from . import gateway_channel
 from .connection import password, remote_script
 
 # Allowance for a gateway to start, and to return the last answers.
@@ -60,6 +61,13 @@ def unreachable_reason(stderr: str) -> tuple[str, str]:
     return f"The gateway cannot reach the host: {last}", REMEDY
 
 
+def refused_reason(refusal: str) -> tuple[str, str]:
+    """(cause, remedy) of a host whose gateway sent what is not accepted."""
+    return (f"The gateway's answer is not accepted: {refusal}",
+            "see what the login shell there prints (ssh GATEWAY true), which ClusterShell it has,"
+            " and whether somebody else controls it; until then take it out of the topology")
+
+
 def load_topology(task: Task, topology: Path) -> NodeSet:
     """Configure the task's gateways; the hosts behind them. Raises `ConfigurationError`."""
     # The default would be this environment's Python; a gateway has its distribution's.
@@ -68,6 +76,7 @@ def load_topology(task: Task, topology: Path) -> NodeSet:
         if not topology.is_file():
             raise TopologyError("The file does not exist.")
         task.load_topology(str(topology))
+        gateway_channel.install(task)
     except TopologyError as error:
         raise ConfigurationError(
             f"The topology cannot be used: {error}", str(topology),
