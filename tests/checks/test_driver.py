@@ -212,4 +212,4 @@ def test_a_driver_begun_and_not_finished_is_named(plan: Document, snapshot: Docu
         found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
         remedies[managed] = found["install.complete"]["remedy"]
     assert remedies[True].startswith(PROVISION)
-    assert remedies[False].startswith("restore gpu_driver, then")
+    assert remedies[False].startswith("restore gpu_driver; then")

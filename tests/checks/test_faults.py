@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gpufleet.checks import CHECKS, judge
@@ -45,6 +47,38 @@ def test_a_fault_is_caught_by_its_checks_alone(fault: Fault) -> None:
     shown = [check for check in fault.caught if "explained_by" not in after[check]
              and after[check]["verdict"] != "NOT-DECLARED"]
     assert (len(shown) > 1) is (f"{fault.area}-{fault.name}" in SEVERAL), shown
+
+
+COMPONENTS = {"toolkit", "cudnn", "stack", "environment", "linker", "default_link", "driver",
+              "containers"}
+# Remedies for which a plain text says it all; the texts with a command are built as data.
+COMMAND = re.compile(r"\./gpufleet (?:provision|remove)\b")
+
+
+def test_each_remedy_is_data_that_says_who_repairs_what() -> None:
+    """provision did nothing to hosts whose remedy named it: it could not read what was printed."""
+    wrong = []
+    for fault in FAULTS:
+        plan, snapshot = document("plan.json"), document("snapshot.json")
+        fault.healthy(plan, snapshot)
+        fault.apply(plan, snapshot)
+        for check in judge.judge(plan, snapshot)["checks"]:
+            if check["verdict"] in UNUSED:
+                continue
+            parts = check.get("repairs", [])
+            for part in parts:
+                by = part["by"]
+                good = {"provision": part.get("component", "toolkit") in COMPONENTS
+                        and f"--limit {plan['host']}" in part.get("command", ""),
+                        "command": part.get("command", "").startswith("./gpufleet "),
+                        "person": bool(part.get("act"))
+                        and not COMMAND.search(part.get("act", ""))}[by]
+                told = part.get("command") or part.get("act", "")
+                if not good or told not in check["remedy"]:
+                    wrong.append((fault.area, fault.name, check["id"], part, check["remedy"]))
+            if not parts:
+                wrong.append((fault.area, fault.name, check["id"], None, check["remedy"]))
+    assert wrong == []
 
 
 def test_every_check_is_proven_by_a_fault() -> None:

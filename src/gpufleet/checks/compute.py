@@ -28,12 +28,14 @@ from .registry import (
     no_cudnn,
     no_gpus_declared,
     no_toolkits,
-    provision,
     required,
     shortened,
     visible_gpus,
     wrong_gpu_count,
 )
+from .remedies import Component, command, otherwise, provision, see, toolkit_at
+from .remedies import cudnn as component_of_cudnn
+from .remedies import toolkit as component_of
 from .sections import Sections
 
 DEVICE_FAULT = (
@@ -78,8 +80,10 @@ def runs(plan: Plan, observed: Sections) -> Iterator[tuple[Libraries, ComputeRun
                 "CUDA of the stacks' wheels was not tested: "
                 + ("no stack of gpufleet has cuBLAS in a wheel" if full
                    else f"the snapshot has mode '{observed.snapshot['mode']}'"),
-                f"see stack.release; {provision(plan)}; or declare gpu_toolkits" if full
-                else "./gpufleet verify (it probes in mode 'full')",
+                see("stack.release", otherwise(
+                    provision(plan, Component("stack", stack["name"])),
+                    "or declare gpu_toolkits")) if full
+                else command("./gpufleet verify", "it probes in mode 'full'"),
                 verdict=Verdict.INCONCLUSIVE, about=(stack["venv"],) if full else ())
 
 
@@ -100,12 +104,13 @@ def toolkit_runs(
             yield toolkit, Finding(
                 f"CUDA {toolkit['short']} was not tested: the snapshot has mode"
                 f" '{observed.snapshot['mode']}'",
-                "./gpufleet verify (it probes in mode 'full')",
+                command("./gpufleet verify", "it probes in mode 'full'"),
                 verdict=Verdict.INCONCLUSIVE)
         else:
             yield toolkit, Finding(
                 f"CUDA {toolkit['short']} was not tested: {toolkit['path']} does not exist",
-                f"see toolkit.present; {provision(plan)}", verdict=Verdict.INCONCLUSIVE,
+                see("toolkit.present", provision(plan, component_of(toolkit))),
+                verdict=Verdict.INCONCLUSIVE,
                 about=(toolkit["path"],))
 
 
@@ -264,16 +269,17 @@ def nvrtc(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             continue
         if run["state"] != "ok" and not _error_reported(run):
             yield not_reported(toolkit, run, "The rest")
+        repair = provision(plan, *toolkit_at(plan, toolkit["path"]))
         if result["error"]:
             finding = run_error(where, result["error"])
-            yield Finding(finding.cause, f"see toolkit.files; {provision(plan)}",
+            yield Finding(finding.cause, see("toolkit.files", repair),
                           verdict=finding.verdict)
             continue
         if not result["ptx"]:
-            yield Finding(f"{where} returns no PTX of the compiled kernel", provision(plan),
+            yield Finding(f"{where} returns no PTX of the compiled kernel", repair,
                           str(result))
         if result["version"] != toolkit["short"]:
-            yield Finding(f"{where} reports version {result['version']}", provision(plan))
+            yield Finding(f"{where} reports version {result['version']}", repair)
         yield from _foreign_libraries(plan, observed, toolkit, run)
         results: list[KernelResult] = [{**entry, "busy": None} for entry in result["ran"]]
         if declared:
@@ -302,7 +308,8 @@ def _foreign_libraries(
     outside = [path for path in run["mapped"] if not path.startswith(homes)]
     if outside:
         yield Finding(f"CUDA {toolkit['short']} maps libraries from outside {own}:"
-                      f" {shortened(outside)}", provision(plan), "\n".join(outside))
+                      f" {shortened(outside)}",
+                      provision(plan, *toolkit_at(plan, own)), "\n".join(outside))
 
 
 @check("cudnn.convolution", reads=("compute",),
@@ -320,5 +327,6 @@ def convolution(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield from gpu_results(plan, observed, where, entries, run=run, unit="numbers")
         for version in sorted({entry["version"] for entry in entries if entry["version"]}):
             if version != cudnn["short"]:
-                yield Finding(f"{where} reports version {version}", provision(plan))
+                yield Finding(f"{where} reports version {version}",
+                              provision(plan, component_of_cudnn(cudnn)))
         yield Evidence(f"{where}: exact on {len(entries)} GPUs")

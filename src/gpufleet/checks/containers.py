@@ -33,11 +33,11 @@ from .registry import (
     Finding,
     check,
     mig_layout,
-    provision,
     required,
     shortened,
     wrong_gpu_count,
 )
+from .remedies import CONTAINERS, Component, person, provision, see, then
 from .sections import Sections
 from .stack_run import products
 
@@ -72,10 +72,11 @@ def runtime(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     damaged = section["daemon"]["error"] if _declared(plan)["engine"] == "docker" else None
     if damaged:
         yield Finding(f"{section['daemon']['path']} cannot be read: {damaged}",
-                      f"on the host: correct {section['daemon']['path']}; then {provision(plan)}")
+                      then(person(f"on the host: correct {section['daemon']['path']}"),
+                           provision(plan, CONTAINERS)))
     else:
         for cause in wanted.lacking(_declared(plan), Host(observed.snapshot)):
-            yield Finding(cause[0].upper() + cause[1:], provision(plan))
+            yield Finding(cause[0].upper() + cause[1:], provision(plan, CONTAINERS))
     if section["run"] and section["run"]["state"] != "ok":
         yield _failed_run(plan, section["run"])
     engine, toolkit = section["engine"], section["toolkit"]
@@ -94,7 +95,7 @@ def cdi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                       "see driver.loaded", verdict=Verdict.INCONCLUSIVE,
                       about=(subjects.DRIVER,))
     for cause in wanted.stale(_declared(plan), Host(observed.snapshot)):
-        yield Finding(cause[0].upper() + cause[1:], provision(plan))
+        yield Finding(cause[0].upper() + cause[1:], provision(plan, CONTAINERS))
     for spec in observed["containers"]["cdi"]:
         yield Evidence(f"{spec['path']}: driver {spec['driver_version']}, devices"
                    f" {shortened(spec['devices'])}")
@@ -119,8 +120,8 @@ def _failed_run(plan: Plan, run: ContainerRun) -> Finding:
     hung = run["state"] == "hung"
     return Finding(
         f"A container {'hung' if hung else 'could not be run'}: {run['error']}",
-        "on the host: try nvidia-docker run by hand, and read journalctl -u docker;"
-        f" then {provision(plan)}", verdict=Verdict.HUNG if hung else Verdict.FAIL,
+        then(person("on the host: try nvidia-docker run by hand, and read journalctl -u docker"),
+             provision(plan, CONTAINERS)), verdict=Verdict.HUNG if hung else Verdict.FAIL,
         about=(subjects.DRIVER if NO_DRIVER.search(run["error"] or "") else subjects.CONTAINER,))
 
 
@@ -130,7 +131,7 @@ def _cards(plan: Plan, gpus: list[ContainerNode], when: str) -> Iterator[Finding
     if denied:
         yield Finding(
             f"{when} a container cannot open {shortened(denied)}",
-            f"{provision(plan)}; then restart the containers",
+            then(provision(plan, CONTAINERS), person("restart the containers")),
             "\n".join(denied))
     if len(gpus) != count:
         yield Finding(
@@ -164,7 +165,7 @@ def reload(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     missing = section["dev_char"]["missing"]
     if missing:
         yield Finding(f"{shortened(missing)} missing: {wanted.WITHOUT_LINK}",
-                      f"{provision(plan)} (it creates the links)")
+                      provision(plan, CONTAINERS, note="it creates the links"))
     if run["reload"]:
         yield from _reloaded(plan, run["reload"])
     elif (unit := run.get("unit")) and unit["nodes"]:
@@ -191,7 +192,7 @@ def _own_unit(
         yield Finding(
             f"A container loses {shortened(lost)} at the next systemctl daemon-reload: systemd's"
             " rules for it do not allow them",
-            f"{provision(plan)} (its nvidia-docker names the devices to the engine)",
+            provision(plan, CONTAINERS, note="its nvidia-docker names the devices to the engine"),
             "\n".join([unit["unit"], *unit["allow"]]))
     kept = len(unit["nodes"]) - len(lost)
     yield Evidence(f"systemd allows a container {kept} of its {len(unit['nodes'])} devices")
@@ -255,7 +256,9 @@ def _computed(
     """The products that TensorFlow computed in a container, one for each device."""
     if framework is None:
         yield Finding("No stack is installed that could run in a container",
-                      f"see stack.release; {provision(plan)}", verdict=Verdict.INCONCLUSIVE,
+                      see("stack.release", provision(
+                          plan, *(Component("stack", row["name"]) for row in plan["stacks"]))),
+                      verdict=Verdict.INCONCLUSIVE,
                       about=tuple(stack["venv"] for stack in plan["stacks"]))
         return
     if framework["state"] != "ok":
@@ -263,7 +266,9 @@ def _computed(
         busy = busy_finding(f"{name} in a container", framework["error"], observed)
         yield (None if hung else busy) or Finding(
             f"TensorFlow of {name} {'hangs' if hung else 'does not run'} in a container:"
-            f" {framework['error']}", f"see stack.matmul, and containers.gpus; {provision(plan)}",
+            f" {framework['error']}", see(
+                "stack.matmul, and containers.gpus",
+                provision(plan, Component("stack", name), CONTAINERS)),
             verdict=Verdict.HUNG if hung else Verdict.FAIL)
         return
     if not framework["matmul"]:

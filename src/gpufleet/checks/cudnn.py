@@ -18,10 +18,10 @@ from .registry import (
     files_unchanged,
     found_locally,
     no_cudnn,
-    provision,
     timed_out,
     unreadable_paths,
 )
+from .remedies import cudnn, cudnn_in, person, provision, then, toolkit_at
 from .sections import Sections
 
 
@@ -49,7 +49,8 @@ def present(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             if library["error"] or not library["soname"]:
                 reason = library["error"] or "it has no SONAME"
                 yield Finding(
-                    f"{library['path']} is not a valid library: {reason}", provision(plan))
+                    f"{library['path']} is not a valid library: {reason}",
+                    provision(plan, *cudnn_in(plan, tree["toolkit"])))
 
 
 def _library(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Finding | Evidence]:
@@ -58,7 +59,7 @@ def _library(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Findi
         yield Finding(
             f"cuDNN {entry['short']} is missing in {tree['toolkit']}: no library is named"
             f" {entry['soname']}",
-            provision(plan),
+            provision(plan, cudnn(entry)),
             about=(subjects.library(tree["toolkit"], entry["soname"]),),
         )
     # The library that is queried opens the others by their SONAME alone, whatever version they are.
@@ -67,24 +68,27 @@ def _library(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Findi
         if (library["soname"] or "").endswith(f".so.{entry['major']}") and "." in version and (
                 not versions.has_prefix(version, entry["short"])):
             yield Finding(f"{library['path']} is of another version than cuDNN {entry['short']}",
-                          f"on the host: move it away; then {provision(plan)}")
+                          then(person("on the host: move it away"),
+                               provision(plan, cudnn(entry))))
     for found in opened:
         if found["error"]:
             yield timed_out(found["path"], found["error"]) or Finding(
-                f"{found['path']} cannot be opened: {found['error']}", provision(plan))
+                f"{found['path']} cannot be opened: {found['error']}",
+                provision(plan, cudnn(entry), *toolkit_at(plan, tree["toolkit"])))
         # Old archives are named 6.0, while their libraries report 6.0.21.
         elif not versions.has_prefix(str(found["version"]), entry["short"]):
             yield Finding(
                 f"{found['path']} reports cuDNN {found['version']}, declared is"
                 f" {entry['short']}",
-                provision(plan),
+                provision(plan, cudnn(entry)),
             )
         yield Evidence(f"{found['path']}: cudnnGetVersion {found['version']}")
 
 
 def _header(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Finding | Evidence]:
     if not tree["headers"]:
-        yield Finding(f"{tree['toolkit']}/include has no cuDNN header", provision(plan),
+        yield Finding(f"{tree['toolkit']}/include has no cuDNN header",
+                      provision(plan, cudnn(entry)),
                       about=(f"{tree['toolkit']}/include",))
     for header in tree["headers"]:
         if not versions.has_prefix(str(header["version"]), entry["short"]):
@@ -92,7 +96,7 @@ def _header(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Findin
             yield Finding(
                 f"{header['path']} {phrase}, declared is {entry['short']}: programs compiled with"
                 " it expect another cuDNN than is installed",
-                provision(plan),
+                provision(plan, cudnn(entry)),
             )
         yield Evidence(f"{header['path']}: {header['version']}")
 
@@ -115,7 +119,8 @@ def links(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         dangling = tuple(subjects.library(tree["toolkit"], link["path"])
                          for link in tree["links"] if not link["exists"])
         for cause, missing in _bad_links(wanted, tree):
-            yield Finding(cause, f"{provision(plan)} (it recreates the symlinks)",
+            yield Finding(cause, provision(plan, *map(cudnn, wanted),
+                                           note="it recreates the symlinks"),
                           about=(subjects.library(tree["toolkit"], missing),) if missing else (),
                           entails=dangling)
         yield Evidence(f"{tree['toolkit']}: {len(tree['libraries'])} libraries,"
@@ -178,6 +183,6 @@ def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if not tree["libraries"]:
             yield Finding(
                 f"{tree['toolkit']} contains no cuDNN library: no permissions were checked",
-                provision(plan), verdict=Verdict.INCONCLUSIVE, about=tuple(
+                provision(plan, *map(cudnn, wanted)), verdict=Verdict.INCONCLUSIVE, about=tuple(
                     subjects.library(tree["toolkit"], entry["soname"]) for entry in wanted))
         yield from unreadable_paths([(f"cuDNN in {tree['toolkit']}", tree["closed"])])

@@ -28,6 +28,7 @@ from .registry import (
     required,
     shortened,
 )
+from .remedies import DRIVER
 from .sections import Sections
 
 # -- skip reasons ---------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ def packages(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
        skip_reason=_not_installed_by_packages)
 def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every file that gpufleet wrote for the driver is unchanged."""
-    yield from files_unchanged(plan, observed["receipts"], *driver_state.RECEIPT, "/")
+    yield from files_unchanged(plan, observed["receipts"], *DRIVER, "/")
 
 
 @check("driver.held", reads=("packages", "receipts"), severity="major",

@@ -15,9 +15,9 @@ from .registry import (
     check,
     files_unchanged,
     found_locally,
-    provision,
     shortened,
 )
+from .remedies import ENVIRONMENT, provision
 from .sections import Sections
 
 CONFIG_FILES = (
@@ -145,7 +145,7 @@ def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             if other:
                 yield Finding(
                     f"Written by an earlier plan: {shortened(other)}",
-                    provision(plan),
+                    provision(plan, ENVIRONMENT),
                     "\n".join(other),
                 )
     yield Evidence(f"{len(wanted)} files")

@@ -20,11 +20,11 @@ from .registry import (
     check,
     no_gpus_declared,
     no_stacks,
-    provision,
     required,
     visible_gpus,
     wrong_gpu_count,
 )
+from .remedies import Component, provision, see
 from .sections import Sections
 from .stack_run import NotRun, framework_runs
 
@@ -49,7 +49,7 @@ def small_results(
             busy = busy_finding(f"{stack['name']}: {name}", error, observed)
             yield busy or Finding(
                 f"{stack['name']}: {name} fails: {error}",
-                f"see stack.libraries; {provision(plan)}")
+                see("stack.libraries", provision(plan, Component("stack", stack["name"]))))
         else:
             yield stack, result(small)
 
@@ -64,7 +64,8 @@ def hello(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         stack, result = found
         if not result or result["value"] != GREETING:
             yield Finding(f"{stack['name']} evaluates {GREETING!r} to"
-                          f" {result['value'] if result else None!r}", provision(plan), str(result))
+                          f" {result['value'] if result else None!r}",
+                          provision(plan, Component("stack", stack["name"])), str(result))
         else:
             yield Evidence(f"{stack['name']}: {result['value']} on {result['device']}")
 
@@ -81,7 +82,8 @@ def local_devices(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence
         kinds = [device["type"] for device in result]
         gpus = [device for device in result if device["type"] == "GPU"]
         if "CPU" not in kinds:
-            yield Finding(f"{stack['name']} lists no CPU", provision(plan), str(result))
+            yield Finding(f"{stack['name']} lists no CPU",
+                          provision(plan, Component("stack", stack["name"])), str(result))
         count = visible_gpus(plan)
         if count is not None and wrong_gpu_count(plan, len(gpus), count):
             only = (" (XLA_GPU does not count: operations do not run on it)"
@@ -133,7 +135,8 @@ def device_placement(plan: Plan, observed: Sections) -> Iterator[Finding | Evide
         kind = "gpu" if count else "cpu"
         if not result:
             yield Finding(f"{stack['name']} logs no device for its product",
-                          f"see stack.matmul; {provision(plan)}", verdict=Verdict.INCONCLUSIVE)
+                          see("stack.matmul", provision(plan, Component("stack", stack["name"]))),
+                          verdict=Verdict.INCONCLUSIVE)
         elsewhere = [device for device in result if f"{kind}:" not in device.lower()]
         if elsewhere and count is not None:
             yield Finding(

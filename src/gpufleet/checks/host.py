@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 from gpufleet.host_state import driver_state
 from gpufleet.model.plan import Plan
+from gpufleet.model.sections.cuda import JournalStatus
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.validator import DAMAGED
 from gpufleet.model.verdict import Verdict
@@ -20,9 +22,9 @@ from .registry import (
     Evidence,
     Finding,
     check,
-    provision,
     shortened,
 )
+from .remedies import Component, Kind, Remedy, command, person, provision, then
 from .sections import Sections, by_name
 
 # The snapshots that these checks read.
@@ -186,6 +188,22 @@ def disk(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(", ".join(f"{path}: {disks['free_mib'][path]} MiB free" for path in paths))
 
 
+def _unfinished(plan: Plan, entry: JournalStatus, planned: bool) -> Remedy:
+    """What ends an installation or removal that was not finished."""
+    undeclared = "it is no longer declared"
+    if planned:
+        return provision(plan, Component(cast(Kind, entry["kind"]), entry["id"]),
+                         note="it cleans up what is incomplete and repeats it")
+    if entry["state"] == "removing" or plan.get("prune"):
+        return provision(plan, note=undeclared)
+    if entry["kind"] in {"cudnn", "containers"}:
+        return then(person("set gpu_prune: true"), provision(plan, note=undeclared))
+    if entry["kind"] == "driver":
+        return then(person("restore gpu_driver"), provision(plan, note=undeclared))
+    return command(
+        f"./gpufleet remove --{entry['kind']} {entry['id']} --limit {plan['host']}", undeclared)
+
+
 @check("install.complete", reads=("receipts",))
 def complete(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No installation or removal is unfinished, and every receipt is readable."""
@@ -202,22 +220,12 @@ def complete(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Finding(
             f"The {what} of {entry['kind']} {entry['id']} in {entry['path']} was started at"
             f" {entry.get('started')} and not finished",
-            f"{provision(plan)} (it cleans up what is incomplete and repeats it)"
-            if (entry["kind"], entry["id"]) in planned
-            else f"{provision(plan)} (it is no longer declared)"
-            if removing or plan.get("prune")
-            else f"gpu_prune: true, then {provision(plan)} (it is no longer declared)"
-            if entry["kind"] in {"cudnn", "containers"}
-            else f"restore gpu_driver, then {provision(plan)} (it is no longer declared)"
-            if entry["kind"] == "driver"
-            else f"./gpufleet remove --{entry['kind']} {entry['id']} --limit {plan['host']}"
-            " (it is no longer declared)",
+            _unfinished(plan, entry, (entry["kind"], entry["id"]) in planned),
         )
     for record in observed["receipts"]["unreadable"]:
         yield Finding(
             f"{record['path']} cannot be read: {record['error']}",
-            "on the host: restore that file from a backup, or move it away together with what it"
-            f" describes; then {provision(plan)}")
+            provision(plan, note="it writes the record again, or recreates what it described"))
 
 
 @check("install.owned", reads=("receipts",), repair=INSPECT, severity="major")

@@ -8,11 +8,19 @@ from gpufleet.model import verdict as statuses
 from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.validator import mark_damaged
-from gpufleet.model.verdict import CheckResult, HostResult, Verdict, Verdicts, worst
+from gpufleet.model.verdict import (
+    CheckResult,
+    HostResult,
+    Repair,
+    Verdict,
+    Verdicts,
+    worst,
+)
 
 from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections, causes
 from .holders import CUDA_SECTIONS, behind_mps
 from .host import unreadable_section
+from .remedies import person
 
 SCHEMA = 1
 REACHABLE = "host.reachable"
@@ -109,9 +117,11 @@ def _apply(
         check.statement,
         verdict,
         cause=_joined([finding.cause for finding in selected], ". "),
-        remedy=_joined(_each_once([finding.remedy for finding in selected]), "; "),
+        remedy=_joined(_each_once([str(finding.remedy) for finding in selected]), "; "),
         evidence=_joined([f.evidence for f in selected if f.evidence] or evidence, "\n"),
     )
+    if repairs := _repairs(selected):
+        entry["repairs"] = repairs
     return entry, causes.Judged(verdict, findings, selected)
 
 
@@ -140,6 +150,16 @@ def _damaged(error: Exception) -> Finding:
         f"{type(error).__name__}: {error}",
         Verdict.INCONCLUSIVE,
     )
+
+
+def _repairs(findings: list[Finding]) -> list[Repair]:
+    """The parts of the findings' remedies, each once, in their order."""
+    found: list[Repair] = []
+    for finding in findings:
+        remedy = finding.remedy
+        parts = (person(remedy) if isinstance(remedy, str) else remedy).repairs if remedy else ()
+        found += [part for part in parts if part not in found]
+    return found
 
 
 def _each_once(remedies: list[str]) -> list[str]:

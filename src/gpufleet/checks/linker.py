@@ -8,7 +8,8 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import CachedLibrary, Library
 
 from . import subjects
-from .registry import INSPECT, Evidence, Finding, check, provision, shortened
+from .registry import INSPECT, Evidence, Finding, check, shortened
+from .remedies import Component, cudnn_in, person, provision, then, toolkit_at
 from .sections import Sections
 
 
@@ -19,6 +20,17 @@ def nothing_registered(plan: Plan) -> str | None:
     )
 
 
+def _linker(plan: Plan) -> Component:
+    return Component("linker", plan["linker"]["file"])
+
+
+def _owners(plan: Plan, path: str) -> tuple[Component, ...]:
+    """The toolkit in whose directory a path is, and its cuDNN."""
+    homes = [row["path"] for row in plan["toolkits"] if path.startswith(f"{row['path']}/")]
+    return tuple(part for home in homes for part in (
+        *cudnn_in(plan, home), *toolkit_at(plan, home)))
+
+
 @check("linker.registered", reads=("linker",), skip_reason=nothing_registered)
 def registered(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """gpufleet's file in ld.so.conf.d lists the planned directories, in order."""
@@ -26,12 +38,12 @@ def registered(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     files = {entry["path"]: entry["directories"] for entry in observed["linker"]["files"]}
     if wanted["file"] not in files:
         yield Finding(f"{wanted['file']} is missing, or /etc/ld.so.conf does not include it",
-                      provision(plan))
+                      provision(plan, _linker(plan)))
     elif files[wanted["file"]] != wanted["directories"]:
         yield Finding(
             f"{wanted['file']} lists {', '.join(files[wanted['file']]) or 'nothing'} instead of"
             f" {', '.join(wanted['directories'])}",
-            provision(plan),
+            provision(plan, _linker(plan)),
         )
 
 
@@ -91,7 +103,8 @@ def cache(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield Finding(
                 f"The linker cache lists {entry['soname']} as {entry['path']}, which does not"
                 " exist",
-                f"{provision(plan)} (or, once the file is back, on the host: ldconfig)",
+                provision(plan, _linker(plan), *_owners(plan, entry["path"]),
+                          note="or, once the file is back, on the host: ldconfig"),
                 about=tuple(subjects.library(toolkit["path"], entry["soname"])
                             for toolkit in plan["toolkits"]
                             if entry["path"].startswith(f"{toolkit['path']}/")),
@@ -108,7 +121,8 @@ def cache(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if unknown:
             yield Finding(
                 f"The linker cache does not list {shortened(unknown)} of {toolkit}",
-                f"{provision(plan)} (or on the host: ldconfig)",
+                provision(plan, _linker(plan), *toolkit_at(plan, toolkit),
+                          note="or on the host: ldconfig"),
                 about=tuple(subjects.library(toolkit, name) for name in unknown))
     for soname, toolkit in wanted.items():
         cached = first.get(soname)
@@ -117,8 +131,9 @@ def cache(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if cached["exists"] and is_foreign(cached["realpath"], toolkit):
             yield Finding(
                 f"The linker loads {soname} from {cached['path']}, not from {toolkit}",
-                f"on the host: remove that directory from /etc/ld.so.conf.d, run ldconfig; then"
-                f" {provision(plan)}",
+                then(person(
+                    "on the host: remove that directory from /etc/ld.so.conf.d, run ldconfig"),
+                     provision(plan, _linker(plan))),
             )
         elif not cached["exists"] and not cached["path"].startswith(ours):
             yield Finding(

@@ -24,10 +24,10 @@ from .registry import (
     SkipReason,
     check,
     no_gpus_declared,
-    provision,
     required,
     shortened,
 )
+from .remedies import Component, Remedy, provision, see
 from .sections import Sections
 
 PORTS = "20000 to 32767"
@@ -145,14 +145,14 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
     waited = state == "hung" and own["stage"].startswith("waiting")
     blames = other["state"] not in {"ok", "stopped", "unconnected", "lost"}
     if state == "absent":
-        yield Finding(f"{meeting.what}: {own['error']}: nothing ran", provision(meeting.plan),
+        yield Finding(f"{meeting.what}: {own['error']}: nothing ran", _repair(meeting),
                       verdict=Verdict.INCONCLUSIVE)
     elif state == "silent":
         yield Finding(f"{meeting.what}: {own['error']}", own["remedy"],
                       verdict=Verdict.INCONCLUSIVE)
     elif state == "failed":
         yield Finding(f"{stage}: {own['error']}",
-                      f"see stack.matmul of this host; {provision(meeting.plan)}", str(own))
+                      see("stack.matmul of this host", _repair(meeting)), str(own))
     elif state == "hung" and not (waited and blames and not _waits(other)):
         yield Finding(
             f"{stage}: {own['error']}",
@@ -170,7 +170,13 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
             verdict=Verdict.INCONCLUSIVE)
     elif own["version"] != meeting.record["release"]:
         yield Finding(f"{meeting.what}: what ran is TensorFlow {own['version']}, planned is"
-                      f" {meeting.record['release']}", provision(meeting.plan))
+                      f" {meeting.record['release']}", _repair(meeting))
+
+
+def _repair(meeting: Meeting) -> Remedy:
+    return provision(meeting.plan, *(
+        Component("stack", row["name"]) for row in meeting.plan["stacks"]
+        if row["version"] == meeting.record["release"]))
 
 
 def _waits(side: pairs.Side) -> bool:
@@ -199,7 +205,7 @@ def judge_graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
                 yield Finding(
                     f"{meeting.what}: what was placed on /job:{job}/task:{index}/device:{device}"
                     f" ran on {row['device'] or 'an unknown device'} instead",
-                    f"see stack.gpu and stack.libraries; {provision(meeting.plan)}", str(row))
+                    see("stack.gpu and stack.libraries", _repair(meeting)), str(row))
             elif wrong != 0:
                 good = False
                 yield Finding(f"{meeting.what}: the product on {row['device']} has {wrong} wrong"

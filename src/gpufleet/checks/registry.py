@@ -21,6 +21,7 @@ from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
 from . import subjects
+from .remedies import Component, Kind, Remedy, of_driver, person, provision, then
 from .sections import Sections
 from .subjects import Subjects
 
@@ -52,7 +53,7 @@ class Finding:
     """A difference from the plan: cause, remedy, and the evidence for it."""
 
     cause: str
-    remedy: str
+    remedy: Remedy | str
     evidence: str = ""
     verdict: Verdict = Verdict.FAIL
     # What it is about, see `subjects`: another check about the same can explain it, if `causes`
@@ -132,13 +133,6 @@ def required(value: T | None, what: str) -> T:
     if value is None:
         raise ValueError(f"{what} is null")
     return value
-
-
-def provision(plan: Plan) -> str:
-    """The command that repairs a host according to its plan."""
-    if found_locally(plan, "toolkits"):
-        return "repair it by hand, or declare it and run ./gpufleet provision"
-    return f"./gpufleet provision --limit {plan['host']}"
 
 
 def shortened(items: list[str], most: int = 4) -> str:
@@ -223,7 +217,7 @@ def no_stacks(plan: Plan) -> str | None:
 def driver_findings(judge: Judge, plan: Plan, observed: Sections) -> Iterator[Finding]:
     """The faults that a function of host_state reports of the driver, as findings."""
     for fault in judge(plan, Host(observed.snapshot)):
-        yield Finding(f"{fault.cause[:1].upper()}{fault.cause[1:]}", fault.remedy)
+        yield Finding(f"{fault.cause[:1].upper()}{fault.cause[1:]}", of_driver(fault.remedy))
 
 
 def unreadable_paths(trees: Iterable[tuple[str, list[ClosedPath]]]) -> Iterator[Finding]:
@@ -272,14 +266,16 @@ def not_executable(observed: Sections, paths: Iterable[str]) -> Iterator[Finding
 
 
 def files_unchanged(
-    plan: Plan, receipts: Receipts, kind: str, receipt_id: str, path: str
+    plan: Plan, receipts: Receipts,
+    kind: Kind, receipt_id: str, path: str
 ) -> Iterator[Finding]:
     """Compare installed files with their receipt, file by file."""
+    component = Component(kind, receipt_id)
     found = [r for r in receipts["receipts"] if (r["kind"], r["id"]) == (kind, receipt_id)]
     if not found:
         yield Finding(
             f"{kind} {receipt_id} has no receipt: it is not installed, or not by gpufleet",
-            provision(plan),
+            provision(plan, component),
             about=(path,) if path != "/" else (),
         )
         return
@@ -288,27 +284,29 @@ def files_unchanged(
         yield Finding(
             f"The receipt of {kind} {receipt_id} names the path {found[0]['path']}, planned"
             f" is {path}",
-            f"if {path} exists, move it away; then {provision(plan)}",
+            then(person(f"if {path} exists, move it away"), provision(plan, component)),
         )
     version = _planned(plan, kind, receipt_id)
     if version and found[0]["version"] != version:
         yield Finding(
             f"The receipt of {kind} {receipt_id} names the version {found[0]['version']}, planned"
             f" is {version}",
-            provision(plan),
+            provision(plan, component),
         )
     if found[0]["unlisted"]:
         yield Finding(
             f"No receipt lists {shortened(found[0]['unlisted'])}: another program installed it,"
             f" or the receipt of {kind} {receipt_id} is incomplete",
-            f"on the host: move files away that do not belong to {kind} {receipt_id}; if they do,"
-            f" move the receipt away and set gpu_cuda_adopt: true; then {provision(plan)}",
+            then(person(
+                f"on the host: move files away that do not belong to {kind} {receipt_id}; if they"
+                " do, move the receipt away and set gpu_cuda_adopt: true"),
+                 provision(plan, component)),
             "\n".join(found[0]["unlisted"]),
         )
     if not found[0]["files"]:
         yield Finding(
             f"The receipt of {kind} {receipt_id} lists no files",
-            f"move {path} away; then {provision(plan)}",
+            provision(plan, component),
         )
     changed = [f"{entry['path']} ({entry['what']})" for entry in found[0]["changed"]]
     missing = all(entry["what"] == "missing" for entry in found[0]["changed"])
@@ -316,7 +314,7 @@ def files_unchanged(
         yield Finding(
             f"Since {kind} {receipt_id} was installed, {len(changed)} of its"
             f" {found[0]['files']} files changed under {found[0]['path']}: {shortened(changed)}",
-            provision(plan),
+            provision(plan, component),
             "\n".join(changed),
             about=tuple(dict.fromkeys(
                 _subject(found[0]["path"], entry["path"]) for entry in found[0]["changed"]))

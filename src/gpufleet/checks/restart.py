@@ -9,6 +9,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan
 
 from .registry import REBOOT, Evidence, Finding, check
+from .remedies import of_driver
 from .sections import Sections
 
 PENDING = {
@@ -38,7 +39,7 @@ def pending(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if decision["action"] in PENDING and (marker or decision["action"] != "stuck"):
         yield Finding(
             f"{PENDING[decision['action']]}{since}. {_sentence(decision['because'])}",
-            decision["remedy"],
+            of_driver(decision["remedy"]),
             about=("pending",),
         )
     yield Evidence(f"{decision['action']}: {decision['because']}{since}")

@@ -19,12 +19,13 @@ from .registry import (
     files_unchanged,
     no_stacks,
     not_executable,
-    provision,
     required,
     shortened,
     timed_out,
     unreadable_paths,
 )
+from .remedies import provision
+from .remedies import stack as parts_of
 from .sections import Sections
 from .toolkit import DENIED
 
@@ -44,39 +45,40 @@ def release(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     present = {stack["name"]: found for stack, found in installed(plan, observed)}
     for stack in plan["stacks"]:
         name, found = stack["name"], present.get(stack["name"])
+        repair = provision(plan, *parts_of(plan, stack))
         if found is None:
-            yield Finding(f"{stack['venv']} contains no environment", provision(plan),
+            yield Finding(f"{stack['venv']} contains no environment", repair,
                           about=(stack["venv"],))
             continue
         python = ".".join((found["python"] or "").split(".")[:2])
         if python != stack["python"]:
             yield Finding(f"{name} runs Python {found['python']}, planned is {stack['python']}",
-                          provision(plan))
+                          repair)
         packages = _normalized(found["packages"])
         distribution = _normal(stack["distribution"])
         if packages.get(distribution) != stack["version"]:
             yield Finding(f"{name} has {distribution} {packages.get(distribution, 'not at all')},"
-                          f" planned is {stack['version']}", provision(plan))
+                          f" planned is {stack['version']}", repair)
         receipt = receipts.get(name)
         if receipt is None:
             yield Finding(f"{name} has no receipt: it was not installed by gpufleet",
-                          provision(plan), entails=(stack["venv"],))
+                          repair, entails=(stack["venv"],))
             continue
         if distribution not in _normalized(receipt["packages"]):
             yield Finding(f"The receipt of {name} does not list {distribution}",
-                          f"move {stack['venv']} away; then {provision(plan)}")
+                          repair)
         differ = _differences(_normalized(receipt["packages"]), packages)
         if differ:
             yield Finding(
                 f"Since {name} was installed, {len(differ)} of its packages changed:"
-                f" {shortened(differ)}", provision(plan), "\n".join(differ))
+                f" {shortened(differ)}", repair, "\n".join(differ))
         if receipt.get("activation") != stack["activation"]:
             yield Finding(f"bin/activate of {name} does not source {stack['activation']}",
-                          provision(plan))
+                          repair)
         lock = stack.get("lock_sha256")
         if lock and receipt.get("lock_sha256") != lock:
             yield Finding(f"{name} was installed from another lock than the inventory's"
-                          f" {stack['lock']}", provision(plan))
+                          f" {stack['lock']}", repair)
         yield Evidence(f"{name}: Python {found['python']}, {distribution}"
                    f" {packages.get(distribution)}, {len(packages)} packages")
 
@@ -111,19 +113,20 @@ def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each stack starts the planned Python, and loads only its own code."""
     for stack, found in installed(plan, observed):
         name, start = stack["name"], required(found["start"], "a stack's start")
+        repair = provision(plan, *parts_of(plan, stack))
         if start["error"]:
             yield timed_out(f"The Python of {name}", start["error"]) or Finding(
                 f"The Python of {name} does not start: {start['error']}",
-                          provision(plan), start["error"], about=(
+                          repair, start["error"], about=(
                               subjects.noexec(found["venv"]),) if DENIED in start["error"] else (),
                           entails=(subjects.stopped(name),))
             continue
         version = required(start["python"], "the version of a stack's Python")
         if ".".join(version.split(".")[:2]) != stack["python"]:
             yield Finding(f"{name} starts Python {start['python']}, planned is {stack['python']}",
-                          provision(plan))
+                          repair)
         if start["prefix"] not in {found["venv"], found["realpath"]}:
-            yield Finding(f"{found['venv']}/bin/python runs in {start['prefix']}", provision(plan))
+            yield Finding(f"{found['venv']}/bin/python runs in {start['prefix']}", repair)
         # Other libraries of its own toolkit belong to the toolkit.
         framework = found["framework"]
         foreign = [path for path in (framework["strangers"] if framework else [])
@@ -148,6 +151,7 @@ def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for stack in plan["stacks"]:
         if stack["name"] not in present:
             yield Finding(f"{stack['venv']} does not exist: no permissions were checked",
-                          provision(plan), verdict=Verdict.INCONCLUSIVE, about=(stack["venv"],))
+                          provision(plan, *parts_of(plan, stack)),
+                          verdict=Verdict.INCONCLUSIVE, about=(stack["venv"],))
     yield from unreadable_paths((name, found["closed"]) for name, found in present.items())
     yield from not_executable(observed, [found["venv"] for found in present.values()])

@@ -23,12 +23,13 @@ from .registry import (
     mig_evidence,
     no_gpus_declared,
     no_stacks,
-    provision,
     required,
     shortened,
     timed_out,
     visible_gpus,
 )
+from .remedies import Component, command, otherwise, person, provision, see, then
+from .remedies import stack as parts_of
 from .sections import Sections
 from .stack import installed
 
@@ -64,7 +65,7 @@ def framework_runs(
         if stack["name"] not in present:
             yield NotRun(stack, Finding(
                 f"{stack['name']} is not installed: nothing ran",
-                provision(plan),
+                provision(plan, *parts_of(plan, stack)),
                 verdict=Verdict.INCONCLUSIVE, about=(stack["venv"],),
             ))
     for stack, found in installed(plan, observed):
@@ -87,8 +88,8 @@ def _stopped(plan: Plan, stack: PlannedStack, framework: Framework) -> Finding:
         return Finding(
             f"{stack['name']} has no machine code for a GPU of this host, and the driver was still"
             f" compiling it: {framework['error']}; what it has compiled is kept",
-            f"{provision(plan)} --force (its verification has half an hour for each such stack);"
-            " or ./gpufleet verify --deadline 1800",
+            command(f"./gpufleet provision --limit {plan['host']} --force",
+                    "its verification has half an hour for each such stack"),
             verdict=Verdict.INCONCLUSIVE, about=(subjects.stopped(stack["name"]),))
     if framework["state"] == "hung":
         return Finding(
@@ -98,7 +99,7 @@ def _stopped(plan: Plan, stack: PlannedStack, framework: Framework) -> Finding:
         )
     return Finding(
         f"TensorFlow of {stack['name']} stopped before this step: {framework['error']}",
-        f"see stack.matmul; {provision(plan)}",
+        see("stack.matmul", provision(plan, *parts_of(plan, stack))),
         verdict=Verdict.INCONCLUSIVE, about=(subjects.stopped(stack["name"]),),
     )
 
@@ -111,21 +112,22 @@ def build(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield run.finding
             continue
         stack, framework, actual = run
+        repair = provision(plan, *parts_of(plan, stack))
         wanted = stack["build"]
         if framework["version"] != stack["version"]:
             yield Finding(f"{stack['name']} imports TensorFlow {framework['version']}, planned is"
-                          f" {stack['version']}", provision(plan))
+                          f" {stack['version']}", repair)
         if not actual["cuda_build"]:
             yield Finding(f"TensorFlow of {stack['name']} is a CPU-only build",
-                          provision(plan), str(actual))
+                          repair, str(actual))
         # Before 2.3 a build does not report its CUDA; its loader does.
         elif actual["cuda"] and actual["cuda"] != wanted["cuda"]:
             yield Finding(f"TensorFlow of {stack['name']} was built for CUDA {actual['cuda']},"
-                          f" planned is {wanted['cuda']}", provision(plan))
+                          f" planned is {wanted['cuda']}", repair)
         elif actual["cudnn"] and (
                 int(str(actual["cudnn"]).partition(".")[0]) != wanted["cudnn_major"]):
             yield Finding(f"TensorFlow of {stack['name']} was built for cuDNN {actual['cudnn']},"
-                          f" planned is {wanted['cudnn_major']}", provision(plan))
+                          f" planned is {wanted['cudnn_major']}", repair)
         yield Evidence(f"{stack['name']}: {framework['version']}, CUDA {actual['cuda']}, cuDNN"
                    f" {actual['cudnn']}")
 
@@ -139,6 +141,7 @@ def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield run.finding
             continue
         stack, framework, loader = run
+        repair = provision(plan, *parts_of(plan, stack))
         binding = bindings.get(stack["venv"])
         if binding is None:
             yield Finding(f"It is unknown whether the libraries of {stack['name']} can be loaded",
@@ -148,7 +151,7 @@ def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield timed_out(what, binding["error"]) or Finding(
                 f"{stack['name']} is bound to a library that cannot be loaded with all its"
                 f" symbols: {binding['error'].splitlines()[0]}",
-                provision(plan), binding["error"])
+                repair, binding["error"])
         opened = set(loader["opened"])
         failed = {entry["library"]: entry["error"] for entry in loader["failed"]}
         optional = set(stack["sonames_optional"])
@@ -162,7 +165,7 @@ def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             if soname in failed:
                 yield Finding(
                     f"TensorFlow of {stack['name']} cannot load {soname}, and does not use the"
-                    f" GPU: {failed[soname]}", provision(plan), failed[soname] or "",
+                    f" GPU: {failed[soname]}", repair, failed[soname] or "",
                     about=(_subject(stack, soname),), entails=(f"gpus@{stack['name']}",))
             elif soname not in opened and not any(
                 name == soname or name.startswith(f"{soname}.") for name in mapped
@@ -193,6 +196,7 @@ def mapped(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 about=(f"gpus@{run.stack['name']}",))
             continue
         stack, framework, paths = run
+        repair = provision(plan, *parts_of(plan, stack))
         own = _home(stack)
         homes = (f"{own}/", f"{real.get(own, own)}/")
         foreign = [path for path in paths if not path.startswith(homes)]
@@ -205,23 +209,26 @@ def mapped(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if others:
             yield Finding(
                 f"TensorFlow of {stack['name']} maps {shortened(others)}, which was installed for"
-                " something else", provision(plan), "\n".join(others))
+                " something else", repair, "\n".join(others))
         if unknown:
             yield Finding(
                 f"TensorFlow of {stack['name']} maps {shortened(unknown)}: no receipt of its own"
                 " toolkit, cuDNN or packages lists that file",
-                f"on the host: move it away; then {provision(plan)}", "\n".join(unknown))
+                then(person("on the host: move it away"),
+                     repair), "\n".join(unknown))
         unmapped = _not_mapped(framework)
         if unmapped:
             yield Finding(
                 f"TensorFlow of {stack['name']} opened {shortened(unmapped)}, but maps no file of"
                 " that name: it was loaded from a file of another name",
-                f"on the host: check the symlinks of these names; {provision(plan)}")
+                otherwise(repair,
+                          "on the host: check the symlinks of these names"))
         if foreign:
             yield Finding(
                 f"TensorFlow of {stack['name']} maps libraries from outside {own}:"
                 f" {shortened(foreign)}",
-                f"{provision(plan)} (it binds the stack to its toolkit again)",
+                provision(plan, *parts_of(plan, stack),
+                          note="it binds the stack to its toolkit again"),
                 "\n".join(foreign))
         yield Evidence(f"{stack['name']}: {len(paths)} files, of {own}")
 
@@ -291,8 +298,9 @@ def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 _subject(run.stack, absent[1]),) if absent else ()
             finding = busy_finding(name, error, observed) or Finding(
                 f"TensorFlow of {name} does not run: {error}",
-                f"{provision(plan)}; if stack.files and toolkit.files pass, the host prevents it:"
-                " check noexec in findmnt, ulimit -a, free",
+                otherwise(provision(plan, *parts_of(plan, run.stack)),
+                          "if stack.files and toolkit.files pass, the host prevents it: check"
+                          " noexec in findmnt, ulimit -a, free"),
                 about=about)
             yield replace(finding, entails=(subjects.stopped(name),))
             continue
@@ -345,7 +353,7 @@ def product(plan: Plan, name: str, entry: Product) -> Iterator[Finding | Evidenc
                           f"gpu/{_requested(entry)}@{name}",))
     elif not _is_on_requested_device(entry):
         yield Finding(f"{where} was computed on {entry['device'] or 'an unknown device'} instead",
-                      f"see stack.libraries; {provision(plan)}", str(entry))
+                      see("stack.libraries", provision(plan, Component("stack", name))), str(entry))
     elif entry["wrong"] != 0:
         yield Finding(
             f"{where} gave {entry['wrong'] if entry['wrong'] is not None else 'unchecked'} wrong"

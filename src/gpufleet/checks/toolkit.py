@@ -20,11 +20,12 @@ from .registry import (
     no_toolkits,
     not_executable,
     numbers,
-    provision,
     required,
     timed_out,
     unreadable_paths,
 )
+from .remedies import Component, person, provision, then, toolkit_at
+from .remedies import toolkit as component_of
 from .sections import Sections
 
 # Below 12.2.1 the third number of version.json may be a date (11.8.20220929).
@@ -40,14 +41,15 @@ def present(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for toolkit in plan["toolkits"]:
         tree = trees.get(toolkit["path"])
         if tree is None:
-            yield Finding(f"{toolkit['path']} does not exist", provision(plan),
-                          about=(toolkit["path"],))
+            yield Finding(f"{toolkit['path']} does not exist",
+                          provision(plan, component_of(toolkit)), about=(toolkit["path"],))
             continue
         if slow := timed_out(f"{toolkit['path']}/bin/nvcc", tree["nvcc_error"]):
             yield slow
         yield from (
             Finding(f"{toolkit['path']} should be CUDA {toolkit['short']}, but {reason}",
-                    provision(plan), str(tree), about=(subjects.noexec(toolkit["path"]),)
+                    provision(plan, component_of(toolkit)), str(tree),
+                    about=(subjects.noexec(toolkit["path"]),)
                     if reason.startswith("its nvcc does not run") and DENIED in reason else ())
             for reason in _mismatches(toolkit, tree)
         )
@@ -95,7 +97,8 @@ def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         other = short in receipts and other_patches(
             receipts[short], short, toolkit["patches"])
         if other:
-            yield Finding(f"{toolkit['path']}: {other['because']}", provision(plan))
+            yield Finding(f"{toolkit['path']}: {other['because']}",
+                          provision(plan, component_of(toolkit)))
 
 
 @check("toolkit.readable", reads=("toolkits", "disks"), repair=INSPECT, severity="major",
@@ -106,7 +109,7 @@ def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for toolkit in plan["toolkits"]:
         if toolkit["path"] not in trees:
             yield Finding(f"{toolkit['path']} does not exist: no permissions were checked",
-                          provision(plan), verdict=Verdict.INCONCLUSIVE,
+                          provision(plan, component_of(toolkit)), verdict=Verdict.INCONCLUSIVE,
                           about=(toolkit["path"],))
     planned = [toolkit["path"] for toolkit in plan["toolkits"] if toolkit["path"] in trees]
     yield from unreadable_paths((path, trees[path]["closed"]) for path in planned)
@@ -124,21 +127,22 @@ def default_link(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]
     link = observed["toolkits"]["default"]
     wanted = required(plan["default_link"], "the plan's default_link")
     target = f"{wanted['path'].rpartition('/')[0]}/{wanted['target']}"
+    repair = provision(plan, Component("default_link", wanted["path"]), *toolkit_at(plan, target))
     if link["state"] != "link":
         state = ("is missing" if link["state"] == "missing"
                  else f"is a {link['state']}, not a symlink")
         # gpufleet removes nothing that it did not create.
         yield Finding(
             f"{wanted['path']} {state}; it must point to {target}",
-            provision(plan) if link["state"] == "missing" else
-            f"on the host: mv {wanted['path']} {wanted['path']}.old; then {provision(plan)}")
+            repair if link["state"] == "missing" else
+            then(person(f"on the host: mv {wanted['path']} {wanted['path']}.old"), repair))
     elif link["realpath"] is None:
         yield Finding(
-            f"{wanted['path']} is a dangling symlink to {link['target']}", provision(plan),
+            f"{wanted['path']} is a dangling symlink to {link['target']}", repair,
             about=(target,) if link["target"] in {wanted["target"], target} else (),
         )
     elif link["realpath"] != target and link["target"] not in {wanted["target"], target}:
         yield Finding(
-            f"{wanted['path']} points to {link['realpath']}, declared is {target}", provision(plan)
+            f"{wanted['path']} points to {link['realpath']}, declared is {target}", repair
         )
     yield Evidence(f"{link['path']} -> {link['target']}")

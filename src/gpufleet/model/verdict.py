@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from .plan import Plan, ProblemEntry
 from .snapshot import Snapshot
@@ -53,6 +53,23 @@ def exit_status(verdicts: Iterable[Verdict]) -> int:
     return HEALTHY if found == {Verdict.PASS} else NOT_JUDGED
 
 
+class Repair(TypedDict):
+    """One part of a remedy, as data."""
+
+    by: Annotated[
+        Literal["provision", "command", "person"],
+        "`provision` repairs the component, step by step; `command` is to be run as printed;"
+        " `person`: `act` says what a person has to do"]
+    command: NotRequired[Annotated[str, "to be run on the control machine; not of `person`"]]
+    component: NotRequired[Annotated[
+        Text,
+        "of `provision`: `toolkit`, `cudnn`, `stack`, `environment`, `linker`, `default_link`,"
+        " `driver`, `driver_library` or `containers`; absent: what the plan's changes say. The"
+        " first one of a check is the most likely one"]]
+    name: NotRequired[Annotated[Text, "the component's id, such as 11.8, 11.8-8 or a stack's name"]]
+    act: NotRequired[Annotated[str, "of `person`"]]
+
+
 class CheckResult(TypedDict):
     """What one check found."""
 
@@ -63,6 +80,8 @@ class CheckResult(TypedDict):
     statement: Annotated[str, "what holds where it passes"]
     cause: str
     remedy: str
+    repairs: NotRequired[Annotated[
+        list[Repair], "the parts of `remedy`, in order; absent where there is no remedy"]]
     evidence: Annotated[str, "what shows it"]
     explained_by: NotRequired[Annotated[
         Text,

@@ -68,7 +68,7 @@ def killed_while_removing(plan: Document, snapshot: Document) -> None:
 
 
 @fault("install.complete",
-       cause="installation of cudnn 8.0-5", remedy=f"gpu_prune: true, then {PROVISION}")
+       cause="installation of cudnn 8.0-5", remedy=f"gpu_prune: true; then {PROVISION}")
 def killed_while_installing_a_cudnn_that_nobody_declares_any_more(
     plan: Document, snapshot: Document
 ) -> None:
