@@ -19,15 +19,28 @@ BIN = ROOT / ".venv" / "bin"
 PACKAGES = ("ansible-runner==2.4.3", "ansible-builder==3.2.0")
 WISHES = {"gpu_stacks": [], "gpu_toolkits": ["11.8"]}
 BOTH = ("lab1", "lab2")
+# No environment, no reports: what a project's checkout has, links among it.
+BESIDE = shutil.ignore_patterns(".*", "reports", "__pycache__", "dist")
 
 
 @pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """AWX's own programs, in an environment of their own as in its images."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=BESIDE)
+    subprocess.run([BIN / "python", "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
+                   cwd=folder / "source", check=True, capture_output=True)
+    shutil.rmtree(folder / "source")
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """AWX's own programs and the package, in an environment of their own as in the image."""
     folder = tmp_path_factory.mktemp("awx") / "venv"
     for words in (
         ("venv", "--quiet", "--python", BIN / "python", folder),
-        ("pip", "install", "--quiet", "--python", folder / "bin/python", *PACKAGES),
+        ("pip", "install", "--quiet", "--python", folder / "bin/python", *PACKAGES, wheel),
     ):
         subprocess.run([BIN / "uv", *words], check=True)
     return folder / "bin"
@@ -37,9 +50,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A private data directory: this checkout as the project, the lab's inventory, the answers."""
     folder = tmp_path_factory.mktemp("private")
-    # No environment, no reports: what a project's checkout has, links among it.
-    beside = shutil.ignore_patterns(".*", "reports", "__pycache__")
-    shutil.copytree(ROOT, folder / "project", symlinks=True, ignore=beside)
+    shutil.copytree(ROOT, folder / "project", symlinks=True, ignore=BESIDE)
     shutil.copytree(ROOT / "inventory" / "lab", folder / "inventory")
     (folder / "env").mkdir()
     (folder / "env" / "extravars").write_text(json.dumps(WISHES))
@@ -55,7 +66,7 @@ class Runner:
 
     def run(self, ident: str, playbook: str, *words: str, status: int = 0) -> Done:
         """Run a playbook; everything about it is kept under this name."""
-        environment = {**self.fleet.environment, "PATH": f"{BIN}:{os.environ['PATH']}"}
+        environment = {**self.fleet.environment, "PATH": f"{self.tools}:{os.environ['PATH']}"}
         done = subprocess.run(
             [self.tools / "ansible-runner", "run", self.private, "-p", f"playbooks/{playbook}",
              "--ident", ident, *words],
@@ -110,11 +121,12 @@ def test_the_suite_runs_there_and_its_status_is_kept(fleet: Fleet, runner: Runne
     assert (runner.private / "project" / "reports" / "latest" / "report.html").exists()
 
 
-def test_the_image_s_definition_is_one(tools: Path, tmp_path: Path) -> None:
-    subprocess.run(
-        [tools / "ansible-builder", "create", "--file",
-         ROOT / "contrib/awx/execution-environment.yml",
-         "--context", tmp_path],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    assert 'EE_BASE_IMAGE="fedora:' in (tmp_path / "Containerfile").read_text()
+def test_the_image_s_definition_is_one(tools: Path, wheel: Path, tmp_path: Path) -> None:
+    definition, context = tmp_path / "awx" / "execution-environment.yml", tmp_path / "context"
+    (definition.parent / "dist").mkdir(parents=True)
+    shutil.copy(ROOT / "contrib/awx/execution-environment.yml", definition)
+    shutil.copy(wheel, definition.parent / "dist")
+    subprocess.run([tools / "ansible-builder", "create", "--file", definition, "--context",
+                    context], check=True, capture_output=True)
+    assert 'EE_BASE_IMAGE="fedora:' in (context / "Containerfile").read_text()
+    assert (context / "_build" / "gpufleet" / wheel.name).exists()
