@@ -58,13 +58,29 @@ def test_a_place_that_may_not_be_listed_is_no_empty_one(open_root: Path) -> None
     assert ("toolkits", "/usr/local") in rows
 
 
+DESCRIBED = '''"""What it is.
+
+More of it.
+"""
+TEXT = """
+"""
+
+
+def four():
+    """It returns nothing, and says so."""
+'''
+
+
 def test_it_is_short_and_lines_keep_their_numbers() -> None:
     text = f"CONFIG = {json.dumps({'matmul': payload.workload()})!r}\n{payload.probe()}"
     assert len(text) < 120_000
     space: dict[str, object] = {"__name__": "shipped"}
     head, _, _ = payload.find_engine_program(
-        "shipped", {"shipped": "one = 1\n    # a comment\n\nfour = '# none'\n"}
+        "shipped", {"shipped": "one = 1\n    # a comment\n\nfour = '# none'\n",
+                    "described": DESCRIBED}
     ).partition("\nsys.meta_path")
     exec(head, space)
     texts = eval("Sources(SOURCES).texts", space)
-    assert texts == {"shipped": "one = 1\n\n\nfour = '# none'\n"}
+    assert texts == {"shipped": "one = 1\n\n\nfour = '# none'\n",
+                     "described": '0\n\n\n\nTEXT = """\n"""\n\n\ndef four():\n    0\n'}
+    assert compile(texts["described"], "described", "exec")

@@ -19,7 +19,8 @@ from .toolkit_stages import STAGES, run_stage
 
 def main(config=None):
     """Run what the arguments ask for. `config` is for programs that are fed on standard input."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description="Multiply matrices on each GPU, and report where that happened.")
     parser.add_argument("--toolkit", metavar="DIR",
                         help="not TensorFlow: this CUDA toolkit, or a stack's CUDA wheels")
     parser.add_argument("--expect-gpus", default="any", help="0, a number, or any")
