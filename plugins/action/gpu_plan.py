@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import requir
 
 try:
     from gpufleet.diff import changes
+    from gpufleet.paths import host_file_name
     from gpufleet.resolver import resolve, with_locks
     from gpufleet.spec.probe_settings import probe_settings, visible_gpus
 except ImportError as error:
@@ -41,7 +42,8 @@ def lock_digests(folder):
 class ActionModule(ActionBase):
     """Runs ``gpu_facts`` on the host and resolves its variables.
 
-    Returns ``plan``, ``changes`` and ``probe_options``, the options of a probe of this host.
+    Returns ``plan``, ``changes``, ``probe_options``, the options of a probe of this host, and
+    ``file_name``, its name in file names.
     """
 
     TRANSFERS_FILES = False
@@ -75,6 +77,7 @@ class ActionModule(ActionBase):
             )
         options = dict(settings, expect_gpus=visible_gpus(variables))
         result.update(
-            changed=False, plan=plan, changes=changes(plan, snapshot), probe_options=options
+            changed=False, plan=plan, changes=changes(plan, snapshot), probe_options=options,
+            file_name=host_file_name(task_vars["inventory_hostname"]),
         )
         return result

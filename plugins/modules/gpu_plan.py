@@ -50,4 +50,8 @@ probe_options:
   description: The options of a probe of this host.
   type: dict
   returned: success
+file_name:
+  description: The host's name in names of files, without an ending.
+  type: str
+  returned: success
 """

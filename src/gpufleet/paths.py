@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -18,6 +19,22 @@ LAB_INVENTORY = ROOT / "inventory" / "lab"
 REPORTS = (ROOT if IN_CHECKOUT else Path.cwd()) / "reports"
 
 
+# Of the 255 bytes that a file name may have, the rest is for endings and partial names.
+_MOST_BYTES = 230
+
+
 def host_file_name(host: str) -> str:
-    """A host's name as a file name, without an ending."""
-    return re.sub(r"[^\w.-]", "_", host).lstrip(".") or "_"
+    """A host's name as a file name, without an ending: each host has another one.
+
+    Letters, digits, `_`, `-` and `.` stay; other characters, and a dot at the beginning, become `%`
+    and the hexadecimal digits of their bytes. The rest of a longer name becomes a checksum.
+    """
+    def escaped(match: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
+
+    name = re.sub(r"^\.|[^\w.-]", escaped, host) or "%"
+    if len(name.encode()) <= _MOST_BYTES:
+        return name
+    digest = hashlib.sha256(host.encode("utf-8", "surrogatepass")).hexdigest()
+    # "%." is no escape, so that no other name is written like this.
+    return f"{name.encode()[:_MOST_BYTES - 66].decode(errors='ignore')}%.{digest}"

@@ -128,10 +128,24 @@ def test_latest_points_to_the_newest_and_names_do_not_collide(tmp_path: Path) ->
         [first.name, second.name, "latest"])
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", ".hidden", "gpu01.example.org"])
-def test_a_hosts_name_cannot_leave_the_directory(name: str) -> None:
-    found = host_file_name(name)
-    assert "/" not in found and not found.startswith(".")
+NAMES = ("../../etc/passwd", "a/b", "a_b", "a b", "a%2Fb", "a%b", ".hidden", "%2Ehidden", "_hidden",
+         "hidden", ".", "..", "", "_", "%", "gpu01.example.org", "fd00::1", "fd00__1", "[fd00::1]",
+         "ber\u00e4", "bera\u0308", "\udcff", "a\n", "a", "x" * 230, "x" * 231, "x" * 232,
+         "x" * 231 + "y", "\u00fc" * 115, "\u00fc" * 116, "\u00fc" * 117, "/" * 90, "/" * 91)
+
+
+def test_hosts_of_any_names_have_files_of_their_own() -> None:
+    found = [host_file_name(name) for name in NAMES]
+    assert len(set(found)) == len(NAMES)
+    for name in found:
+        assert name and "/" not in name and not name.startswith(".")
+        # With the longest ending and the dot of a partial name.
+        assert len(f".{name}.json.{'0' * 16}".encode()) <= 255
+
+
+@pytest.mark.parametrize("name", ["gpu01.example.org", "a_b", "GPU-1", "ber\u00e4", "x" * 230])
+def test_a_usual_name_is_its_files_name(name: str) -> None:
+    assert host_file_name(name) == name
 
 
 def test_displayed_remedies_have_the_inventory_and_documents_do_not(session: Session) -> None:

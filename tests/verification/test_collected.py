@@ -10,16 +10,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection, InventoryHost
+from gpufleet.paths import host_file_name
 from gpufleet.verification import collected, pull
 from tests.support.healthy_host import Document, data
 
 WISHES = {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}
 HOST = InventoryHost("gpu01", WISHES, Connection("gpu01"))
 DAY = timedelta(hours=26)
+ROLE = Path(__file__).resolve().parents[2] / "roles/pull_verify"
 
 
 def host_result(
@@ -51,6 +55,26 @@ def test_a_result_is_judged_by_the_current_declaration(
     result = judged(tmp_path, document)
     assert "cudnn.present" in {check["id"] for check in result["checks"]
                                if check["verdict"] == "FAIL"}
+
+
+@pytest.mark.parametrize("name", ["fd00::1", "a/b"])
+def test_the_file_of_a_host_with_an_odd_name_is_found(
+    tmp_path: Path, plan: Document, snapshot: Document, name: str
+) -> None:
+    tasks = DataLoader().load_from_file(str(ROLE / "tasks/program.yml"), trusted_as_template=True)
+    written = next(task["vars"]["__pull_verify_content"]["result"] for task in tasks
+                   if "__pull_verify_content" in task.get("vars", {}))
+    path = Path(Templar(DataLoader(), {
+        "__pull_verify_home": str(tmp_path), "inventory_hostname": name,
+        "__gpu_plan_result": {"file_name": host_file_name(name)}}).template(written))
+    assert path.parent == tmp_path
+    path.write_text(json.dumps({**host_result(plan, {**snapshot, "host": name}), "host": name}))
+    host = InventoryHost(name, WISHES, Connection(name))
+    # The other name that was once written the same way has no result.
+    other = InventoryHost("a_b", WISHES, Connection("a_b"))
+    session = collected.judge_results(tmp_path, [host, other], DAY)
+    assert session.hosts[0].snapshot is not None
+    assert "delivered no result" in session.hosts[1].result["checks"][0]["cause"]
 
 
 def in_the_future(document: Document) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from gpufleet.files import write_file
 from gpufleet.model.verdict import HostResult, Verdict
 
 FILE = "gpufleet.prom"
@@ -97,8 +98,5 @@ def _hosts(gauges: Mapping[str, Gauge], hosts: Mapping[str, HostResult]) -> None
 
 
 def write(directory: Path, run: Run) -> None:
-    """Write the file by rename, readable by the exporter's user."""
-    partial = directory / f".{FILE}.partial"
-    partial.write_text(text(run), encoding="utf-8")
-    partial.chmod(0o644)
-    partial.replace(directory / FILE)
+    """Write the file, readable by the exporter's user."""
+    write_file(directory / FILE, text(run), 0o644)

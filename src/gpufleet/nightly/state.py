@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.files import write_file
 
 # File names in `state_dir`; earlier releases wrote them as well.
 HISTORY, HEARTBEAT, DELIVERED = "history.sqlite", "heartbeat.json", "told.json"
@@ -60,7 +61,5 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
-    """Write a state file by rename."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    """Write a state file by rename; the directory is the nightly's own, and may be a link."""
+    write_file(path.parent.resolve() / path.name, json.dumps(document, indent=1) + "\n", 0o640)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpufleet.checks import judge
+from gpufleet.files import write_file
 from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import USAGE, CollectedResult, Verdict
@@ -36,10 +37,10 @@ SCHEMA = 1
 FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
 # What the judge needs besides Python: pure Python of this very environment.
 LIBRARIES = ("yaml", "packaging")
-PACKED = ("__init__.py", "errors.py", "paths.py", "catalog/*.py", "catalog/data/**/*.yml",
-          "model/**/*.py", "spec/*.py", "host_state/*.py", "resolver/*.py", "diff/*.py",
-          "probe/**/*.py", "workload/*.py", "checks/*.py", "verification/__init__.py",
-          "verification/pull.py")
+PACKED = ("__init__.py", "errors.py", "files.py", "paths.py", "catalog/*.py",
+          "catalog/data/**/*.yml", "model/**/*.py", "spec/*.py", "host_state/*.py",
+          "resolver/*.py", "diff/*.py", "probe/**/*.py", "workload/*.py", "checks/*.py",
+          "verification/__init__.py", "verification/pull.py")
 # Beyond the probe's own deadline, by which it has ended all of its processes.
 GRACE_S = 30
 
@@ -54,9 +55,9 @@ def main(args: list[str]) -> int:
         return USAGE
     settings = json.loads(Path(args[0]).read_text(encoding="utf-8"))
     document, seconds = probe_and_judge(settings["plan"], settings["config"])
-    write(Path(settings["result"]), json.dumps(document, ensure_ascii=False) + "\n", 0o640)
+    write_file(Path(settings["result"]), json.dumps(document, ensure_ascii=False) + "\n", 0o640)
     if settings["metrics"]:
-        write(Path(settings["metrics"]), metrics(document, seconds), 0o644)
+        write_file(Path(settings["metrics"]), metrics(document, seconds), 0o644)
     for check in document["result"]["checks"]:
         if check["verdict"] not in {Verdict.PASS, Verdict.NOT_DECLARED}:
             print(f"{check['verdict']} {check['id']}: {check['cause']}")
@@ -128,14 +129,6 @@ def metrics(document: CollectedResult, seconds: float) -> str:
         f"# TYPE {name} gauge\n" + "".join(f"{name}{label} {value}\n"
                                            for label, value in values.items())
         for name, values in rows.items())
-
-
-def write(path: Path, text: str, mode: int) -> None:
-    """Write a file and rename it into place: a reader finds the old or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-    partial.chmod(mode)
-    partial.replace(path)
 
 
 def pack(path: Path) -> None:
