@@ -52,6 +52,7 @@ def test_healthy_cards_of_other_kinds_pass(plan: Document, snapshot: Document, k
         LINK + "link_widths/max_link_width", LINK + "link_widths/current_link_width",
         "temperature/gpu_temp", "gpu_power_readings/current_power_limit",
         "ecc_mode/current_ecc", "ecc_mode/pending_ecc", "utilization/gpu_util"), "N/A")
+    virtual["gpu_virtualization_mode/virtualization_mode"] = "VGPU"
     mig = {"mig_mode/current_mig": "Enabled", "utilization/gpu_util": "N/A", "mig_devices":
            "<mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id><fb_memory_usage>"
            "<total>40192 MiB</total></fb_memory_usage><ecc_error_count><volatile_count>"

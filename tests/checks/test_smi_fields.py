@@ -19,7 +19,8 @@ from gpufleet.checks import CHECKS, Finding, Sections
 from gpufleet.model.validator import mark_damaged
 from gpufleet.model.verdict import Verdict, worst
 from gpufleet.probe.mig import parse_mig
-from gpufleet.probe.smi_document import NO_ANSWER, parse_smi
+from gpufleet.probe.smi_document import parse_smi
+from gpufleet.probe.smi_elements import NO_ANSWER
 from tests.support import healthy_host, smi_corpus
 from tests.support.smi_text import Texts
 
@@ -49,7 +50,9 @@ def host() -> tuple[dict[str, Any], dict[str, Any]]:
 def parsed_card(sample: str, at: int, changes: tuple[tuple[str, str | None], ...]) -> Any:
     """What is made of one card of a document, and of its head."""
     address = f"00000000:{at + 1:02X}:00.0"
-    text = smi_corpus.document(sample, {"pci/pci_bus_id": address, **dict(changes)})
+    text = smi_corpus.document(sample, {
+        "pci/pci_bus_id": address, "uuid": f"GPU-00000000-1111-2222-3333-4444444444{at:02x}",
+        **dict(changes)})
     return parse_smi(text.replace('<gpu id="00000000:01:00.0"', f'<gpu id="{address}"'))
 
 
@@ -135,6 +138,8 @@ def cases() -> Iterator[tuple[str, smi.Rule, str]]:
     for sample in SAMPLES:
         have = smi_corpus.card(sample)
         for rule in smi.all_rules():
+            if rule.row.get("only") == "superchip" and not sample.startswith("gb"):
+                continue
             for path in dict.fromkeys(path for shape in rule.shapes for path in shape):
                 if have.get(path) not in {None, "N/A", smi_corpus.STATES["deprecated"]}:
                     yield sample, rule, path
@@ -209,7 +214,10 @@ def bad(rule: smi.Rule) -> Iterator[tuple[str, str, Verdict]]:
     if most := row.get("at_least"):
         for more in (0, 7):
             number = most["limit"] + more
-            yield str(number), most["says"].format(value=number), Verdict.FAIL
+            yield (str(number), most["says"].format(value=number),
+                   Verdict(most.get("verdict", "FAIL")))
+    if nought := row.get("at_most"):
+        yield "0", nought["says"].format(value=0), Verdict(nought.get("verdict", "FAIL"))
     if least := row.get("falls_to"):
         yield "-9 C", least["says"].partition("{value}")[0], Verdict.FAIL
     if rule.key == "ecc_uncorrected_volatile":
@@ -237,16 +245,18 @@ def test_a_bad_value_is_a_finding_of_its_card_with_a_remedy(host: Any) -> None:
             seen.add((rule.name, text))
     # Every rule with a bad value was tried on some card.
     assert {name for name, _ in seen} >= {
-        rule.name for rule in smi.all_rules() if [*bad(rule)] and not rule.row.get("each")}
+        rule.name for rule in smi.all_rules() if [*bad(rule)] and not rule.row.get("each")
+        and rule.row.get("only") != "virtual"}
 
 
 def test_no_answer_where_such_a_card_has_one_is_no_value(host: Any) -> None:
     for sample, rule, path in CASES:
         findings = judged(host, sample, {}, {path: "N/A"}, checks=(rule.check,))[rule.check]
         have, generation = smi_corpus.card(sample), smi_corpus.samples()[sample]["generation"]
-        needs = rule.row.get("needs")
+        needs, name = rule.row.get("needs"), smi_corpus.samples()[sample]["gpu"]
         needed = bool(needs) and "+mig" not in sample and (
             generation in needs.get("generations", [generation])) and (
+            "models" not in needs or smi.is_model(name, needs["models"])) and (
             have.get("ecc_mode/current_ecc") == "Enabled" or not needs.get("ecc"))
         if needed or not findings:
             assert bool(findings) == needed, (sample, path)
@@ -349,3 +359,99 @@ def test_a_snapshot_of_an_earlier_probe_is_not_healthy_by_default(host: Any) -> 
 def test_an_error_in_the_place_of_the_mig_mode_is_no_gpu_without_mig() -> None:
     assert parse_mig("0, Unknown Error\n1, [N/A]\n2, Disabled\n3, GPU is lost\n", "") == [
         {"gpu": 1, "mode": None, "instances": []}, {"gpu": 2, "mode": "off", "instances": []}]
+
+
+H100, A100 = "h100@580.105", "a100-40@570.148"
+# What nothing read, or read and judged by nothing: (changes of a card, check, verdict, words).
+UNSEEN: list[tuple[Texts, str, Verdict, str]] = [
+    ({"mig_mode/pending_mig": "Enabled"}, "gpu.settings", Verdict.INCONCLUSIVE,
+     "has MIG Disabled, and Enabled from the next reset on"),
+    ({"mig_mode/current_mig": "Enabled", "mig_mode/pending_mig": "Enabled"}, "gpu.settings",
+     Verdict.FAIL, "has MIG enabled and no instances"),
+    ({"ecc_mode/pending_ecc": "Disabled"}, "gpu.settings", Verdict.INCONCLUSIVE,
+     "has ECC Enabled, and Disabled from the next reset on"),
+    ({"gpu_power_readings/current_power_limit": "N/A"}, "gpu.settings", Verdict.INCONCLUSIVE,
+     "does not report its power limit"),
+    ({"inforom_version/img_version": "Corrupted infoROM"}, "gpu.smi", Verdict.FAIL,
+     "has a damaged InfoROM"),
+    ({"clocks/sm_clock": "GPU is lost"}, "gpu.smi", Verdict.FAIL, "fell off the bus"),
+    ({"processes": "GPU is lost"}, "gpu.smi", Verdict.FAIL, "fell off the bus"),
+    ({"fan_speed": "Unknown Error", "gpu_power_readings/instant_power_draw": "ERR!"}, "gpu.smi",
+     Verdict.INCONCLUSIVE, "does not answer for fan_speed, gpu_power_readings/instant_power_draw"),
+    ({"fb_memory_usage/total": "0 MiB"}, "gpu.smi", Verdict.FAIL, "reports a memory of 0 MiB"),
+    ({"fb_memory_usage/total": "N/A"}, "gpu.smi", Verdict.INCONCLUSIVE, "does not report its mem"),
+    ({"uuid": "N/A"}, "gpu.smi", Verdict.INCONCLUSIVE, "does not report its uuid"),
+    ({"temperature/gpu_temp": "N/A"}, "gpu.throttle", Verdict.INCONCLUSIVE, "does not report its"),
+    ({"temperature/gpu_temp": "511 C"}, "gpu.throttle", Verdict.INCONCLUSIVE,
+     "of 511 °C"),
+    ({"ecc_mode/current_ecc": "N/A"}, "gpu.memory-errors", Verdict.INCONCLUSIVE,
+     "does not report its ecc"),
+    ({"ecc_errors/volatile/dram_uncorrectable": "18446744073709551615"}, "gpu.memory-errors",
+     Verdict.INCONCLUSIVE, "does not report its ecc uncorrected volatile"),
+    ({"pci/pci_gpu_link_info/link_widths/current_link_width": "N/A"}, "gpu.pcie",
+     Verdict.INCONCLUSIVE, "does not report its pcie.width")]
+
+
+@pytest.mark.parametrize(("changes", "check", "wanted", "words"), UNSEEN)
+def test_a_data_centre_card_that_is_broken_or_set_so_is_seen(
+    host: Any, changes: Texts, check: str, wanted: Verdict, words: str
+) -> None:
+    for sample in (H100, A100):
+        findings = judged(host, sample, {}, changes)[check]
+        assert [each.verdict for each in findings
+                if each.cause.startswith(SECOND) and words in each.cause] == [wanted], sample
+
+
+def test_a_clock_block_that_is_no_answer_was_not_read_of_a_data_centre_card(host: Any) -> None:
+    changes: Texts = {path: None for path in smi_corpus.card(H100)
+                      if path.startswith("clocks_event_reasons/")}
+    changes = {**changes, "clocks_event_reasons": "N/A"}
+    assert verdict(judged(host, H100, {}, changes)["gpu.throttle"]) == Verdict.INCONCLUSIVE
+
+
+def test_gpus_with_the_same_uuid_are_told(host: Any) -> None:
+    uuid: Texts = {"uuid": "GPU-00000000-1111-2222-3333-444444444400"}
+    findings = judged(host, H100, uuid, uuid)["gpu.smi"]
+    assert verdict(findings) == Verdict.FAIL and "have the same UUID" in findings[0].cause
+
+
+def test_what_an_integrated_gpu_cannot_say_is_no_finding(host: Any) -> None:
+    """A GB10 has the memory of the CPU, and no PCIe link or limit of its own."""
+    lacks: Texts = {**{path: "N/A" for path in smi_corpus.card("pro6000-maxq@590.44")
+                       if path.startswith(("fb_memory_usage", "gpu_power_readings", "pci/pci_gpu"))
+                       }, "product_name": "NVIDIA GB10", "ecc_mode/current_ecc": "N/A",
+                    "ecc_mode/pending_ecc": "N/A"}
+    found = judged(host, "pro6000-maxq@590.44", lacks)
+    assert {name: each for name, each in found.items() if each} == {}
+
+
+@pytest.mark.parametrize(("status", "wanted"), [
+    ("Licensed (Expiry: 2027-3-4 10:20:33 GMT)", Verdict.PASS), ("N/A", Verdict.PASS),
+    ("Unlicensed (Unrestricted)", Verdict.INCONCLUSIVE), ("Unlicensed (Restricted)", Verdict.FAIL),
+    ("Unlicensed", Verdict.FAIL), ("Unknown Error", Verdict.INCONCLUSIVE)])
+def test_a_guest_s_gpu_without_license_is_told_and_a_whole_one_needs_none(
+    host: Any, status: str, wanted: Verdict
+) -> None:
+    license_status: Texts = {"vgpu_software_licensed_product/license_status": status}
+    found = judged(host, "l40s@595.91", {**GUEST, **license_status})["gpu.settings"]
+    assert verdict(found) == wanted
+    if status != "Unknown Error":
+        assert judged(host, "l40s@595.91", license_status)["gpu.settings"] == []
+
+
+def test_a_warning_beside_the_document_is_a_finding(host: Any) -> None:
+    """nvidia-smi names a corrupted InfoROM after the document, whatever its status."""
+    plan, snapshot = copy.deepcopy(host)
+    for text, wanted in (("WARNING: infoROM is corrupted at gpu 0000:3B:00.0", Verdict.FAIL),
+                         ("WARNING: something new", Verdict.INCONCLUSIVE), (None, Verdict.PASS)):
+        healthy_host.data(snapshot, "smi")["remarks"] = text
+        found = [item for item in CHECKS["gpu.smi"].function(
+            plan, Sections(snapshot, CHECKS["gpu.smi"].reads)) if isinstance(item, Finding)]
+        assert verdict(found) == wanted
+
+
+def test_branch_610_s_word_on_its_version_is_no_missing_version() -> None:
+    for head in ("<driver_version>610.57.04 [Deprecated; Use KMD Version instead]</driver_version>",
+                 "<kmd_version>610.57.04</kmd_version>"):
+        found = parse_smi(f"<nvidia_smi_log>{head}<cuda_version>13.3 [Deprecated]</cuda_version>")
+        assert (found["driver_version"], found["cuda_version"]) == ("610.57.04", "13.3")

@@ -229,9 +229,9 @@ def section(host: GpuHost, name: str) -> Any:
 def test_neither_nvidia_smi_nor_the_log_is_asked_in_mode_facts(host: GpuHost) -> None:
     found = look(host.root)
     assert found["smi"] == {
-        "asked": False, "program": None, "status": None, "error": None, "driver_version": None,
-        "cuda_version": None, "nvml": {"status": None, "version": None, "count": None},
-        "nvlink": None,
+        "asked": False, "program": None, "status": None, "error": None, "remarks": None,
+        "driver_version": None, "cuda_version": None, "nvlink": None,
+        "nvml": {"status": None, "version": None, "count": None},
         "devices": []}
     assert found["kernel_log"] == {
         "source": None, "error": None, "since_boot": False, "complete": False, "events": []}
@@ -240,12 +240,17 @@ def test_neither_nvidia_smi_nor_the_log_is_asked_in_mode_facts(host: GpuHost) ->
 def test_nvml_and_nvidia_smi_are_asked(host: GpuHost) -> None:
     found = section(host, "smi")
     assert (found["program"], found["status"], found["error"]) == ("/usr/bin/nvidia-smi", 0, None)
+    assert found["remarks"] is None
     assert (found["driver_version"], found["cuda_version"]) == ("535.261.03", "12.2")
     assert found["nvml"] == {"status": 0, "version": "535.261.03", "count": 2}
     host.smi_says(smi_text() + "WARNING: infoROM is corrupted at gpu 0000:02:00.0\n", 14)
     found = section(host, "smi")
     assert len(found["devices"]) == 2
     assert found["error"] == "WARNING: infoROM is corrupted at gpu 0000:02:00.0"
+    host.smi_says(smi_text() + "WARNING: infoROM is corrupted at gpu 0000:02:00.0\n")
+    found = section(host, "smi")
+    assert (found["error"], found["remarks"], len(found["devices"])) == (
+        None, "WARNING: infoROM is corrupted at gpu 0000:02:00.0", 2)
     host.smi_says("")
     assert section(host, "smi")["error"].startswith("it printed no document")
     host.remove("usr/bin/nvidia-smi")

@@ -88,8 +88,11 @@ def card(sample: str) -> Texts:
     for name in ("current", "pending"):
         if texts.get(f"ecc_mode/{name}_ecc") == "0":
             texts[f"ecc_mode/{name}_ecc"] = "Enabled" if counted or "+mig" in sample else "Disabled"
+    if texts.get("c2c_mode") == "0":
+        texts["c2c_mode"] = "Enabled" if sample.startswith("gb") else "Disabled"
     if "+mig" in sample:
-        texts.update({"mig_mode/current_mig": "Enabled", "utilization/gpu_util": "N/A",
+        texts.update({"mig_mode/current_mig": "Enabled", "mig_mode/pending_mig": "Enabled",
+                      "utilization/gpu_util": "N/A",
                       "mig_devices": "".join(instance(at) for at in range(2))})
     elif "mig_mode/current_mig" in texts:
         texts["mig_devices"] = "None"

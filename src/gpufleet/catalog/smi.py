@@ -68,6 +68,29 @@ def no_value(text: str) -> bool:
     return _patterns()[0].match(text) is not None
 
 
+def excused(text: str) -> bool:
+    """Whether an error's text says that something is not allowed, or not known to the library."""
+    return re.search(facts.document("smi_rules.yml")["texts"]["excused"], text, re.I) is not None
+
+
+@cache
+def judged(path: str) -> bool:
+    """Whether a rule reads this element of every card, or one in it."""
+    return any(known == path or known.startswith(f"{path}/") for known in _judged())
+
+
+@cache
+def _judged() -> frozenset[str]:
+    return frozenset(f"{rule.row['each']}/{path}" if rule.row.get("each") else path
+                     for rule in all_rules() if "only" not in rule.row
+                     for shape in rule.shapes for path in shape)
+
+
+def is_model(name: str | None, group: str) -> bool:
+    """Whether a GPU's name is of a group of models of `smi_rules.yml`."""
+    return re.search(facts.document("smi_rules.yml")["models"][group], name or "") is not None
+
+
 def fault(text: str) -> Row | None:
     """What an error text says of the card itself: `says` and `remedy`; None of other texts."""
     return next((row for pattern, row in _patterns()[1].items() if pattern.search(text)), None)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpufleet.catalog import smi as fields_catalog
 from gpufleet.host_state import driver_running
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
-from .gpu_fields import READ_AGAIN, card_faults, fields, label
+from .gpu_fields import READ_AGAIN, card_faults, fields, label, unjudged_errors
 from .registry import (
     HARDWARE,
     INSPECT,
@@ -26,6 +27,7 @@ from .registry import (
     no_gpus,
     no_gpus_declared,
     required,
+    shortened,
 )
 from .sections import Sections
 
@@ -208,9 +210,39 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                           "see kernel.log; power the host off and on, then replace the GPU",
                           about=subjects.card(card["address"]))
         yield from card_faults(card)
+        yield from unjudged_errors(card)
+    yield from _remarks(report)
+    yield from _twins(cards(observed))
     yield from fields("gpu.smi", observed)
     yield Evidence(f"{report['program']}, driver {version}, {len(cards(observed))} cards,"
                    f" NVML status {status} with {report['nvml']['count']}")
+
+
+def _remarks(report: Smi) -> Iterator[Finding]:
+    """What nvidia-smi says beside its document, such as that an InfoROM is corrupted."""
+    text = report.get("remarks")
+    if not text or broken_off(report):
+        return
+    named = [card for card in report["devices"]
+             if str(card["address"]).partition(":")[2] in text.lower()]
+    fault = fields_catalog.fault(text)
+    yield Finding(
+        f"nvidia-smi warns: {text}",
+        fields_catalog.remedy(fault["remedy"]).format(gpu=named[0]["index"] if named else "N")
+        if fault else READ_AGAIN,
+        verdict=Verdict.FAIL if fault else Verdict.INCONCLUSIVE,
+        about=tuple(about for card in named for about in subjects.card(card["address"])))
+
+
+def _twins(listed: list[SmiDevice]) -> Iterator[Finding]:
+    """GPUs that nvidia-smi cannot tell apart."""
+    for key, what in (("uuid", "UUID"), ("address", "PCI address")):
+        values = [str(card.get(key)).lower() for card in listed if card.get(key)]
+        for value in sorted({value for value in values if values.count(value) > 1}):
+            same = [label(card) for card in listed if str(card.get(key)).lower() == value]
+            yield Finding(f"{shortened(same, 8)} have the same {what}, {value}",
+                          f"{READ_AGAIN}; see kernel.log; power the host off and on, then replace"
+                          " the GPU that reports what is another's")
 
 
 def _no_identity(plan: Plan) -> str | None:

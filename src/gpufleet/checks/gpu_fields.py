@@ -16,7 +16,8 @@ from gpufleet.catalog.records import Row
 from gpufleet.catalog.smi import Rule
 from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.verdict import Verdict
-from gpufleet.probe.smi_document import NO_ANSWER, NUMBER, SENTINEL, SENTINEL_32
+from gpufleet.probe.smi_document import NUMBER, SENTINEL, SENTINEL_32
+from gpufleet.probe.smi_elements import NO_ANSWER
 
 from . import subjects
 from .registry import Evidence, Finding, shortened
@@ -111,6 +112,19 @@ def card_faults(card: SmiDevice) -> Iterator[Finding]:
                       about=subjects.card(card["address"]))
 
 
+def unjudged_errors(card: SmiDevice) -> Iterator[Finding]:
+    """Errors in the place of elements that no rule reads: the driver failed at them."""
+    failed = {path: text for path, text in (card.get("elements") or {}).items()
+              if NO_ANSWER.search(text) and not smi.fault(text) and not smi.excused(text)
+              and not smi.judged(re.sub(r"\[\d+\]", "", path))}
+    if failed:
+        yield Finding(f"{label(card)} does not answer for {shortened([*failed], 4)}"
+                      f" ({shortened([*dict.fromkeys(failed.values())], 2)})",
+                      f"see kernel.log; {READ_AGAIN}",
+                      "\n".join(f"{path}: {text}" for path, text in failed.items()),
+                      Verdict.INCONCLUSIVE, about=subjects.card(card["address"]))
+
+
 def virtual(card: SmiDevice) -> bool:
     """Whether it is a guest's share of a GPU."""
     mode = (card.get("elements") or {}).get("gpu_virtualization_mode/virtualization_mode", "")
@@ -126,7 +140,9 @@ def _readers(
     rule: Rule, card: SmiDevice, driver: str, dtd: int | None
 ) -> Iterator[_Reader]:
     """The card, or each of its MIG instances where the rule is of instances."""
-    each = rule.row.get("each")
+    each, only = rule.row.get("each"), rule.row.get("only")
+    if only and not (virtual(card) if only == "virtual" else smi.is_model(card["name"], only)):
+        return
     if not each:
         yield _Reader(card, driver, dtd, label(card))
         return
@@ -152,17 +168,17 @@ def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding |
     for text in texts.values():
         if text is None:
             continue
-        if smi.no_value(text) or (text == "None" and "None" not in rule.row.get("good", ())):
+        if (smi.no_value(text) or text == "None") and text not in rule.row.get("good", ()):
             if _needed(rule, reader):
                 yield _unread(rule, reader, text or "nothing")
         elif rule.read == "number":
             match = NUMBER.match(text)
-            if not match:
-                yield _unread(rule, reader, text)
-            elif abs(float(match[1])) < SENTINEL and float(match[1]) != SENTINEL_32:
+            if match and abs(float(match[1])) < SENTINEL and float(match[1]) != SENTINEL_32:
                 values.append(float(match[1]))
+            elif not match or _needed(rule, reader):
+                yield _unread(rule, reader, text)
         elif rule.read == "word":
-            yield from _word(rule, reader, text)
+            yield from _word(rule, reader, text.partition(rule.row.get("until") or "\n")[0])
     if values:
         yield from _number(rule, reader, sum(values))
 
@@ -184,13 +200,19 @@ def _needed(rule: Rule, reader: _Reader) -> bool:
             reader.elements.get("mig_mode/current_mig", "N/A") not in NO_MIG):
         return False
     ecc = reader.elements.get("ecc_mode/current_ecc") == "Enabled"
+    name = reader.card["name"]
     return (ecc or not needs.get("ecc")) and (
-        "generations" not in needs or _generation(reader) in needs["generations"])
+        "generations" not in needs or _generation(reader) in needs["generations"]) and (
+        "models" not in needs or smi.is_model(name, needs["models"])) and not (
+        "but" in needs and smi.is_model(name, needs["but"]))
 
 
 def _word(rule: Rule, reader: _Reader, text: str) -> Iterator[Finding]:
     row = rule.row
     if text in row.get("good", ()):
+        if (same := row.get("same_as")) and (now := reader.text(same["path"])) in row["good"] and (
+                now != text):
+            yield _finding(same, reader, text, str(now))
         return
     if bad := row.get("bad", {}).get(text) or row.get("other"):
         yield _finding(bad, reader, text)
@@ -205,6 +227,8 @@ def _number(rule: Rule, reader: _Reader, value: float) -> Iterator[Finding | Evi
     row = rule.row
     if (most := row.get("at_least")) and value >= most["limit"]:
         yield _finding(most, reader, f"{value:g}")
+    if (least := row.get("at_most")) and value <= least["limit"] and not virtual(reader.card):
+        yield _finding(least, reader, f"{value:g}")
     if (least := row.get("falls_to")) and not portable(reader.card):
         match = NUMBER.match(reader.text(least["against"]) or "")
         limit = float(match[1]) if match else least["otherwise"]

@@ -14,7 +14,7 @@ from gpufleet.model.verdict import Verdict
 
 from . import subjects
 from .gpu import cards, missing_value, unknown_without_cards
-from .gpu_fields import fields, label, portable
+from .gpu_fields import fields, label, portable, virtual
 from .registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
 from .sections import Sections
 
@@ -125,6 +125,7 @@ def settings(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for card in cards(observed):
         yield from _power(card, wanted.get("power_limit_w"))
         yield from _ecc(card, wanted.get("ecc"))
+        yield from _mig(card)
         mode, declared = card["compute_mode"], wanted.get("compute_mode")
         normal = declared or "default"
         if mode is None and (declared or "compute_mode" not in card["raw_unknown"]):
@@ -159,6 +160,18 @@ def _power(card: SmiDevice, declared: int | None) -> Iterator[Finding]:
     elif declared and limit is not None and abs(limit - declared) >= 1:
         yield Finding(f"{label(card)} has a power limit of {limit:g} W, declared are {declared}",
                       f"on the host: nvidia-smi -i {card['index']} -pl {declared}, also at boot")
+
+
+def _mig(card: SmiDevice) -> Iterator[Finding]:
+    """A GPU in MIG mode computes in its instances only."""
+    elements = card.get("elements") or {}
+    listed = any(path.startswith("mig_devices/mig_device") for path in elements)
+    if (elements.get("mig_mode/current_mig") == "Enabled" and not listed and not virtual(card)
+            and not card.get("broken")
+            and (elements.get("mig_devices") or "None") in {"None", "N/A"}):
+        yield Finding(f"{label(card)} has MIG enabled and no instances: no program can compute on"
+                      " it", "declare gpu_mig and provision, or on the host: nvidia-smi -i"
+                      f" {card['index']} -mig 0, and a reset of the GPU")
 
 
 def _ecc(card: SmiDevice, declared: str | None) -> Iterator[Finding]:

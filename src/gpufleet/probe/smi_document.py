@@ -2,19 +2,12 @@
 import re
 
 from . import smi_elements
+from .smi_elements import NO_ANSWER
 
 # What stands for a value and is none. Above SENTINEL are the largest numbers of 64 bits and their
 # neighbours (9223372036854775794), which some drivers print for what a card does not count.
 NO_VALUE = re.compile(r"^\[?(n/?a|none|not (supported|available|active)|requested"
                       r" functionality.*)\]?$", re.IGNORECASE)
-# What nvidia-smi and NVML print in the place of a value when a function failed.
-NO_ANSWER = re.compile(
-    r"unknown error|^\[?err!?\]?$|\bis lost\b|requires reset|insufficient (permission|external"
-    r"|memory|size)|no permission|time-?out|not found|no gpus were found|not loaded"
-    r"|^\[?(uninitialized|invalid argument|already initialized|no data|failure|unknown|error)\]?$"
-    r"|interrupt request|infoROM|blocked by|version mismatch|provided version|in use by"
-    r"|ran out of|not ready|not in ready|correct state|not supported for|operation is not",
-    re.IGNORECASE)
 NUMBER = re.compile(r"^\[?(-?\d+(?:\.\d+)?) ?(?:x|%|[A-Za-z]{1,3}(?:/s)?|bank\(s\))?\]?$")
 SENTINEL, SENTINEL_32 = 1 << 62, (1 << 32) - 1
 REASONS = {"gpu_idle": "idle", "applications_clocks_setting": "application-clocks",

@@ -15,16 +15,25 @@ NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|&#x?
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TOKEN = re.compile(r"<(/?)([A-Za-z_][\w.-]*)([^<>]*)>|([^<]+)|<")
 ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&"))
+# What nvidia-smi and NVML print in the place of a value when a function failed.
+NO_ANSWER = re.compile(
+    r"unknown error|^\[?err!?\]?$|\bis lost\b|requires reset|insufficient (permission|external"
+    r"|memory|size)|no permission|time-?out|not found|no gpus were found|not loaded"
+    r"|^\[?(uninitialized|invalid argument|already initialized|no data|failure|unknown|error)\]?$"
+    r"|interrupt request|infoROM|blocked by|version mismatch|provided version|in use by"
+    r"|ran out of|not ready|not in ready|correct state|not supported for|operation is not",
+    re.IGNORECASE)
 CARD = re.compile(r'<gpu id="([^"<>]*)"\s*>')
-# Long or a matter of identity, and of no GPU's health.
+# Long or a matter of identity, and of no GPU's health: only an error in them is kept.
 LEFT_OUT = frozenset((
     "processes", "accounted_processes", "supported_clocks", "encoder_stats", "fbc_stats", "ibmnpu",
-    "vgpu_software_licensed_product", "bar1_memory_usage", "cc_protected_memory_usage", "serial",
+    "bar1_memory_usage", "cc_protected_memory_usage", "serial",
     "platformInfo", "clocks", "max_clocks", "applications_clocks", "default_applications_clocks",
     "deferred_clocks", "max_customer_boost_clocks", "clock_policy", "voltage", "utilization",
     "accounting_mode", "accounting_mode_buffer_size", "driver_model", "gpu_operation_mode",
     "inforom_version", "inforom_bbx_flush", "capabilities", "power_smoothing",
     "power_profiles", "workload_power_profiles"))
+PROCESSES = ("processes", "accounted_processes")
 LARGEST, LONGEST = 600, 160
 
 
@@ -57,17 +66,22 @@ class Element:
         return here
 
     def texts(self, path=""):
-        """(path, text) of each element without others in it; a second of a name is `name[1]`."""
+        """(path, text) of each element without others in it; a second of a name is `name[1]`.
+
+        Of what is left out only errors, which may be texts of the block or in it; what stands in
+        lists of processes is theirs.
+        """
         seen = {}
         for part in self.parts:
             number = seen[part.name] = seen.get(part.name, -1) + 1
-            if not path and part.name in LEFT_OUT:
-                continue
+            left_out = not path and part.name in LEFT_OUT
             name = path + part.name + ("[%d]" % number if number else "")
-            if part.text or not part.parts:
+            if (part.text or not part.parts) and not (
+                    left_out and not NO_ANSWER.search(part.text)):
                 yield name, part.text[:LONGEST]
-            for found in part.texts(name + "/"):
-                yield found
+            for found in () if part.name in PROCESSES else part.texts(name + "/"):
+                if not left_out or NO_ANSWER.search(found[1]):
+                    yield found
 
 
 def readable(text):
@@ -135,8 +149,9 @@ def head(text):
     dtd = first_match(r"nvsmi_device_v(\d+)\.dtd", before)
     attached = first_match(r"<attached_gpus>\s*(\d+)\s*<", before)
     error = first_match(r"<error_string>([^<]*)<", text)
-    return {"driver_version": first_match(r"<driver_version>\s*([\d.]+)\s*<", before),
-            "cuda_version": first_match(r"<cuda_version>\s*([\d.]+)\s*<", before),
+    # Branch 610 says in the element itself that another will take its place.
+    return {"driver_version": first_match(r"<(?:driver|kmd)_version>\s*(\d[\d.]+)\s*[<[]", before),
+            "cuda_version": first_match(r"<cuda_(?:umd_)?version>\s*(\d[\d.]+)\s*[<[]", before),
             "dtd": int(dtd) if dtd else None,
             "attached": int(attached) if attached else None,
             "error_string": plain(error)[:LONGEST] if error else None,

@@ -259,6 +259,8 @@ class Smi(TypedDict):
     program: Annotated[Path | None, "nvidia-smi's path"]
     status: Annotated[int | None, "the exit status of `nvidia-smi -q -x`"]
     error: str | None
+    remarks: NotRequired[Annotated[
+        str | None, "what it printed beside its document, though it ended with 0"]]
     driver_version: Text | None
     cuda_version: Text | None
     nvml: Nvml

@@ -13,6 +13,7 @@ from .driver import driver_library
 def section_smi(host):
     """What nvidia-smi reports of each GPU, and whether NVML starts. Not run in mode facts."""
     found = {"asked": host["mode"] == "full", "program": None, "status": None, "error": None,
+             "remarks": None,
              "driver_version": None, "cuda_version": None,
              "nvml": {"status": None, "version": None, "count": None}, "nvlink": None,
              "devices": []}
@@ -36,12 +37,15 @@ def section_smi(host):
         found["status"] = status
         found.update(parse_smi(out))
         number_cards(found["devices"], known)
+        # Its complaints stand on standard output, before or after the document or without it.
+        remarks = " ".join(re.sub(r"<(\?xml|nvidia_smi_log).*>", "", out, flags=re.DOTALL).split())
         if status != 0:
-            # Its complaints stand on standard output, before or after the document or without it.
-            message = re.sub(r"<\?xml.*>", "", out, flags=re.DOTALL) + "\n" + err
-            found["error"] = " ".join(message.split())[-300:] or "ended with status %s" % status
+            message = " ".join((remarks + "\n" + err).split())
+            found["error"] = message[-300:] or "ended with status %s" % status
         elif not re.search(r"<nvidia_smi_log\b", out):
             found["error"] = "it printed no document: " + " ".join((out + err).split())[:200]
+        else:
+            found["remarks"] = remarks[:300] or None
     return found
 
 
