@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpufleet.nightly.measures import measures
+from gpufleet.checks import judge
+from gpufleet.nightly.measures import measured, measures
+from gpufleet.verification.session import HostRun
 from tests.support.healthy_host import DRIVER, data, document, with_cards
 
 Document = dict[str, Any]
@@ -38,12 +40,25 @@ def test_speeds_are_named_by_card_and_by_what_computed(cards: tuple[Document, Do
     assert not [name for name in found if name.startswith("cpu.")]
 
 
-@pytest.mark.parametrize("index", [0.5, float("nan"), float("inf")])
-def test_a_host_that_says_what_cannot_be_is_not_measured(
-    cards: tuple[Document, Document], index: float
+def test_a_card_with_half_a_number_is_measured_by_its_uuid(
+    cards: tuple[Document, Document]
 ) -> None:
-    data(cards[1], "smi")["devices"][0]["index"] = index
-    assert measures(cards[1], cards[0]) == {}
+    data(cards[1], "smi")["devices"][0]["index"] = 0.5
+    assert measures(cards[1], cards[0])["gpu.GPU-0.temperature_c"] == 31
+
+
+def test_a_defect_of_ours_in_measuring_costs_the_host_its_verdict_and_nothing_else(
+    plan: Document, snapshot: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpufleet.nightly.measures._gpus", lambda data, names: 1 // 0)
+    run = HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))
+    assert run.result["verdict"] == "PASS"
+    assert measured(run) == {}
+    assert run.result["verdict"] == "INCONCLUSIVE"
+    [wrong] = [check for check in run.result["checks"] if check["verdict"] == "INCONCLUSIVE"]
+    assert wrong["cause"].startswith("gpufleet failed while it measured this host: ZeroDivision")
+    assert "--save" in wrong["remedy"]
+    assert "measures.py" in wrong["evidence"]
 
 
 def test_tensorflow_may_count_cards_in_another_order(cards: tuple[Document, Document]) -> None:

@@ -15,6 +15,7 @@ from gpufleet.model.sections.compute import (
     NvrtcRun,
     SustainedResult,
 )
+from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
@@ -201,10 +202,10 @@ def _figures(
         ("clock_mhz", device["clock_mhz"]), ("warp_size", device["warp_size"])) if not value]
     if void:
         yield Finding(f"{name} has no {', '.join(void)}: it is no working GPU",
-                      "see driver.loaded and the kernel log", str(device))
+                      "see driver.loaded and the kernel log", brief(device))
     if device["address"] not in bus:
         yield Finding(f"{name} is at {device['address']}, where the PCI bus has no NVIDIA GPU",
-                      "see gpu.count and the kernel log", str(sorted(bus)), about=gone)
+                      "see gpu.count and the kernel log", brief(sorted(bus)), about=gone)
 
 
 # -- the libraries ---------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def gpu_results(
             yield replace(run_error(name, entry["error"]), entails=(f"tflops/{entry['gpu']}",))
         elif entry["wrong"] != 0:
             wrong = "unchecked" if entry["wrong"] is None else entry["wrong"]
-            yield Finding(f"{name} gave {wrong} wrong {unit}", DEVICE_FAULT, str(entry))
+            yield Finding(f"{name} gave {wrong} wrong {unit}", DEVICE_FAULT, brief(entry))
     missing = sorted(set(range(visible_gpus(plan) or 0)) - {entry["gpu"] for entry in entries})
     if missing:
         which = f"nothing was computed on GPU {', '.join(map(str, missing))}"
@@ -277,7 +278,7 @@ def nvrtc(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             continue
         if not result["ptx"]:
             yield Finding(f"{where} returns no PTX of the compiled kernel", repair,
-                          str(result))
+                          brief(result))
         if result["version"] != toolkit["short"]:
             yield Finding(f"{where} reports version {result['version']}", repair)
         yield from _foreign_libraries(plan, observed, toolkit, run)

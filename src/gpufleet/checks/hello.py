@@ -9,6 +9,7 @@ from gpufleet.catalog.gpus import Gpu, runs_code_for
 from gpufleet.catalog.versions import key
 from gpufleet.model.plan import Plan, PlannedStack
 from gpufleet.model.sections.stacks import Framework, SmallChecks
+from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
@@ -65,7 +66,7 @@ def hello(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if not result or result["value"] != GREETING:
             yield Finding(f"{stack['name']} evaluates {GREETING!r} to"
                           f" {result['value'] if result else None!r}",
-                          provision(plan, Component("stack", stack["name"])), str(result))
+                          provision(plan, Component("stack", stack["name"])), brief(result))
         else:
             yield Evidence(f"{stack['name']}: {result['value']} on {result['device']}")
 
@@ -83,7 +84,7 @@ def local_devices(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence
         gpus = [device for device in result if device["type"] == "GPU"]
         if "CPU" not in kinds:
             yield Finding(f"{stack['name']} lists no CPU",
-                          provision(plan, Component("stack", stack["name"])), str(result))
+                          provision(plan, Component("stack", stack["name"])), brief(result))
         count = visible_gpus(plan)
         if count is not None and wrong_gpu_count(plan, len(gpus), count):
             only = (" (XLA_GPU does not count: operations do not run on it)"
@@ -91,11 +92,11 @@ def local_devices(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence
             yield Finding(
                 f"{stack['name']} lists {len(gpus)} GPUs, declared is gpu_expect: {{count:"
                 f" {count}}}{only}",
-                "see gpu.count, driver.loaded, stack.libraries and stack.capability", str(result),
+                "see gpu.count, driver.loaded, stack.libraries and stack.capability", brief(result),
                 about=subjects.missing_gpus(len(gpus), count, stack["name"]))
         yield from (
             Finding(f"{stack['name']} has {device['memory_mib']} MiB to use on {device['name']}",
-                    "see which processes use the GPU's memory: nvidia-smi", str(device),
+                    "see which processes use the GPU's memory: nvidia-smi", brief(device),
                     Verdict.INCONCLUSIVE)
             for device in gpus if required(device["memory_mib"], "a device's memory") <= 0)
         yield Evidence(f"{stack['name']}: " + ", ".join(

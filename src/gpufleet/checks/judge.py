@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from gpufleet.errors import Defect, guarded
 from gpufleet.model import verdict as statuses
 from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.text import cut, one_line, printable
 from gpufleet.model.validator import mark_damaged
 from gpufleet.model.verdict import (
     CheckResult,
@@ -28,6 +31,12 @@ CHECK_IDS = (REACHABLE, *CHECKS, *PAIR_CHECKS)
 # The part of an id before the dot, in reading order; `verify/` has a test file for each.
 AREAS = tuple(dict.fromkeys(check_id.partition(".")[0] for check_id in CHECK_IDS))
 REACHABLE_STATEMENT = "The host is reachable and runs the probe."
+PROBE = "host.probe"
+# Of what is stored and sent: characters of a text, and findings of a check that are read.
+MOST_CAUSE, MOST_REMEDY, MOST_EVIDENCE = 4000, 2000, 16_000
+MOST_FINDINGS, MOST_NOT_FAILED, MOST_CAUSES = 1000, 20_000, 50
+# Of all findings of a check: characters that are kept whole, and of each one after that.
+MOST_KEPT, MOST_REST = 64_000, 200
 
 
 def judge(plan: Plan, snapshot: Snapshot) -> HostResult:
@@ -47,6 +56,28 @@ def unreachable(cause: str, remedy: str, evidence: str = "") -> HostResult:
         _entry(REACHABLE, REACHABLE_STATEMENT, Verdict.UNREACHABLE,
                cause=cause, remedy=remedy, evidence=evidence)
     ])
+
+
+def not_judged(cause: str, remedy: str, evidence: str = "") -> HostResult:
+    """The result of a host whose snapshot was refused, or that a defect of ours kept from it."""
+    return _host([_not_judged(cause, remedy, evidence)])
+
+
+def defective(defect: Defect, host: str, known: HostResult | None = None) -> HostResult:
+    """The result of a host on which gpufleet itself failed; what is `known` of it stays."""
+    entry = _not_judged(
+        f"gpufleet failed while it {defect.step}: {defect.error}",
+        f"report it with what ./gpufleet verify --limit {host} --save DIR saves, or with the files"
+        " of this host in the report's directory; other hosts are not affected", defect.evidence)
+    checks = [check for check in known["checks"] if check["id"] != PROBE] if known else []
+    return _host([entry, *checks])
+
+
+def _not_judged(cause: str, remedy: str, evidence: str) -> CheckResult:
+    entry = _entry(PROBE, CHECKS[PROBE].statement, Verdict.INCONCLUSIVE, cause=cause,
+                   remedy=remedy, evidence=evidence)
+    entry["repairs"] = list(person(remedy).repairs)
+    return entry
 
 
 def document(hosts: Mapping[str, HostResult], started: str, finished: str) -> Verdicts:
@@ -91,24 +122,25 @@ def _entry(
         "id": check_id,
         "verdict": verdict.value,
         "statement": statement,
-        "cause": cause,
-        "remedy": remedy,
-        "evidence": evidence,
+        "cause": cut(one_line(cause), MOST_CAUSE),
+        "remedy": cut(one_line(remedy), MOST_REMEDY),
+        "evidence": cut(printable(evidence), MOST_EVIDENCE),
     }
 
 
 def _apply(
     check: Check, plan: Plan, snapshot: Snapshot
 ) -> tuple[CheckResult, causes.Judged]:
-    try:
-        skip_reason = check.skip_reason(plan)
-        if skip_reason:
-            # The declaration is both the cause and what would change the verdict.
-            entry = _entry(check.id, check.statement, Verdict.NOT_DECLARED, cause=skip_reason)
-            return entry, causes.Judged(Verdict.NOT_DECLARED, [], [])
-        findings, evidence = _findings(check, plan, snapshot)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        findings, evidence = [_damaged(error)], []
+    def skipped() -> tuple[str | None, list[Finding], list[str]]:
+        reason = check.skip_reason(plan)
+        return (reason, [], []) if reason else (None, *_findings(check, plan, snapshot))
+
+    skip_reason, findings, evidence = guarded(
+        f"judged {check.id}", skipped, lambda defect: (None, [_damaged(defect)], []))
+    if skip_reason:
+        # The declaration is both the cause and what would change the verdict.
+        entry = _entry(check.id, check.statement, Verdict.NOT_DECLARED, cause=skip_reason)
+        return entry, causes.Judged(Verdict.NOT_DECLARED, [], [])
     verdict = worst([finding.verdict for finding in findings] or [Verdict.PASS])
     # What failed speaks; that something else could not be judged would only blur it.
     selected = [finding for finding in findings if finding.verdict == verdict]
@@ -116,9 +148,10 @@ def _apply(
         check.id,
         check.statement,
         verdict,
-        cause=_joined([finding.cause for finding in selected], ". "),
-        remedy=_joined(_each_once([str(finding.remedy) for finding in selected]), "; "),
-        evidence=_joined([f.evidence for f in selected if f.evidence] or evidence, "\n"),
+        cause=_joined((finding.cause for finding in selected), ". ", MOST_CAUSE),
+        remedy=_joined(_each_once(str(finding.remedy) for finding in selected), "; ", MOST_REMEDY),
+        evidence=_joined([f.evidence for f in selected if f.evidence] or evidence, "\n",
+                         MOST_EVIDENCE),
     )
     if repairs := _repairs(selected):
         entry["repairs"] = repairs
@@ -134,38 +167,88 @@ def _findings(
         for name in check.reads if (finding := unreadable_section(snapshot, name))]
     if unreadable:
         return unreadable, []
-    results = list(check.function(plan, observed))
-    starts_cuda = not CUDA_SECTIONS.isdisjoint(check.reads)
-    return (
-        [behind_mps(item, observed) if starts_cuda else item
-         for item in results if isinstance(item, Finding)],
-        [item.evidence for item in results if isinstance(item, Evidence)],
-    )
+    findings: list[Finding] = []
+    evidence: list[str] = []
+    failed, starts_cuda = False, not CUDA_SECTIONS.isdisjoint(check.reads)
+    left = MOST_KEPT
+    for item in check.function(plan, observed):
+        if isinstance(item, Evidence):
+            if left > 0:
+                evidence.append(cut(item.evidence, MOST_EVIDENCE))
+                left -= len(evidence[-1])
+            continue
+        finding = _bounded(behind_mps(item, observed) if starts_cuda else item, left)
+        left -= len(finding.cause) + len(finding.evidence)
+        findings.append(finding)
+        failed = failed or finding.verdict is Verdict.FAIL
+        # Nothing is worse than a failure; for something else one is still searched.
+        if len(findings) >= (MOST_FINDINGS if failed else MOST_NOT_FAILED):
+            findings.append(_more(findings))
+            break
+    return findings, evidence
 
 
-def _damaged(error: Exception) -> Finding:
+def _bounded(finding: Finding, left: int) -> Finding:
+    """The finding within what is `left` of the check's characters; past that nothing explains it.
+    """
+    if left <= 0:
+        long = len(str(finding.remedy)) > MOST_REST
+        return Finding(cut(finding.cause, MOST_REST),
+                       cut(str(finding.remedy), MOST_REST) if long else finding.remedy,
+                       verdict=finding.verdict)
+    about = (*finding.about, *finding.entails)
+    named = len(about) <= MOST_FINDINGS and all(len(subject) <= MOST_CAUSE for subject in about)
+    if named and len(finding.cause) <= MOST_CAUSE and len(finding.evidence) <= MOST_EVIDENCE:
+        return finding
+    return replace(finding, cause=cut(finding.cause, MOST_CAUSE),
+                   evidence=cut(finding.evidence, MOST_EVIDENCE),
+                   about=finding.about if named else (), entails=finding.entails if named else ())
+
+
+def _more(findings: list[Finding]) -> Finding:
+    """What stands for the findings that were not read; without a subject nothing explains it."""
+    return Finding(f"More than {len(findings) - 1} findings of this check: the others are not"
+                   " listed", "repair the listed ones first",
+                   verdict=worst(finding.verdict for finding in findings))
+
+
+def _damaged(defect: Defect) -> Finding:
     return Finding(
         "The plan or the snapshot lacks data that this check reads, or has it in another form",
         "take a new snapshot with this release's probe",
-        f"{type(error).__name__}: {error}",
+        defect.evidence,
         Verdict.INCONCLUSIVE,
     )
 
 
 def _repairs(findings: list[Finding]) -> list[Repair]:
-    """The parts of the findings' remedies, each once, in their order."""
+    """The parts of the findings' remedies, each once, in their order; a long one is left out."""
     found: list[Repair] = []
     for finding in findings:
         remedy = finding.remedy
         parts = (person(remedy) if isinstance(remedy, str) else remedy).repairs if remedy else ()
-        found += [part for part in parts if part not in found]
+        found += [part for part in parts if part not in found
+                  and sum(map(len, map(str, part.values()))) <= MOST_REMEDY]
+        if len(found) >= MOST_CAUSES:
+            break
     return found
 
 
-def _each_once(remedies: list[str]) -> list[str]:
+def _each_once(remedies: Iterable[str]) -> list[str]:
     """Without those that are a part of another: "move it away; then provision" says "provision"."""
-    return [one for one in remedies if not any(one != other and one in other for other in remedies)]
+    different = list(dict.fromkeys(remedies))[:MOST_CAUSES]
+    return [one for one in different
+            if not any(one != other and one in other for other in different)]
 
 
-def _joined(texts: list[str], between: str) -> str:
-    return between.join(dict.fromkeys(text for text in texts if text))
+def _joined(texts: Iterable[str], between: str, most: int) -> str:
+    """Different texts as one, of which no more is built than `most` needs."""
+    different = [text for text in dict.fromkeys(texts) if text]
+    parts, length = [], 0
+    for number, text in enumerate(different):
+        if length > most or number == MOST_CAUSES:
+            parts.append(f"... and {len(different) - number} more")
+            break
+        parts.append(text)
+        length += len(text)
+    return between.join(parts)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gpufleet.model import pairs
 from gpufleet.model.plan import Plan
+from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
 from .registry import (
@@ -135,7 +136,7 @@ def connection_failures(meeting: Meeting) -> Iterator[Finding]:
                     f" port {ports}: {failed[0]['error']}",
                     f"allow TCP ports {PORTS} from {hosts[number]} to {name} in every firewall"
                     f" between; to use another address of {name}, set its gpu_pair_address",
-                    str(failed))
+                    brief(failed))
 
 
 def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
@@ -152,17 +153,17 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
                       verdict=Verdict.INCONCLUSIVE)
     elif state == "failed":
         yield Finding(f"{stage}: {own['error']}",
-                      see("stack.matmul of this host", _repair(meeting)), str(own))
+                      see("stack.matmul of this host", _repair(meeting)), brief(own))
     elif state == "hung" and not (waited and blames and not _waits(other)):
         yield Finding(
             f"{stage}: {own['error']}",
             f"check the load of both hosts (ps -eo pid,stat,wchan:32,cmd) and the network"
             f" between them; then ./gpufleet verify --pair {','.join(meeting.record['hosts'])}",
-            str(own), Verdict.HUNG)
+            brief(own), Verdict.HUNG)
     elif state == "lost" and not blames:
         yield Finding(f"{stage}, the connection to {meeting.peer} broke: {own['error']}",
                       "check the network between the hosts, and firewalls that close connections",
-                      str(own))
+                      brief(own))
     elif state != "ok" or other["state"] != "ok":
         yield Finding(
             f"{meeting.what}: the side of {meeting.peer} did not finish"
@@ -205,19 +206,19 @@ def judge_graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
                 yield Finding(
                     f"{meeting.what}: what was placed on /job:{job}/task:{index}/device:{device}"
                     f" ran on {row['device'] or 'an unknown device'} instead",
-                    see("stack.gpu and stack.libraries", _repair(meeting)), str(row))
+                    see("stack.gpu and stack.libraries", _repair(meeting)), brief(row))
             elif wrong != 0:
                 good = False
                 yield Finding(f"{meeting.what}: the product on {row['device']} has {wrong} wrong"
-                              " rows", WRONG_NUMBERS, str(row))
+                              " rows", WRONG_NUMBERS, brief(row))
     total = required(own["sum"], "the sum of both hosts' products")
     if total["wrong"] != 0:
         yield Finding(f"{meeting.what}: the sum of both hosts' products has"
-                      f" {total['wrong']} wrong rows", WRONG_NUMBERS, str(total))
+                      f" {total['wrong']} wrong rows", WRONG_NUMBERS, brief(total))
     elif good:
         yield Evidence(f"{meeting.what}: exact, on"
-                   f" {shortened([row['device'] for row in own['products']])}, variables on"
-                   f" {shortened([row['device'] for row in own['variables'][:2]])}")
+                   f" {shortened([str(row['device']) for row in own['products']])}, variables on"
+                   f" {shortened([str(row['device']) for row in own['variables'][:2]])}")
 
 
 def parse_device(device: str | None) -> tuple[str, int, str] | None:
@@ -243,13 +244,13 @@ def judge_reduction(communication: str) -> Judge:
             raise ValueError("a side does not report its replicas")
         if kinds != wanted:
             yield Finding(f"{meeting.what}: it ran on {shortened(kinds)}, declared is"
-                          f" {shortened(wanted)}", "see gpu.count and stack.gpu", str(replicas))
+                          f" {shortened(wanted)}", "see gpu.count and stack.gpu", brief(replicas))
         elif own["in_sync"] != total:
             yield Finding(f"{meeting.what}: {own['in_sync']} replicas took part, not {total}",
-                          "see stack.matmul of both hosts", str(replicas))
+                          "see stack.matmul of both hosts", brief(replicas))
         elif wrong:
             yield Finding(f"{meeting.what}: the sum of all {total} replicas has"
-                          f" {wrong[0]['wrong']} wrong rows", WRONG_NUMBERS, str(wrong))
+                          f" {wrong[0]['wrong']} wrong rows", WRONG_NUMBERS, brief(wrong))
         elif communication == "NCCL" and not own["nccl"]:
             yield Finding(f"{meeting.what}: NCCL did not report that it ran",
                           "run it by hand with NCCL_DEBUG=INFO", verdict=Verdict.INCONCLUSIVE)

@@ -14,6 +14,7 @@ from gpufleet.model.sections.compute import (
     PeerResult,
     SustainedResult,
 )
+from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
@@ -250,7 +251,7 @@ def peer(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 yield Finding(
                     f"{entry['wrong']} numbers changed on the way from {pair}",
                     "disable ACS and IOMMU translation for the PCI bridges between them, or"
-                    " check NVLink's errors (nvidia-smi nvlink -e)", str(entry))
+                    " check NVLink's errors (nvidia-smi nvlink -e)", brief(entry))
             else:
                 yield from _peer_rate(observed, _devices(run), entry)
             yield Evidence(f"{pair}: {entry['gib_s']} GiB/s,"

@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 from gpufleet.model.plan import Plan, PlannedStack
 from gpufleet.model.sections.cuda import Receipts
 from gpufleet.model.sections.stacks import Framework, Product, TowerSum
+from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
@@ -119,7 +120,7 @@ def build(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                           f" {stack['version']}", repair)
         if not actual["cuda_build"]:
             yield Finding(f"TensorFlow of {stack['name']} is a CPU-only build",
-                          repair, str(actual))
+                          repair, brief(actual))
         # Before 2.3 a build does not report its CUDA; its loader does.
         elif actual["cuda"] and actual["cuda"] != wanted["cuda"]:
             yield Finding(f"TensorFlow of {stack['name']} was built for CUDA {actual['cuda']},"
@@ -348,20 +349,21 @@ def product(plan: Plan, name: str, entry: Product) -> Iterator[Finding | Evidenc
     if entry["error"]:
         listed = LISTED.match(entry["error"])
         yield Finding(f"{where} could not multiply: {entry['error']}",
-                      "see gpu.count, driver.loaded and stack.libraries", str(entry),
+                      "see gpu.count, driver.loaded and stack.libraries", brief(entry),
                       about=() if not listed else (f"gpus@{name}",) if listed[1] == "0" else (
                           f"gpu/{_requested(entry)}@{name}",))
     elif not _is_on_requested_device(entry):
         yield Finding(f"{where} was computed on {entry['device'] or 'an unknown device'} instead",
-                      see("stack.libraries", provision(plan, Component("stack", name))), str(entry))
+                      see("stack.libraries", provision(plan, Component("stack", name))),
+                      brief(entry))
     elif entry["wrong"] != 0:
         yield Finding(
             f"{where} gave {entry['wrong'] if entry['wrong'] is not None else 'unchecked'} wrong"
             f" rows of {entry['n']}",
             "take the device out of service: wrong numbers from exact operands are a hardware"
-            " or library fault", str(entry))
+            " or library fault", brief(entry))
     elif not entry["tflops"]:
-        yield Finding(f"{where} has no measured throughput", "see gpu.throughput", str(entry))
+        yield Finding(f"{where} has no measured throughput", "see gpu.throughput", brief(entry))
     else:
         yield Evidence(f"{where}: {entry['n']}x{entry['n']} exact on {entry['device']},"
                    f" {entry['tflops']} TFLOP/s, first {entry['first_s']} s")

@@ -93,11 +93,11 @@ def library(tree: str, path: str) -> str:
     return f"{tree}/{path.rpartition('/')[2]}"
 
 
-def covered(about: Iterable[str], by: Iterable[str]) -> bool:
+def covered(about: Collection[str], by: Iterable[str]) -> bool:
     """Whether the one is about something, and the other about all of it."""
-    causes, needed = set(by), set(about)
-    return bool(needed) and all(
-        not causes.isdisjoint(_coverers(subject)) for subject in needed)
+    # A set is not copied: a check may have a thousand findings.
+    causes = by if isinstance(by, set) else set(by)
+    return bool(about) and all(not causes.isdisjoint(_coverers(subject)) for subject in about)
 
 
 def _coverers(subject: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpufleet.diff.cuda import other_patches
 from gpufleet.model.plan import Plan, PlannedToolkit
 from gpufleet.model.sections.cuda import ToolkitTree
+from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
@@ -48,7 +49,7 @@ def present(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield slow
         yield from (
             Finding(f"{toolkit['path']} should be CUDA {toolkit['short']}, but {reason}",
-                    provision(plan, component_of(toolkit)), str(tree),
+                    provision(plan, component_of(toolkit)), brief(tree),
                     about=(subjects.noexec(toolkit["path"]),)
                     if reason.startswith("its nvcc does not run") and DENIED in reason else ())
             for reason in _mismatches(toolkit, tree)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from rich.text import Text
 from gpufleet.checks import judge
 from gpufleet.checks.registry import shortened
 from gpufleet.diff import changes
+from gpufleet.errors import Defect, guarded
 from gpufleet.inventory import InventoryHost, inventory_hosts
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
-from gpufleet.verification.session import plan_of, probe_hosts
+from gpufleet.verification.session import plan_of, probe_hosts, undeclared
 
 from .options import add_hosts, add_output, add_probe, probe_options, selector
 from .parser import Parser
@@ -57,7 +59,10 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     if not options.offline:
         with terminal.progress(Console(stderr=True), "Probing", len(hosts)) as report:
             outcomes = probe_hosts(hosts, how, report)
-    plans = {host.name: planned(host, outcomes.get(host.name)) for host in hosts}
+    defects: list[Defect] = []
+    plans = {host.name: guarded(
+        "planned this host", partial(planned, host, outcomes.get(host.name)),
+        partial(not_planned, host, defects)) for host in hosts}
     if options.json:
         document = {"schema": SCHEMA, "hosts": plans}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
@@ -66,7 +71,8 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
             _host(Console(), name, plan)
     if any(plan["problems"] for plan in plans.values()):
         return USAGE
-    return FAILED if any(not outcome.snapshot for outcome in outcomes.values()) else HEALTHY
+    missing = defects or any(not outcome.snapshot for outcome in outcomes.values())
+    return FAILED if missing else HEALTHY
 
 
 def planned(host: InventoryHost, outcome: Outcome | None) -> dict[str, Any]:
@@ -74,9 +80,18 @@ def planned(host: InventoryHost, outcome: Outcome | None) -> dict[str, Any]:
     snapshot = outcome.snapshot if outcome else None
     plan = plan_of(host, snapshot)
     if outcome and not snapshot:
-        plan["notes"] = [*plan["notes"], f"The host was not reached: {outcome.cause}"]
+        plan["notes"] = [*plan["notes"], ("The snapshot is not read: " if outcome.refused
+                                             else "The host was not reached: ") + outcome.cause]
     known = snapshot is not None and not plan["problems"]
     return {**plan, "changes": changes(plan, snapshot) if known else None}
+
+
+def not_planned(host: InventoryHost, defects: list[Defect], defect: Defect) -> dict[str, Any]:
+    """The plan of a host on which gpufleet failed: nothing, and a note of why."""
+    defects.append(defect)
+    known = judge.defective(defect, host.name)["checks"][0]
+    return {**undeclared(host.name), "notes": [f"{known['cause']}. {known['remedy']}"],
+            "changes": None}
 
 
 def _driver(row: dict[str, Any]) -> str:

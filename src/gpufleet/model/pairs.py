@@ -39,14 +39,14 @@ class Variable(TypedDict):
     """Where a variable of the graph is."""
 
     task: Annotated[int, "index in `hosts`"]
-    device: str
+    device: Annotated[str | None, "null: the graph does not say"]
 
 
 class RemoteProduct(TypedDict):
     """A product of the graph."""
 
     task: Annotated[int, "index in `hosts`"]
-    device: str
+    device: Annotated[str | None, "null: the graph does not say"]
     wrong: Annotated[int | None, "wrong rows"]
 
 
@@ -86,6 +86,19 @@ class Side(TypedDict):
     nccl: Annotated[list[str], "what NCCL printed when it started"]
     seconds: float | None
     remedy: NotRequired[str]
+
+
+class Said(TypedDict):
+    """What a side hands to both sides."""
+
+    value: object
+
+
+class Message(TypedDict):
+    """What a side prints while it runs: its document so far, and what both sides get."""
+
+    document: Side
+    said: Said | None
 
 
 class Meeting(TypedDict):

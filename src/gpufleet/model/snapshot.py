@@ -90,14 +90,6 @@ class Unseen(TypedDict):
     because: str
 
 
-class SnapshotEnvelope(TypedDict):
-    """A snapshot whose sections are not validated yet."""
-
-    schema: Annotated[int, "1"]
-    host: str
-    sections: dict[str, object]
-
-
 class Snapshot(TypedDict):
     """What the probe read on one host."""
 

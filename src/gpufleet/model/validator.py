@@ -7,14 +7,18 @@ know pass, so a document of a later release can be read. Types are compiled once
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, cast
 
 from . import shape as shapes
 from .shape import AnyOf, Choice, Key, ListOf, MappingOf, Object, Plain, Shape
 from .snapshot import Section, SectionData, Snapshot
+from .text import brief, cut_mark, one_line
 
 DAMAGED = "damaged"
+# Of a fault: how many are found, and how much of the value and of each key is shown.
+MOST_FAULTS, MOST_VALUE, MOST_STEP = 100, 40, 200
 # A location as (the enclosing location, key or index); its text is built only for a fault.
 Location = tuple[Any, str | int]
 # Appends to a list what is wrong with a value at a location.
@@ -52,9 +56,7 @@ def faults(document: object, value: object, name: str) -> list[str]:
 
 def faults_of(shape: Shape, value: object, name: str) -> list[str]:
     """The same for a shape."""
-    found: list[str] = []
-    _compiled(shape)(value, (None, name), found)
-    return found
+    return _first_faults(_compiled(shape), value, name)
 
 
 def mark_damaged(snapshot: Mapping[str, Any]) -> Snapshot:
@@ -63,7 +65,7 @@ def mark_damaged(snapshot: Mapping[str, Any]) -> Snapshot:
     if not isinstance(sections, Mapping):
         return cast(Snapshot, {**snapshot, "sections": {}})
     return cast(Snapshot, {**snapshot, "sections": {
-        name: _section(name, section) for name, section in sections.items()}})
+        name: typed_section(name, section) for name, section in sections.items()}})
 
 
 def section_data(snapshot: Mapping[str, Any]) -> SectionData:
@@ -73,17 +75,45 @@ def section_data(snapshot: Mapping[str, Any]) -> SectionData:
                               if section["state"] == "ok"})
 
 
-def _section(name: str, section: Any) -> Any:
-    found: list[str] = []
-    _head()(section, (None, "section"), found)
+def typed_section(name: str, section: Any) -> Any:
+    """The section, or a damaged one that says where it is not of its type."""
+    found = _first_faults(_head(), section, "section")
     if not found and section["state"] == "ok":
         check = _sections().get(name)
-        if check:
-            check(section.get("data"), (None, "data"), found)
+        found = _first_faults(check, section.get("data"), "data") if check else []
     if not found:
         return section
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    return {"state": DAMAGED, "seconds": None, "error": f"{found[0]}{more}", "data": None}
+    return damaged_section(f"{found[0]}{more}")
+
+
+def damaged_section(error: str) -> Section[object]:
+    """A section in the place of one that nothing may read."""
+    return {"state": DAMAGED, "seconds": None, "error": error, "data": None}
+
+
+class _EnoughError(Exception):
+    """So many faults were found that the others need not be."""
+
+
+class _Faults(list[str]):
+    """At most `most` faults: of a document that is wrong everywhere the first ones say enough."""
+
+    def __init__(self, most: int = MOST_FAULTS) -> None:
+        super().__init__()
+        self.most = most
+
+    def append(self, fault: str) -> None:
+        super().append(fault)
+        if len(self) >= self.most:
+            raise _EnoughError
+
+
+def _first_faults(check: Check, value: Any, name: str) -> list[str]:
+    found = _Faults()
+    with suppress(_EnoughError):
+        check(value, (None, name), found)
+    return found
 
 
 # -- types compiled into functions -----------------------------------------------------------------
@@ -152,7 +182,7 @@ def _list(shape: ListOf) -> Check:
             found.append(_fault(value, location, "a list"))
             return
         if non_empty and not value:
-            found.append(f"{_text(location)} is empty")
+            found.append(f"{place(location)} is empty")
         for index, item in enumerate(value):
             if type(item) not in fitting:
                 each(item, (location, index), found)
@@ -169,7 +199,7 @@ def _mapping(shape: MappingOf) -> Check:
             found.append(_fault(value, location, "a mapping"))
             return
         if non_empty and not value:
-            found.append(f"{_text(location)} is empty")
+            found.append(f"{place(location)} is empty")
         for name, item in value.items():
             if type(item) not in fitting:
                 each(item, (location, name), found)
@@ -209,10 +239,11 @@ def _any_of(shape: AnyOf) -> Check:
 
     def check(value: Any, location: Location, found: list[str]) -> None:
         for option in options:
-            wrong: list[str] = []
-            option(value, location, wrong)
-            if not wrong:
-                return
+            try:
+                option(value, location, _Faults(1))
+            except _EnoughError:
+                continue
+            return
         found.append(_fault(value, location, wanted))
 
     return check
@@ -237,16 +268,20 @@ def describe(shape: Shape) -> str:
 
 
 def _fault(value: Any, location: Location, wanted: str) -> str:
-    shown = "null" if value is None else f"{value!r:.40}"
-    return f"{_text(location)} is {shown}, and should be {wanted}"
+    shown = "null" if value is None else brief(value, MOST_VALUE)
+    return f"{place(location)} is {shown}, and should be {wanted}"
 
 
 def _missing(key: Key, location: Location) -> str:
-    return f"{_text((location, key.name))} is missing, and should be {describe(key.shape)}"
+    return f"{place((location, key.name))} is missing, and should be {describe(key.shape)}"
 
 
-def _text(location: Location) -> str:
-    around, step = location
-    if around is None:
-        return str(step)
-    return f"{_text(around)}[{step}]" if isinstance(step, int) else f"{_text(around)}.{step}"
+def place(location: Location) -> str:
+    """A location as text, of which the end is shown where it is long."""
+    steps: list[str] = []
+    around: Location | None = location
+    while around is not None:
+        around, step = around
+        shown = f"[{step}]" if isinstance(step, int) else one_line(cut_mark(step, MOST_STEP))
+        steps.append(shown if around is None or isinstance(step, int) else f".{shown}")
+    return "".join(reversed(steps))

@@ -12,8 +12,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
+from gpufleet.checks import judge
+from gpufleet.errors import Defect, guarded
 from gpufleet.model.nightly import Changes, Standing
 from gpufleet.model.verdict import Verdict
 
@@ -106,26 +109,45 @@ def _standing(window: Window) -> Iterator[Standing]:
 
 
 def _changes(window: Window) -> Iterator[Change]:
-    for host, letters in window.hosts.items():
-        reached = window.checks.get((host, REACHABLE), [None])[-1]
-        yield from host_changes(host, letters, reached)
-    unjudged: dict[str, dict[str, CheckResult]] = defaultdict(dict)
+    """The changes of each host; a host on which comparing fails has that as its only one."""
     now, before = (_explains(window, night) for night in (-1, -2))
+    lines: dict[str, dict[str, list[CheckResult | None]]] = defaultdict(dict)
     for (host, check), line in window.checks.items():
-        if check != REACHABLE:
-            for change in check_changes(host, check, line):
-                explains = (before if change.weight == "good" else now)[host, check]
-                yield replace(change, explains=tuple(explains))
-            if line[-1] and newly_unjudged(line) and HELD not in line[-1].cause:
-                unjudged[host][check] = line[-1]
-    for host, checks in unjudged.items():
-        # Those that a check of tonight explains are named with it.
-        own = {check: result for check, result in checks.items() if not result.explained_by}
-        if own:
-            yield replace(unjudged_change(host, own), explains=tuple(
-                dict.fromkeys(each for check in own for each in now[host, check])))
+        lines[host][check] = line
+    for host, letters in window.hosts.items():
+        yield from guarded(
+            "compared this host with the nights before",
+            partial(_host_changes, host, letters, lines[host], now, before),
+            partial(_defect_changes, host))
     yield from version_changes(window.texts, window.cards)
     yield from baselines.throughput_changes(window.speeds)
+
+
+def _defect_changes(host: str, defect: Defect) -> list[Change]:
+    known = judge.defective(defect, host)["checks"][0]
+    return [Change("failure", host, None, None, Verdict.INCONCLUSIVE.value, f"{known['cause']}.",
+                   known["remedy"], "note")]
+
+
+def _host_changes(
+    host: str, letters: str, lines: Mapping[str, Sequence[CheckResult | None]],
+    now: Mapping[tuple[str, str], list[str]], before: Mapping[tuple[str, str], list[str]],
+) -> list[Change]:
+    found = list(host_changes(host, letters, lines.get(REACHABLE, [None])[-1]))
+    unjudged: dict[str, CheckResult] = {}
+    for check, line in lines.items():
+        if check != REACHABLE:
+            for change in check_changes(host, check, line):
+                explains = (before if change.weight == "good" else now).get((host, check), ())
+                found.append(replace(change, explains=tuple(explains)))
+            if line[-1] and newly_unjudged(line) and HELD not in line[-1].cause:
+                unjudged[check] = line[-1]
+    # Those that a check of tonight explains are named with it.
+    own = {check: result for check, result in unjudged.items() if not result.explained_by}
+    if own:
+        found.append(replace(unjudged_change(host, own), explains=tuple(
+            dict.fromkeys(each for check in own for each in now.get((host, check), ())))))
+    return found
 
 
 def _explains(window: Window, night: int) -> dict[tuple[str, str], list[str]]:

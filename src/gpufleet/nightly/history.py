@@ -92,10 +92,10 @@ class History:
 
         `measure` replaces `measures()`.
         """
-        from .measures import measures  # noqa: PLC0415 (reading is faster without this import)
+        from .measures import measured as read  # noqa: PLC0415 (reading is faster without it)
 
-        read = measure or measures
-        measured = {host.name: read(host.snapshot, host.plan) for host in session.hosts}
+        measured = {host.name: measure(host.snapshot, host.plan) if measure else read(host)
+                    for host in session.hosts}
         with database.sqlite_errors(self.path):
             return self._record(self._writer, session, kind, measured)
 

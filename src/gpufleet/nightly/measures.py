@@ -19,12 +19,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TypeGuard
 
+from gpufleet.checks import judge
+from gpufleet.errors import Defect, guarded
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import CublasResult
 from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.sections.stacks import Framework, Product
 from gpufleet.model.snapshot import SectionData, Snapshot
+from gpufleet.model.text import cut
 from gpufleet.model.validator import section_data
+from gpufleet.verification.session import HostRun
 
 Pair = tuple[str, str | float | None]
 
@@ -32,28 +36,35 @@ Pair = tuple[str, str | float | None]
 GPU, CPU = "/GPU:", "/CPU:"
 
 
+# What the history keeps of one host and night: values, and characters of a name and of a text.
+MOST_MEASURES, MOST_NAME, MOST_TEXT = 5000, 300, 16_000
+
+
 def measures(snapshot: Snapshot | None, plan: Plan) -> dict[str, float | str]:
     """Return the measured values of a host; none of sections that are damaged or hung."""
-    try:
-        return _measures(snapshot, plan) if snapshot else {}
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # A host may send anything: the checks report that, and other hosts are not affected.
+    if not snapshot:
         return {}
-
-
-def _measures(snapshot: Snapshot, plan: Plan) -> dict[str, float | str]:
     data = section_data(snapshot)
     names = dict(_cards(data))
     found = [*_versions(data, plan), *_gpus(data, names), *_products(data, plan, names)]
-    return {name: value if isinstance(value, str) else float(value)
-            for name, value in found if _is_known(value)}
+    known = {name: cut(value, MOST_TEXT) if isinstance(value, str) else float(value)
+             for name, value in found if _is_known(value) and len(name) <= MOST_NAME}
+    return dict(list(known.items())[:MOST_MEASURES])
+
+
+def measured(host: HostRun) -> dict[str, float | str]:
+    """The same of a verified host; a defect of gpufleet costs this host its verdict."""
+    def failed(defect: Defect) -> dict[str, float | str]:
+        host.result = judge.defective(defect, host.name, host.result)
+        return {}
+    return guarded("measured this host", lambda: measures(host.snapshot, host.plan), failed)
 
 
 def _is_known(value: str | float | None) -> TypeGuard[str | float]:
     return bool(value) if isinstance(value, str) else value is not None and math.isfinite(value)
 
 
-def _cards(data: SectionData) -> Iterator[tuple[int | str, str]]:
+def _cards(data: SectionData) -> Iterator[tuple[float | str, str]]:
     """Map each card's number and its address to its measure's prefix, which has the UUID."""
     runs = data["compute"]["runs"] if "compute" in data else []
     cards = [(card["index"], card["uuid"], card["address"])
@@ -61,7 +72,7 @@ def _cards(data: SectionData) -> Iterator[tuple[int | str, str]]:
     cards += [(card["index"], card["uuid"], card["address"]) for card in _devices(data)]
     for index, uuid, address in cards:
         name = f"gpu.{uuid or index}"
-        yield from ((int(index), name), (address or "", name))
+        yield from ((index, name), (address or "", name))
 
 
 def _devices(data: SectionData) -> list[SmiDevice]:
@@ -99,7 +110,7 @@ def _versions(data: SectionData, plan: Plan) -> Iterator[Pair]:
         yield "containers.toolkit", toolkit and toolkit["version"]
 
 
-def _gpus(data: SectionData, names: Mapping[int | str, str]) -> Iterator[Pair]:
+def _gpus(data: SectionData, names: Mapping[float | str, str]) -> Iterator[Pair]:
     if "smi" in data and data["smi"]["status"] == 0:
         yield "gpus", "; ".join(sorted(
             f"{card['address']} {card['uuid'] or '-'} {card['name'] or '-'}"
@@ -111,7 +122,7 @@ def _gpus(data: SectionData, names: Mapping[int | str, str]) -> Iterator[Pair]:
         yield f"{name}.ecc_uncorrected", card["ecc_uncorrected_aggregate"]
 
 
-def _products(data: SectionData, plan: Plan, names: Mapping[int | str, str]
+def _products(data: SectionData, plan: Plan, names: Mapping[float | str, str]
               ) -> Iterator[Pair]:
     for run in data["compute"]["runs"] if "compute" in data else ():
         where = f"toolkit.{_short(run['toolkit'], plan)}"
@@ -151,7 +162,7 @@ def _addresses(framework: Framework) -> Iterator[tuple[int, str]]:
             yield int(found[1]), address[1]
 
 
-def _gpu(names: Mapping[int | str, str], number: int) -> str:
+def _gpu(names: Mapping[float | str, str], number: int) -> str:
     return names.get(number, f"gpu.{number}")
 
 

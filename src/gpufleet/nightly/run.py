@@ -39,7 +39,7 @@ from . import channels, metrics, notifications, state
 from .baselines import slow_nights
 from .config import Settings
 from .history import History
-from .measures import measures
+from .measures import measured
 from .state import DELIVERED, ERROR, HEARTBEAT, HISTORY, OWED, log
 
 # The exit status of a run with a failed step, whatever its verdicts.
@@ -114,6 +114,8 @@ class NightlyRun:
                         raise ConfigurationError(" ".join(failed))
             history.prune(settings.keep_days)
             self.nights = len(history.nights())
+        # A defect that recording met on a host has become a part of its result.
+        self.status = judge.exit_status(session.document)
         with self._step("report"):
             report.write_report(directory, session, self.changes, self.past)
             junit.write(directory / "junit.xml", session, "ansible")
@@ -163,8 +165,7 @@ class NightlyRun:
             return metrics.Run(now, success, seconds, self.troubles, self.nights)
         return metrics.Run(
             now, success, seconds, self.troubles, self.nights, self.session.document["hosts"],
-            {host.name: measures(host.snapshot, host.plan)
-             for host in self.session.hosts if host.snapshot},
+            {host.name: measured(host) for host in self.session.hosts if host.snapshot},
             self._slow())
 
     def _slow(self) -> dict[tuple[str, str], int]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from rich.console import Console
 
 from gpufleet.checks import judge
-from gpufleet.errors import ConfigurationError
+from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
+from gpufleet.model.plan import ProblemEntry
 from gpufleet.model.verdict import FAILED, HEALTHY, HostProblem
 from gpufleet.report import terminal
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of, verify
@@ -93,7 +95,8 @@ def converge_hosts(
     assert session is not None
     session.provisioned = reasons
     for host in session.hosts:
-        beyond = differences.beyond(host.plan, host.snapshot, host.result)
+        beyond = _compared(host, lambda run: differences.beyond(
+            run.plan, run.snapshot, run.result))
         if beyond:
             notify(f"{host.name} matches its plan, and fails {', '.join(beyond)}:"
                    " provisioning cannot repair that; the remedies in the report can.")
@@ -120,10 +123,16 @@ def checked_hosts(selector: HostSelector) -> list[InventoryHost]:
     hosts = inventory_hosts(selector)
     problems: list[HostProblem] = [
         {"host": host.name, **problem}
-        for host in hosts for problem in plan_of(host, None)["problems"]]
+        # A host that cannot even be planned is INCONCLUSIVE later, and stops no other.
+        for host in hosts for problem in guarded(
+            "planned this host", partial(_problems, host), lambda defect: [])]
     if problems:
         raise RefusedError(problems)
     return hosts
+
+
+def _problems(host: InventoryHost) -> list[ProblemEntry]:
+    return plan_of(host, None)["problems"]
 
 
 def probe_hosts(what: str, hosts: list[InventoryHost], probe_options: ProbeOptions) -> Session:
@@ -135,9 +144,17 @@ def probe_hosts(what: str, hosts: list[InventoryHost], probe_options: ProbeOptio
 def reasons_of(hosts: Sequence[InventoryHost], session: Session) -> Reasons:
     """{host: why Ansible runs there}, without the hosts that need nothing."""
     keeps = {host.name: host.keeps_artifacts for host in hosts}
-    found = {run.name: differences.why(run.plan, run.snapshot, run.result, kept=keeps[run.name])
-             for run in session.hosts}
+    found = {run.name: _compared(run, lambda run: differences.why(
+        run.plan, run.snapshot, run.result, kept=keeps[run.name])) for run in session.hosts}
     return {name: reasons for name, reasons in found.items() if reasons}
+
+
+def _compared(run: HostRun, compare: Callable[[HostRun], list[str]]) -> list[str]:
+    """What a comparison finds on a host; a defect costs the host its verdict, and is no reason."""
+    def failed(defect: Defect) -> list[str]:
+        run.result = judge.defective(defect, run.name, run.result)
+        return []
+    return guarded("compared this host with its plan", lambda: compare(run), failed)
 
 
 def show_reasons(reasons: Reasons, count: int, notify: Notify) -> None:

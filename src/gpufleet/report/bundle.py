@@ -9,13 +9,15 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from gpufleet.checks import judge
+from gpufleet.errors import Defect, guarded
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Bundle, HostResult
 from gpufleet.resolver import environment
-from gpufleet.verification.session import HostRun
+from gpufleet.verification.session import HostRun, undeclared
 
 Document = dict[str, Any]
 
@@ -227,8 +229,19 @@ def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 def bundles(hosts: Iterable[HostRun]) -> list[Bundle]:
     """One document for each host: plan, snapshot and verdicts, cleaned."""
     runs, names = list(hosts), Names()
-    names.learn(document for run in runs for document in (run.plan, run.snapshot or run.result))
-    return [_bundle(run, names) for run in runs]
+    for run in runs:
+        # Where this fails, the bundle fails likewise.
+        guarded("looked for names in the documents of this host",
+                partial(names.learn, [run.plan, run.snapshot or run.result]), lambda defect: None)
+    return [guarded("wrote the bundle of this host", partial(_bundle, run, names),
+                    partial(_without_documents, run, names)) for run in runs]
+
+
+def _without_documents(run: HostRun, names: Names, defect: Defect) -> Bundle:
+    """The bundle of a host whose documents cannot be cleaned, so are not to be sent."""
+    host = names.replacement("host", run.name)
+    return {"schema": SCHEMA, "host": host, "note": NOTE, "same_verdicts": False,
+            "plan": undeclared(host), "snapshot": None, "result": judge.defective(defect, host)}
 
 
 def _bundle(run: HostRun, names: Names) -> Bundle:

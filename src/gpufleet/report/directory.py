@@ -25,7 +25,7 @@ from gpufleet.model.verdict import SYMBOLS, Bundle, Verdict
 from gpufleet.paths import host_file_name
 from gpufleet.verification.session import HostRun, Session
 
-from . import change_summary, fleet_versions, page, summary
+from . import change_summary, fleet_versions, guard, page, summary
 from .bundle import bundles
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -36,6 +36,15 @@ def render_page(
     session: Session, changes: Changes | None = None, past: Past | None = None
 ) -> str:
     """The self-contained HTML page; it loads nothing.
+
+    A host that cannot be rendered is shown as not judged.
+    """
+    return guard.without_defects(
+        session, lambda: _page(session, changes, past), lambda single: _page(single, None, None))
+
+
+def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
+    """The page of hosts that can be rendered.
 
     Issues and changes are plain HTML, for mail, paper and browsers without scripts. The page's
     script draws the grid and the hosts' details from the embedded document. `changes` and `past`

@@ -9,13 +9,12 @@ Starts processes (ssh, sh, srun) and reads their output; writes no file.
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
@@ -23,6 +22,7 @@ from ClusterShell.Worker.Popen import PopenClient, WorkerPopen
 from ClusterShell.Worker.Worker import WorkerSimple
 
 from gpufleet.inventory import Connection
+from gpufleet.model import received
 from gpufleet.model.snapshot import Snapshot
 
 from . import gateways
@@ -36,8 +36,8 @@ from .connection import (
     timeout_reason,
 )
 
-# A snapshot has some hundred kilobytes; more output is not from the probe.
-MOST_BYTES = 8 << 20
+# More output is not from the probe.
+MOST_BYTES = received.MOST_BYTES
 # The end of standard error is kept: it has the reason, after banners and warnings.
 MOST_STDERR_BYTES = 32 << 10
 # Reserved from the remaining time to write and transfer the snapshot.
@@ -56,12 +56,16 @@ class Target:
 @compressed_field("snapshot")
 @dataclass(frozen=True)
 class Outcome:
-    """A snapshot, or cause, remedy and evidence of why there is none."""
+    """A snapshot, or cause, remedy and evidence of why there is none.
+
+    `refused`: the host was reached, and what it sent may not be read.
+    """
 
     snapshot: Snapshot | None
     cause: str = ""
     remedy: str = ""
     evidence: str = ""
+    refused: bool = False
 
 
 Report = Callable[[str, Outcome], None]
@@ -114,18 +118,22 @@ class _HostOutput:
     def outcome(self) -> Outcome:
         """The snapshot in the output, or why there is none."""
         connection = self.target.connection
-        stderr = self.stderr.decode("utf-8", "replace")
+        stderr = received.output(self.stderr)
+        # The snapshot is the last line, after any other output.
+        line = bytes(self.stdout.strip().rpartition(b"\n")[2])
+        self.stdout.clear()
         if self.endless:
             return Outcome(None, f"{connection.name} sends endless output instead of a snapshot",
                            "check the profile files of the login user's shell", stderr)
         if self.late:
             return Outcome(None, *timeout_reason(connection, self.deadline_s, self.ready), stderr)
         try:
-            # The snapshot is the last line, after any other output.
-            snapshot = json.loads(self.stdout.strip().rpartition(b"\n")[2])
-            if snapshot["schema"] and snapshot["sections"]:
-                return Outcome(cast(Snapshot, {**snapshot, "host": connection.name}))
-        except (ValueError, TypeError, KeyError, RecursionError):
+            if line.startswith(b"{") and (found := received.snapshot(line, connection.name)):
+                return Outcome(found)
+        except received.UnfitError as error:
+            return Outcome(None, f"{connection.name} sent a snapshot that is not read: {error}",
+                           received.REMEDY, stderr, refused=True)
+        except ValueError:
             pass
         return Outcome(None, *failure_reason(connection, self.status, stderr, self.ready),
                        stderr)

@@ -6,7 +6,6 @@ without a result, or with one that is too old, is not healthy.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -15,12 +14,14 @@ from pathlib import Path
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
-from gpufleet.model.snapshot import Snapshot, SnapshotEnvelope
-from gpufleet.model.validator import faults
+from gpufleet.model import received
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.text import brief
 from gpufleet.model.verdict import HostResult
 from gpufleet.paths import host_file_name
 
-from .session import HostRun, Session, plan_of, utc_now
+from .saved import read_bounded
+from .session import Session, judged, utc_now
 
 # A host's clock may be ahead of this machine's by this much.
 AHEAD = timedelta(minutes=5)
@@ -39,33 +40,39 @@ def judge_results(
     for host in hosts:
         path = directory / f"{host_file_name(host.name)}.json"
         snapshot, rejected = _read(path, host.name, max_age)
-        plan = plan_of(host, snapshot)
-        result = judge.judge(plan, snapshot) if snapshot else rejected
-        session.hosts.append(HostRun(host.name, snapshot, plan, result))
+        session.hosts.append(judged(host, snapshot, rejected))
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
 
 
 def _read(path: Path, name: str, max_age: timedelta) -> tuple[Snapshot | None, HostResult]:
     """(the file's snapshot or None, the result if there is none)."""
+    snapshot: Snapshot | None = None
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = received.parsed(read_bounded(path), "the file")
+        sent = document.pop("snapshot")
+        received.checked(document, "the file")
         probed = datetime.strptime(document["looked"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-        file_host, snapshot = document["host"], document["snapshot"]
+        file_host = document["host"]
         result = judge.unreachable("", "")
-        if snapshot is None:
+        if sent is None:
             # Only the reason is used, never a verdict: the result must not be healthy.
             reason = document["result"]["checks"][0]
             result = judge.unreachable(
                 *(str(reason[part]) for part in ("cause", "remedy", "evidence")))
-        elif found := faults(SnapshotEnvelope, snapshot, "snapshot"):
-            raise ValueError(found[0])
+        else:
+            snapshot = received.snapshot_in(sent, name)
+            if snapshot is None:
+                raise ValueError("its snapshot has no sections")
     except FileNotFoundError:
         return _rejected(f"{name} has delivered no result: {path} does not exist", TIMER)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return _rejected(f"The result of {name} cannot be read: {error!r}", TIMER)
+    except received.UnfitError as error:
+        return None, judge.not_judged(f"The result of {name} is not read: {error}", received.REMEDY)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        return _rejected(f"The result of {name} cannot be read: {brief(error)}", TIMER)
     if file_host != name:
-        return _rejected(f"{path} is the result of {file_host}, not of {name}",
+        shown = file_host if isinstance(file_host, str) else brief(file_host)
+        return _rejected(f"{path} is the result of {shown}, not of {name}",
                          "check what collects the results: it mixes up hosts")
     age = datetime.now(UTC) - probed
     if age > max_age:

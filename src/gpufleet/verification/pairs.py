@@ -19,7 +19,9 @@ from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
 
 from gpufleet.inventory import Connection
-from gpufleet.model.pairs import Meeting, Side
+from gpufleet.model import received
+from gpufleet.model.pairs import Meeting, Message, Side
+from gpufleet.model.validator import faults
 from gpufleet.probe import payload
 from gpufleet.transport.connection import (
     NO_PYTHON,
@@ -57,6 +59,8 @@ class _Side:
     received: int = 0
     status: int | None = None
     late: bool = False
+    # Why a message of it may not be read.
+    refused: str = ""
     begin: float = field(default_factory=time.monotonic)
 
     @property
@@ -66,12 +70,15 @@ class _Side:
 
     def outcome(self) -> Side:
         """Its last document; if it did not report its end, with the reason of its end."""
-        if self.finished:
+        if self.finished and not self.refused:
             return cast(Side, self.document)
         output = "\n".join(self.output)
         name, stage = self.connection.name, self.document.get("stage", "starting")
         found = cast(Side, {**EMPTY_DOCUMENT, **self.document,
                             "remedy": "check the host's load and kernel log"})
+        if self.refused:
+            return {**found, "state": "failed", "error": f"{name} sent a message that is not read:"
+                    f" {self.refused}", "remedy": received.REMEDY}
         if self.received > MOST_BYTES:
             return {**found, "state": "failed", "error": f"{name} sends endless output"}
         if self.late:
@@ -164,15 +171,26 @@ class _SideHandler(EventHandler):  # type: ignore[misc]
             worker.abort()
         elif msg.startswith(MARK):
             try:
-                line = json.loads(msg[len(MARK):])
+                line = received.document(msg[len(MARK):], "message")
+            except received.UnfitError as error:
+                self.refuse(str(error))
+                return
             except ValueError:
+                return
+            if wrong := faults(Message, line, "message"):
+                self.refuse(wrong[0])
                 return
             side.document = line["document"]
             if line["said"] is not None:
                 side.messages.append(line["said"])
             self.run.received(side)
         elif msg.strip():
-            side.output.append(msg.decode("utf-8", "replace"))
+            side.output.append(received.output(msg))
+
+    def refuse(self, why: str) -> None:
+        """End a side whose message may not be read; what it sent before stands."""
+        self.side.refused = why
+        self.side.worker.abort()
 
     def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
         self.side.status = rc

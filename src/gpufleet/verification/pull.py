@@ -21,12 +21,15 @@ import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gpufleet.checks import judge
+from gpufleet.errors import guarded
 from gpufleet.files import write_file
+from gpufleet.model import received
 from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import USAGE, CollectedResult, Verdict
@@ -84,19 +87,23 @@ def probe_and_judge(
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)
         output.seek(0)
-        text = output.read().decode("utf-8", "replace").strip()
-    snapshot: Snapshot | None
+        # A probe that prints more than a snapshot has one byte too many for the door.
+        raw = output.read(received.MOST_BYTES + 1)
+    snapshot: Snapshot | None = None
+    result = judge.unreachable(
+        "The probe ended without a snapshot" if running.returncode is not None
+        else f"The probe gave no answer within {config['deadline_s'] + GRACE_S:g} s",
+        "on the host: journalctl -u gpufleet-pull; check its load and its network mounts",
+        received.output(raw[-2000:]))
     try:
-        # The judge marks sections that are not of their type.
-        snapshot = cast(Snapshot, {**json.loads(text.rpartition("\n")[2]), "host": plan["host"]})
-        result = judge.judge(plan, snapshot)
-    except (ValueError, TypeError):
-        snapshot = None
-        result = judge.unreachable(
-            "The probe ended without a snapshot" if running.returncode is not None
-            else f"The probe gave no answer within {config['deadline_s'] + GRACE_S:g} s",
-            "on the host: journalctl -u gpufleet-pull; check its load and its network mounts",
-            text[-2000:])
+        snapshot = received.snapshot(raw.strip().rpartition(b"\n")[2], plan["host"])
+    except received.UnfitError as error:
+        result = judge.not_judged(f"The snapshot is not read: {error}", received.REMEDY)
+    except ValueError:
+        pass
+    if snapshot is not None:
+        result = guarded("judged this host", partial(judge.judge, plan, snapshot),
+                         lambda defect: judge.defective(defect, plan["host"]))
     return {"schema": SCHEMA, "host": plan["host"], "looked": utc_now(), "plan": plan,
             "snapshot": snapshot, "result": result}, time.monotonic() - begin
 

@@ -6,16 +6,18 @@ INCONCLUSIVE, and `host.probe` names the location.
 
 from __future__ import annotations
 
-import json
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.model import received
 from gpufleet.model.plan import Plan
-from gpufleet.model.snapshot import Snapshot, SnapshotEnvelope
+from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.validator import faults
-from gpufleet.model.verdict import HostResult
+from gpufleet.model.verdict import HostResult, Verdict
 
 REMEDY = "Save it again by './gpufleet verify --save DIR'."
 
@@ -40,18 +42,34 @@ def read_plan(name: str) -> Plan:
 def read_snapshot(name: str) -> Saved:
     """The snapshot, bundle or collected result in a file. Raises as `read_plan`."""
     document = _read(name)
+    host = document["host"]
     if "result" not in document:
-        _require(SnapshotEnvelope, document, "snapshot", name)
-        return Saved(document["host"], cast(Snapshot, document))
+        return Saved(host, _snapshot(document, host, name))
     if "snapshot" not in document or not all(
             isinstance(document.get(key), dict) for key in ("plan", "result")):
         raise ConfigurationError("The file has a result, but is not a bundle: it lacks the"
                                  " plan, the snapshot or the verdicts.", name)
     _require(Plan, document["plan"], "plan", name)
     _require(HostResult, document["result"], "result", name)
+    result: HostResult | None = document["result"]
     if document["snapshot"] is not None:
-        _require(SnapshotEnvelope, document["snapshot"], "snapshot", name)
-    return Saved(document["host"], document["snapshot"], document["plan"], document["result"])
+        return Saved(host, _snapshot(document["snapshot"], host, name), document["plan"], result)
+    # Nothing was read of the host: only what says so is a reason.
+    reasons = {Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE}
+    known = result and {result["verdict"], *(row["verdict"] for row in result["checks"])} <= reasons
+    return Saved(host, None, document["plan"], result if known else None)
+
+
+def _snapshot(document: object, host: str, name: str) -> Snapshot:
+    try:
+        found = received.snapshot_in(document, host)
+    except received.UnfitError as error:
+        raise ConfigurationError(f"The file has no valid snapshot: {error}.", name,
+                                 REMEDY) from error
+    if found is None:
+        raise ConfigurationError("The file has no valid snapshot: it has no sections.", name,
+                                 REMEDY)
+    return found
 
 
 def _require(kind: object, document: object, what: str, name: str) -> None:
@@ -61,12 +79,37 @@ def _require(kind: object, document: object, what: str, name: str) -> None:
         raise ConfigurationError(f"The file has no valid {what}: {found[0]}{more}.", name, REMEDY)
 
 
+def read_bounded(path: Path) -> bytes:
+    """A regular file of at most the size that a document may have. Raises `OSError`, `UnfitError`.
+    """
+    # A pipe or a device in its place would block, or never end.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise received.UnfitError("it is no regular file")
+        raw = file.read(received.MOST_BYTES + 1)
+    if len(raw) > received.MOST_BYTES:
+        raise received.UnfitError(f"it has more than {received.MOST_BYTES} bytes")
+    return raw
+
+
 def _read(name: str) -> dict[str, Any]:
     try:
-        document = json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document = received.parsed(read_bounded(Path(name)), "the file")
+    except (OSError, ValueError) as error:
         raise ConfigurationError(f"The file cannot be read: {error}", name) from error
     if not isinstance(document, dict) or "host" not in document or "schema" not in document \
             or not isinstance(document["host"], str):
         raise ConfigurationError("The file is neither a snapshot nor a plan.", name)
-    return document
+    snapshot = document.get("snapshot")
+    if "result" in document and isinstance(snapshot, dict):
+        # The snapshot goes through the door by itself: a damaged section costs no more than that.
+        del document["snapshot"]
+        return {**_checked(document, name), "snapshot": snapshot}
+    return document if "sections" in document else _checked(document, name)
+
+
+def _checked(document: dict[str, Any], name: str) -> dict[str, Any]:
+    try:
+        return cast(dict[str, Any], received.checked(document, "document"))
+    except received.UnfitError as error:
+        raise ConfigurationError(f"The file cannot be read: {error}", name, REMEDY) from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpufleet.checks import judge
-from gpufleet.errors import ConfigurationError
+from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
+from gpufleet.model.pairs import PlannedMeeting
 from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import HostResult, Verdicts
@@ -26,7 +27,7 @@ from gpufleet.transport.fanout import Outcome, Report, Target, probe_targets
 
 from . import pairs
 from .pair_selection import NO_PAIRS, PairOptions, planned_pairs, select_pairs
-from .saved import read_plan, read_snapshot
+from .saved import REMEDY, read_plan, read_snapshot
 
 # Added to a host's deadline for the sustained load and the time to cool down, in seconds.
 DEEP_S = 360
@@ -179,22 +180,62 @@ def verify(
     probed = [pair for pair in selected if all(not outcomes[name].cause for name in pair.names)]
     records = pairs.run_pairs(probed, options.deadline_s, options.fanout, notify)
     for host in hosts:
+        host_pairs = planned_pairs(host.name, selected)
         outcome = outcomes.pop(host.name)
         snapshot = outcome.snapshot
-        plan = (planner or plan_of)(host, snapshot, resolve)
-        host_pairs = planned_pairs(host.name, selected)
-        if host_pairs:
-            plan["pairs"] = host_pairs
         if host_pairs and snapshot:
             snapshot["pairs"] = [record for record in records if host.name in record["hosts"]]
-        result = (
-            judge.judge(plan, snapshot)
-            if snapshot
-            else judge.unreachable(outcome.cause, outcome.remedy, outcome.evidence)
-        )
-        session.hosts.append(HostRun(host.name, snapshot, plan, result))
+        session.hosts.append(judged(
+            host, snapshot, reason_of(outcome), planner=planner or plan_of, resolve=resolve,
+            host_pairs=host_pairs))
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
+
+
+def reason_of(outcome: Outcome) -> HostResult:
+    """The result of a host without a snapshot: it was not reached, or sent what may not be read."""
+    result = judge.not_judged if outcome.refused else judge.unreachable
+    return result(outcome.cause, outcome.remedy, outcome.evidence)
+
+
+def judged(
+    host: InventoryHost, snapshot: Snapshot | None, reason: HostResult, *,
+    planner: Planner = plan_of, resolve: Resolver | None = None,
+    host_pairs: Sequence[PlannedMeeting] = (),
+) -> HostRun:
+    """Plan and judge one host; without a snapshot, `reason` is its result.
+
+    A defect of gpufleet costs this host its verdict; it is planned without its snapshot then.
+    """
+    defects: list[Defect] = []
+
+    def planned(known: Snapshot | None, otherwise: Callable[[], Plan]) -> Plan:
+        def failed(defect: Defect) -> Plan:
+            defects.append(defect)
+            return otherwise()
+        return guarded("planned this host", lambda: planner(host, known, resolve), failed)
+
+    plan = planned(snapshot, lambda: planned(None, lambda: undeclared(host.name)))
+    if host_pairs:
+        plan["pairs"] = [*host_pairs]
+    if defects:
+        return HostRun(host.name, snapshot, plan, judge.defective(defects[0], host.name))
+    return HostRun(host.name, snapshot, plan, result_of(plan, snapshot, reason))
+
+
+def result_of(plan: Plan, snapshot: Snapshot | None, reason: HostResult) -> HostResult:
+    """The result of a host by its plan; without a snapshot it is the `reason`."""
+    if snapshot is None:
+        return reason
+    return guarded("judged this host", lambda: judge.judge(plan, snapshot),
+                   lambda defect: judge.defective(defect, plan["host"]))
+
+
+def undeclared(name: str) -> Plan:
+    """The plan of a host of which nothing is declared, in the place of one that cannot be made."""
+    from gpufleet import resolver  # noqa: PLC0415 (as in plan_of)
+
+    return resolver.resolve({}, None, name)
 
 
 def judge_saved(
@@ -210,6 +251,8 @@ def judge_saved(
     for name in snapshot_files:
         saved = read_snapshot(name)
         host, snapshot = saved.host, saved.snapshot
+        # A bundle without a snapshot has the reason in its result.
+        reason = saved.result or judge.not_judged("The file has no snapshot.", REMEDY)
         if saved.plan:
             plans[host] = saved.plan
         if host not in plans:
@@ -219,10 +262,9 @@ def judge_saved(
                 raise ConfigurationError(
                     f"There is no plan for {host}: no --plan has it, nor has the inventory.",
                     name, "Add its plan by --plan FILE, or its inventory by -i.")
-            plans[host] = plan_of(hosts[host], snapshot, resolve)
-        # A bundle without a snapshot has the reason in its result.
-        result = judge.judge(plans[host], snapshot) if snapshot else saved.result
-        assert result is not None  # a file without a result is a snapshot
-        session.hosts.append(HostRun(host, snapshot, plans[host], result))
+            session.hosts.append(judged(hosts[host], snapshot, reason, resolve=resolve))
+            continue
+        session.hosts.append(HostRun(
+            host, snapshot, plans[host], result_of(plans[host], snapshot, reason)))
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session

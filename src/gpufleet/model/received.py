@@ -1,0 +1,151 @@
+"""The one door for what a host sends: bounded, typed by the documents' types, and printable.
+
+    received.snapshot(raw, "gpu01")     a snapshot as the probe printed it
+    received.document(raw)              any other document: a bundle, a message of a pair
+    received.output(raw)                standard error and other text
+
+`UnfitError` names the place of the first value that is refused. A section of a snapshot that is
+refused costs that section only: it is marked as damaged. Code behind the door may trust that
+documents are as deep, as long and as large as is said here, that numbers are finite and have at
+most 64 bits, that texts print, and that sections in the state `ok` are of their type. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import Any, cast
+
+from .snapshot import Snapshot
+from .text import printable
+from .validator import Location, damaged_section, faults, place, typed_section
+
+# A snapshot has some hundred kilobytes, ten thousand values, and a depth of a dozen.
+MOST_BYTES = 8 << 20
+MOST_VALUES = 250_000
+MOST_ITEMS = 100_000
+MOST_DEPTH = 32
+MOST_TEXT = 16 << 10
+MOST_KEY = 4096
+MOST_SECTIONS = 64
+LEAST_INTEGER, MOST_INTEGER = -(1 << 63), (1 << 64) - 1
+
+REMEDY = ("find out why the host sends this: take a new snapshot with this release's probe; if it"
+          " sends the same again, examine the host, which may be damaged or taken over")
+
+
+class UnfitError(ValueError):
+    """What is wrong with a document, as a sentence that begins with the place of the value."""
+
+
+def output(raw: bytes) -> str:
+    """Text that a host printed, such as its standard error."""
+    return printable(raw.decode("utf-8", "replace"))
+
+
+def document(raw: bytes, name: str = "document") -> Any:
+    """A JSON document within the bounds. Raises `UnfitError`; `ValueError` for what is no JSON."""
+    return checked(parsed(raw, name), name)
+
+
+def snapshot(raw: bytes, host: str) -> Snapshot | None:
+    """The snapshot of a host, under the host's own name; None for any other JSON. Raises likewise.
+    """
+    return snapshot_in(parsed(raw, "snapshot"), host)
+
+
+def snapshot_in(found: object, host: str) -> Snapshot | None:
+    """The same of a parsed document, which is changed."""
+    if not isinstance(found, dict) or not found.get("schema") or not found.get("sections"):
+        return None
+    sections = found.pop("sections")
+    if not isinstance(sections, dict) or len(sections) > MOST_SECTIONS:
+        raise UnfitError(f"snapshot.sections should be a mapping of at most {MOST_SECTIONS}")
+    head = checked({**found, "host": host}, "snapshot")
+    if wrong := faults(Snapshot, {**head, "sections": {}}, "snapshot"):
+        raise UnfitError(wrong[0])
+    return cast(Snapshot, {**head, "sections": {
+        printable(name[:MOST_KEY]): _section(name, section) for name, section in sections.items()}})
+
+
+def _section(name: str, section: Any) -> Any:
+    try:
+        return typed_section(name, checked(section, "section"))
+    except UnfitError as error:
+        return damaged_section(str(error).removeprefix("section."))
+
+
+def parsed(raw: bytes, name: str) -> Any:
+    """JSON, counted before Python makes objects of it; `checked` or `snapshot_in` come next."""
+    if len(raw) > MOST_BYTES:
+        raise UnfitError(f"{name} has {len(raw)} bytes: more than {MOST_BYTES}")
+    if sum(map(raw.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise UnfitError(f"{name} has more than {MOST_VALUES} values")
+    try:
+        return json.loads(raw.decode("utf-8", "replace"))
+    except RecursionError:
+        raise UnfitError(f"{name} is nested deeper than {MOST_DEPTH} levels") from None
+
+
+def checked(value: Any, name: str) -> Any:
+    """A parsed document within the bounds, with every text and key printable; it is changed."""
+    location = (None, name)
+    if isinstance(value, dict | list):
+        _check_container(value, location, MOST_DEPTH)
+        return value
+    return _leaf(value, location)
+
+
+def _check_container(value: Any, location: Location, depth: int) -> None:
+    if depth == 0:
+        raise UnfitError(f"{place(location)} is nested deeper than {MOST_DEPTH} levels")
+    if len(value) > MOST_ITEMS:
+        raise UnfitError(f"{place(location)} has {len(value)} entries: more than {MOST_ITEMS}")
+    named = isinstance(value, dict)
+    for key, item in value.items() if named else enumerate(value):
+        kind = type(item)
+        if kind is dict or kind is list:
+            _check_container(item, (location, key), depth - 1)
+        elif kind is str:
+            # Nearly every text passes this, and needs no call.
+            if len(item) > MOST_TEXT or not item.isprintable():
+                value[key] = _text(item, (location, key))
+        elif kind is int or kind is float:
+            _check_number(item, (location, key))
+    if named and not all(len(key) <= MOST_KEY and key.isprintable() for key in value):
+        _rename(value, location)
+
+
+def _leaf(value: Any, location: Location) -> Any:
+    if isinstance(value, str):
+        return _text(value, location)
+    if isinstance(value, int | float):
+        _check_number(value, location)
+    return value
+
+
+def _text(text: str, location: Location) -> str:
+    if len(text) > MOST_TEXT:
+        raise UnfitError(f"{place(location)} has {len(text)} characters: more than {MOST_TEXT}")
+    return printable(text)
+
+
+def _check_number(number: float, location: Location) -> None:
+    if isinstance(number, float):
+        if not isfinite(number):
+            raise UnfitError(f"{place(location)} is {number}: not a finite number")
+    elif not LEAST_INTEGER <= number <= MOST_INTEGER:
+        raise UnfitError(f"{place(location)} is a number of more than 64 bits")
+
+
+def _rename(value: dict[str, Any], location: Location) -> None:
+    """Make the keys printable."""
+    entries = list(value.items())
+    value.clear()
+    for key, item in entries:
+        if len(key) > MOST_KEY:
+            raise UnfitError(f"{place(location)} has a key of {len(key)} characters")
+        name = printable(key).replace("\n", " ")
+        if name in value:
+            raise UnfitError(f"{place((location, name))} is there twice")
+        value[name] = item
