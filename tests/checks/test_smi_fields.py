@@ -450,6 +450,17 @@ def test_a_warning_beside_the_document_is_a_finding(host: Any) -> None:
         assert verdict(found) == wanted
 
 
+@pytest.mark.parametrize("at", ["</gpu>", "<fan_speed>", "</ecc_errors>", "</nvidia_smi_log>"])
+def test_a_complaint_in_the_middle_of_the_document_is_a_finding(host: Any, at: str) -> None:
+    text = smi_corpus.document(H100, {}, {})
+    for said, wanted in (("Unable to determine the device handle: Unknown Error",
+                          Verdict.INCONCLUSIVE), ("GPU is lost", Verdict.FAIL)):
+        after = at if at.startswith("</") and "gpu" in at else ""
+        found = judged(host, H100, {}, {}, text=text.replace(
+            at, f"{after}\n{said}\n{'' if after else at}", 1))
+        assert verdict(found["gpu.smi"]) == wanted, said
+
+
 def test_branch_610_s_word_on_its_version_is_no_missing_version() -> None:
     for head in ("<driver_version>610.57.04 [Deprecated; Use KMD Version instead]</driver_version>",
                  "<kmd_version>610.57.04</kmd_version>"):

@@ -114,9 +114,12 @@ def card_faults(card: SmiDevice) -> Iterator[Finding]:
 
 def unjudged_errors(card: SmiDevice) -> Iterator[Finding]:
     """Errors in the place of elements that no rule reads: the driver failed at them."""
-    failed = {path: text for path, text in (card.get("elements") or {}).items()
+    elements = card.get("elements") or {}
+    failed = {path: text for path, text in elements.items()
               if NO_ANSWER.search(text) and not smi.fault(text) and not smi.excused(text)
-              and not smi.judged(re.sub(r"\[\d+\]", "", path))}
+              # Rules read what is in a block, not what else is said there.
+              and (not smi.judged(re.sub(r"\[\d+\]", "", path))
+                   or any(other.startswith(f"{path}/") for other in elements))}
     if failed:
         yield Finding(f"{label(card)} does not answer for {shortened([*failed], 4)}"
                       f" ({shortened([*dict.fromkeys(failed.values())], 2)})",

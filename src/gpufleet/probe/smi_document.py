@@ -214,4 +214,5 @@ class SmiDevice:
             "processes": self.processes()}
         return dict(found, raw_unknown=sorted(set(self.raw_unknown)),
                     unanswered=list(dict.fromkeys(self.unanswered)), broken=self.fault,
-                    elements=dict(list(self.element.texts())[:smi_elements.LARGEST]))
+                    elements=dict(list(self.element.texts())[:smi_elements.LARGEST],
+                                  **({"gpu": self.element.text} if self.element.text else {})))

@@ -155,4 +155,11 @@ def head(text):
             "dtd": int(dtd) if dtd else None,
             "attached": int(attached) if attached else None,
             "error_string": plain(error)[:LONGEST] if error else None,
-            "complete": "</nvidia_smi_log>" in text}
+            "remarks": remarks(text)[-300:] or None, "complete": "</nvidia_smi_log>" in text}
+
+
+def remarks(text):
+    """What stands beside the elements: nvidia-smi prints its complaints in between."""
+    text = re.sub(r"<gpu id=.*?</gpu\s*>", " ", text, flags=re.DOTALL)
+    text = re.sub(r"<(\w+)>[^<]*</\1>", " ", text)
+    return " ".join(re.sub(r"<[^>]*>|\ufeff", " ", text).split())

@@ -37,15 +37,13 @@ def section_smi(host):
         found["status"] = status
         found.update(parse_smi(out))
         number_cards(found["devices"], known)
-        # Its complaints stand on standard output, before or after the document or without it.
-        remarks = " ".join(re.sub(r"<(\?xml|nvidia_smi_log).*>", "", out, flags=re.DOTALL).split())
+        # Its complaints stand on standard output, beside the document or without it.
         if status != 0:
-            message = " ".join((remarks + "\n" + err).split())
-            found["error"] = message[-300:] or "ended with status %s" % status
+            message = " ".join(((found["remarks"] or "") + " " + err).split())
+            found.update(error=message[-300:] or "ended with status %s" % status, remarks=None)
         elif not re.search(r"<nvidia_smi_log\b", out):
-            found["error"] = "it printed no document: " + " ".join((out + err).split())[:200]
-        else:
-            found["remarks"] = remarks[:300] or None
+            found.update(error="it printed no document: " + " ".join((out + err).split())[:200],
+                         remarks=None)
     return found
 
 
