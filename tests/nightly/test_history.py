@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpufleet.checks import judge
 from gpufleet.nightly import database
 from gpufleet.nightly.drift import CheckResult
 from gpufleet.nightly.history import History, HistoryError
+from gpufleet.nightly.retention import RecordedTime, read_time
 from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import data, document, with_cards
 from tests.support.nightly_sessions import at, files, host, measured, session
@@ -129,6 +131,47 @@ def test_old_nights_and_what_only_they_said_are_forgotten_the_newest_stays(path:
     base = sqlite3.connect(path)
     assert base.execute("SELECT text FROM texts ORDER BY text").fetchall() == [
         ("fix it",), ("now",)]
+
+
+def recorded(base: History, *starts: str) -> None:
+    """Nightly runs at these times."""
+    for start in starts:
+        base.record(replace(session(0, host("gpu01", x="PASS")), started=start, finished=start))
+
+
+DAILY = [f"2026-10-{day:02}T03:00:00Z" for day in range(1, 31)]
+
+
+def test_a_clock_that_jumps_ahead_deletes_no_run(path: Path) -> None:
+    with History(path) as history:
+        recorded(history, *DAILY, "2038-01-19T03:00:00Z")
+        assert history.prune(keep_days=40) == 0
+        assert "clock jumped" in history.recorded_time().jump()
+        # Nor do the next nights, as long as the clock is wrong.
+        recorded(history, "2038-01-20T03:00:00Z", "2038-01-21T03:00:00Z")
+        assert history.prune(keep_days=40) == 0
+        assert not history.recorded_time().jump()
+        # Time goes on, a day for each night.
+        assert history.prune(keep_days=36) == 2
+        assert history.nights()[0].started == "2026-10-03T03:00:00Z"
+
+
+def test_a_clock_that_is_set_back_deletes_no_run(path: Path) -> None:
+    with History(path) as history:
+        recorded(history, *DAILY, "2038-01-19T03:00:00Z", "2026-10-31T03:00:00Z")
+        assert history.prune(keep_days=40) == 0
+        recorded(history, "1970-01-01T00:00:00Z")
+        assert history.prune(keep_days=50) == 0
+
+
+def test_reports_age_by_the_recorded_runs_and_those_before_them_by_the_calendar() -> None:
+    time = RecordedTime([*DAILY, "2038-01-19T03:00:00Z"])
+    assert time.age(read_time("2026-10-30T03:00:00Z")).days == 7
+    assert time.age(read_time("2026-10-23T03:00:00Z")).days == 14
+    assert time.age(read_time("2020-10-01T03:00:00Z")).days == 365 * 6 + 1 + 29 + 7
+    assert time.age(read_time("2039-01-01T00:00:00Z")).days == 0
+    assert RecordedTime([]).age(read_time("2020-10-01T03:00:00Z")).days == 0
+    assert not RecordedTime(["no time", *DAILY[1:]]).jump()
 
 
 def test_a_card_that_was_there_before_is_known_for_all_of_the_window(path: Path) -> None:
@@ -344,6 +387,7 @@ NIGHT_OF_200 = """
 import os, signal, sys
 from pathlib import Path
 from gpufleet.nightly.history import History, HistoryError
+from gpufleet.nightly.retention import RecordedTime, read_time
 from tests.support.nightly_sessions import host, session
 
 def hosts(cause):

@@ -17,7 +17,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +32,7 @@ from gpufleet.model.verdict import Verdict
 from . import database, drift, versions
 from .database import HistoryError
 from .drift import LETTERS, NOT_THERE, CheckResult
+from .retention import RecordedTime, read_time
 
 if TYPE_CHECKING:
     from gpufleet.verification.session import HostRun, Session
@@ -137,12 +138,14 @@ class History:
 
         The newest run of each kind stays. The file keeps its size: later runs use the space.
         """
-        oldest = (datetime.now(UTC) - timedelta(days=keep_days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        recorded, limit = self.recorded_time(), timedelta(days=keep_days)
+        expired = json.dumps([night.id for night in self.nights()
+                              if recorded.age(read_time(night.started)) > limit])
         with database.sqlite_errors(self.path), database.transaction(self._writer):
             base = self._writer
             old = json.dumps(_column(base.execute(
-                "SELECT id FROM nights WHERE started < ?"
-                " AND id NOT IN (SELECT max(id) FROM nights GROUP BY kind)", (oldest,))))
+                "SELECT id FROM nights WHERE id IN (SELECT value FROM json_each(?))"
+                " AND id NOT IN (SELECT max(id) FROM nights GROUP BY kind)", (expired,))))
             if old == "[]":
                 return 0
             for table in ("looks", "verdicts", "numbers", "words"):
@@ -173,6 +176,10 @@ class History:
             " FROM nights WHERE kind = coalesce(?, kind) ORDER BY started DESC, id DESC LIMIT ?",
             kind, -1 if last is None else last)
         return [RecordedRun(*row) for row in reversed(rows)]
+
+    def recorded_time(self) -> RecordedTime:
+        """Return the time that passed by the nightly runs, whatever the clock says."""
+        return RecordedTime(night.started for night in self.nights(kind=NIGHTLY))
 
     def latest(self, kind: str = NIGHTLY) -> RecordedRun | None:
         """Return the newest run of a kind."""

@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console
@@ -40,7 +40,8 @@ from .baselines import slow_nights
 from .config import Settings
 from .history import History
 from .measures import measured
-from .state import DELIVERED, ERROR, HEARTBEAT, HISTORY, OWED, log
+from .retention import RecordedTime, read_time
+from .state import DELIVERED, ERROR, HEARTBEAT, HISTORY, OWED, WARNING, log
 
 # The exit status of a run with a failed step, whatever its verdicts.
 TROUBLE = 5
@@ -64,6 +65,7 @@ class NightlyRun:
         self.session: Session | None = None
         self.night: int | None = None
         self.nights: int | None = None
+        self.recorded: RecordedTime | None = None
         self.changes: Changes | None = None
         self.past: Past | None = None
         self.done: list[str] = []
@@ -112,6 +114,9 @@ class NightlyRun:
                         log(sentence)
                     if failed:
                         raise ConfigurationError(" ".join(failed))
+            self.recorded = history.recorded_time()
+            if note := self.recorded.jump():
+                log(note, WARNING)
             history.prune(settings.keep_days)
             self.nights = len(history.nights())
         # A defect that recording met on a host has become a part of its result.
@@ -121,7 +126,9 @@ class NightlyRun:
             junit.write(directory / "junit.xml", session, "ansible")
             report.update_latest(directory)
             self.link = _link(settings, directory.name)
-            _prune_reports(settings.reports_dir, settings.keep_reports_days)
+            # Without a history it is not known how much time has passed.
+            if self.recorded:
+                _prune_reports(settings.reports_dir, settings.keep_reports_days, self.recorded)
 
     def _end(self) -> None:
         """Write metrics and heartbeat, and notify people; every step is tried."""
@@ -302,10 +309,9 @@ def _link(settings: Settings, name: str) -> str:
     return f"{socket.gethostname()}:{settings.reports_dir / name}/report.html"
 
 
-def _prune_reports(directory: Path, days: int) -> None:
+def _prune_reports(directory: Path, days: int, recorded: RecordedTime) -> None:
     """Remove old reports: only directories with the names that we give."""
-    oldest = (datetime.now(UTC) - timedelta(days=days)).strftime("%Y-%m-%dT%H-%M-%SZ")
     for path in directory.iterdir():
-        ours = re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ(-\d+)?", path.name)
-        if ours and path.name < oldest:
+        ours = re.fullmatch(r"(\d{4}-\d\d-\d\dT)(\d\d)-(\d\d)-(\d\dZ)(-\d+)?", path.name)
+        if ours and recorded.age(read_time("{}{}:{}:{}".format(*ours.groups()))) > timedelta(days):
             shutil.rmtree(path)

@@ -19,7 +19,7 @@ HISTORY, HEARTBEAT, DELIVERED = "history.sqlite", "heartbeat.json", "told.json"
 # Key in DELIVERED: by channel, the runs of which no notification was delivered yet.
 OWED = "owed"
 # Priorities of the systemd journal.
-ERROR, NOTICE = 3, 5
+ERROR, WARNING, NOTICE = 3, 4, 5
 
 
 def log(text: str, priority: int = NOTICE) -> None:
