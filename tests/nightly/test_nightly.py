@@ -346,6 +346,26 @@ def test_a_test_message_reaches_everyone(
     assert nightly(configured(**hook), "--test-message").returncode == 1
 
 
+def test_the_page_alone_is_published(
+    configured: Configured, hook: dict[str, Any], tmp_path: Path
+) -> None:
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "2020-01-01T03-00-00Z").mkdir()
+    path = configured(**hook, published_dir=str(published))
+    assert nightly(path).returncode == 1
+    report = next(path.parent.glob("reports/2*Z"))
+    assert sorted(str(each.relative_to(published)) for each in published.rglob("*")) == [
+        report.name, f"{report.name}/report.html", "latest"]
+    page = published / "latest" / "report.html"
+    assert page.read_text() == (report / "report.html").read_text()
+    assert page.stat().st_mode & 0o777 == 0o640
+    # Snapshots and plans remain with the nightly.
+    assert (report / "plans").is_dir()
+    refused = nightly(configured(**hook, published_dir=str(path.parent / "reports")), "--check")
+    assert refused.returncode == 4 and "must not read" in refused.stderr
+
+
 def test_old_reports_are_removed_and_nothing_else_is(
     configured: Configured, hook: dict[str, Any]
 ) -> None:

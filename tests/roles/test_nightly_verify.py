@@ -29,9 +29,10 @@ def unit(settings: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(("settings", "places"), [
     ({}, "/var/lib/gpufleet-nightly /var/lib/gpufleet-nightly/reports"
-         " /var/lib/gpufleet-nightly/metrics"),
+         " /var/lib/gpufleet-nightly/published /var/lib/gpufleet-nightly/metrics"),
     ({"state_dir": "/srv/state", "reports_dir": "/srv/reports"},
-     "/var/lib/gpufleet-nightly /srv/state /srv/reports /var/lib/gpufleet-nightly/metrics"),
+     "/var/lib/gpufleet-nightly /srv/state /srv/reports /var/lib/gpufleet-nightly/published"
+     " /var/lib/gpufleet-nightly/metrics"),
 ])
 def test_the_home_is_writable_wherever_the_state_is(
     settings: dict[str, Any], places: str
@@ -47,7 +48,8 @@ PLAY = """
   connection: local
   gather_facts: false
   vars: {ansible_python_interpreter: "%(python)s", role_path: "%(role)s",
-         nightly_verify_settings: {}, __nightly_verify_user_result: {}}
+         nightly_verify_settings: {vault_password_file: "%(etc)s/secrets/by-hand"},
+         nightly_verify_secrets: {smtp: s3cret}, __nightly_verify_user_result: {}}
   vars_files: [%(role)s/vars/main.yml, %(vars)s]
   tasks:
     - ansible.builtin.include_tasks: "%(place)s/preflight.yml"
@@ -82,7 +84,7 @@ class Play:
             "__nightly_verify_etc": str(self.etc), "nightly_verify_inventory": str(inventory),
             "__nightly_verify_user": "root"}))
         (self.place / "play.yml").write_text(PLAY % {
-            "role": ROLE, "python": sys.executable, "place": self.place,
+            "role": ROLE, "python": sys.executable, "place": self.place, "etc": self.etc,
             "vars": self.place / "vars.json"})
         return subprocess.run(
             [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,",
@@ -117,6 +119,51 @@ def test_what_left_the_inventory_leaves_the_control_host(play: Play, tmp_path: P
     assert done.returncode == 0, done.stdout
     assert [path.name for path in (play.etc / "inventory").iterdir()] == [play.said().name]
     assert play.said() != first and not (play.said() / "host_vars/gpu01.yml").exists()
+
+
+def test_a_secret_that_left_the_inventory_leaves_the_control_host(
+    play: Play, tmp_path: Path
+) -> None:
+    secrets = play.etc / "secrets"
+    secrets.mkdir()
+    for name in ("smtp", "former", ".former", "by-hand"):
+        (secrets / name).write_text("s3cret")
+    assert play.run(tmp_path / "hosts").returncode == 0
+    # What a person put there, and the settings name, stays.
+    assert sorted(path.name for path in secrets.iterdir()) == ["by-hand", "smtp"]
+
+
+def tasks(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = DataLoader().load_from_file(
+        str(ROLE / f"tasks/{name}.yml"), trusted_as_template=True)
+    return found
+
+
+def test_the_group_of_the_web_server_reads_the_published_pages_alone() -> None:
+    templar = Templar(DataLoader(), DataLoader().load_from_file(
+        str(ROLE / "vars/main.yml"), trusted_as_template=True))
+    rows = templar.template(next(
+        task for task in tasks("account") if task["name"] == "Create the directories")["loop"])
+    readable = {row["path"]: row["mode"] for row in rows if row.get("group")}
+    assert readable == {"/var/lib/gpufleet-nightly/published": "2750"}
+    assert next(row["mode"] for row in rows if row["path"].endswith("/reports")) == "0700"
+    # Nothing else of the role is in that group.
+    assert (ROLE / "tasks/settings.yml").read_text().count("__nightly_verify_readers") == 0
+
+
+@pytest.mark.parametrize(("entry", "moved"), [
+    (None, []), (["x", "990", ""], []), (["x", "990", "gpufleet"], []),
+    (["x", "990", "www-data,gpufleet,alice"], ["www-data", "alice"]),
+])
+def test_accounts_that_were_told_to_join_the_group_of_secrets_leave_it(
+    entry: list[str] | None, moved: list[str]
+) -> None:
+    loop = next(task for task in tasks("account") if "readers.yml" in str(task))["loop"]
+    variables = {"__nightly_verify_user": "gpufleet",
+                 "ansible_facts": {"getent_group": {"gpufleet": entry}}}
+    assert Templar(DataLoader(), variables).template(loop) == moved
+    left = next(task for task in tasks("readers") if "gpasswd" in str(task))
+    assert "--delete" in left["ansible.builtin.command"]["argv"]
 
 
 def test_what_a_vault_closes_stays_closed(play: Play, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def _check_directories(settings: Settings) -> None:
         raise ConfigurationError(
             "It does not exist, or cannot be read.", f"pulled: {settings.pulled}",
             "Collect the hosts' results there, readable by the user of the nightly run.")
-    for name in ("state_dir", "reports_dir", "textfile_dir"):
+    for name in ("state_dir", "reports_dir", "published_dir", "textfile_dir"):
         directory = getattr(settings, name)
         if directory and directory.exists() and not os.access(directory, os.W_OK | os.X_OK):
             raise ConfigurationError("It cannot be written to.", f"{name}: {directory}",

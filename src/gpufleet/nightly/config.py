@@ -63,6 +63,7 @@ class Settings:
     pulled_age_h: float
     state_dir: Path
     reports_dir: Path
+    published_dir: Path | None
     keep_days: int
     keep_reports_days: int
     textfile_dir: Path | None
@@ -89,6 +90,11 @@ def read(path: Path) -> Settings:
     if len(methods) > 1:
         raise ConfigurationError(f"{' and '.join(methods)} exclude each other.",
                                  str(path), "Remove all but one of them.")
+    if settings.published_dir and settings.published_dir in {
+            settings.reports_dir, settings.state_dir}:
+        raise ConfigurationError(
+            "The web server's directory is one that holds what it must not read.",
+            f"{path}: published_dir", "Name a directory of its own.")
     if settings.pulled and settings.deep:
         raise ConfigurationError("With 'pulled', hosts are not probed, so 'deep' has no effect.",
                                  f"{path}: deep", "Remove 'deep' or 'pulled'.")
@@ -176,6 +182,7 @@ def _settings(document: Mapping[str, Any], path: Path) -> Settings:
         "pulled": given["pulled"] and Path(given["pulled"]),
         "state_dir": Path(given["state_dir"]),
         "reports_dir": Path(given["reports_dir"]),
+        "published_dir": given["published_dir"] and Path(given["published_dir"]),
         "textfile_dir": given["textfile_dir"] and Path(given["textfile_dir"]),
         "mail": given["mail"] and _mail(given["mail"], path),
         "webhooks": tuple(_webhook(each, f"{path}: webhooks.{number}")

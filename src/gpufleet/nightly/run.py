@@ -122,13 +122,16 @@ class NightlyRun:
         # A defect that recording met on a host has become a part of its result.
         self.status = judge.exit_status(session.document)
         with self._step("report"):
-            report.write_report(directory, session, self.changes, self.past)
+            page = report.write_report(directory, session, self.changes, self.past)
             junit.write(directory / "junit.xml", session, "ansible")
             report.update_latest(directory)
             self.link = _link(settings, directory.name)
+            if settings.published_dir:
+                report.publish(page, settings.published_dir)
             # Without a history it is not known how much time has passed.
-            if self.recorded:
-                _prune_reports(settings.reports_dir, settings.keep_reports_days, self.recorded)
+            for place in filter(None, (settings.reports_dir, settings.published_dir)):
+                if self.recorded:
+                    _prune_reports(place, settings.keep_reports_days, self.recorded)
 
     def _end(self) -> None:
         """Write metrics and heartbeat, and notify people; every step is tried."""

@@ -20,6 +20,7 @@ import jinja2
 from markupsafe import Markup
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.files import write_file
 from gpufleet.model.nightly import Changes, Past
 from gpufleet.model.verdict import SYMBOLS, Bundle, Verdict
 from gpufleet.paths import host_file_name
@@ -182,6 +183,17 @@ def update_latest(directory: Path) -> Path:
     new.symlink_to(directory.name)
     new.replace(link)
     return link
+
+
+def publish(page: Path, parent: Path) -> None:
+    """Copy a report's page, and nothing else of it, to the same name below `parent`.
+
+    In files of `parent`'s group, if it is set on the directory (setgid): the web server's.
+    """
+    directory = parent / page.parent.name
+    directory.mkdir(exist_ok=True)
+    write_file(directory / page.name, page.read_text(encoding="utf-8"), 0o640)
+    update_latest(directory)
 
 
 def _json(document: object) -> str:
