@@ -205,3 +205,21 @@ def test_the_history_stays_small(large: Path) -> None:
     verdicts = base.execute("SELECT count(*) FROM verdicts").fetchone()[0]
     size = base.execute("SELECT sum(pgsize) FROM dbstat WHERE name = 'verdicts'").fetchone()[0]
     assert size / verdicts < 20, "bytes per verdict"
+
+
+def test_a_host_shows_when_each_component_was_last_read_whole(
+    capsys: pytest.CaptureFixture[str], path: Path
+) -> None:
+    def state(component: str, read: int | None) -> dict[str, Any]:
+        return {"component": component, "installed": "then", "files": 1, "bytes": 2, "first": 3,
+                "begun": 4, "read": read, "cursor": "a", "complete": True, "slow": [], "bad": []}
+
+    with History(path) as history:
+        history.flag("gpu01", "scrub", json.dumps([
+            state("toolkit-12.3", 1_800_000_000), state("stack-tf", None),
+            state("cudnn-12.3-9", 10 ** 30)]))
+    assert asked(capsys, path, "--host", "gpu01")["hosts"]["gpu01"]["contents_read"] == {
+        "toolkit-12.3": "2027-01-15T08:00:00Z", "stack-tf": None, "cudnn-12.3-9": "?"}
+    assert "contents_read" not in asked(capsys, path, "--host", "gpu02")["hosts"]["gpu02"]
+    out = rows(run(capsys, "--database", str(path), "--host", "gpu01")[1])
+    assert {"toolkit-12.3 2027-01-15T08:00:00Z", "stack-tf not yet"} <= set(out)

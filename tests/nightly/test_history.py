@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -492,3 +492,36 @@ def test_an_account_that_may_not_write_is_told_so(path: Path) -> None:
     with pytest.raises(HistoryError) as refused:
         History(Path("/proc/gpufleet/history.sqlite")).flag("a", "b", "c")
     assert "cannot be created" in str(refused.value)
+
+
+def with_contents(night: int, *components: dict[str, Any] | None) -> Session:
+    """A night over two hosts, each with what its probe says of one component's contents."""
+    found = session(night, host("gpu01", x="PASS"), host("gpu02", x="PASS"))
+    for each, component in zip(found.hosts, components, strict=True):
+        snapshot = document("snapshot.json")
+        if component:
+            data(snapshot, "receipts")["scrub"] = {
+                "days": 14, "seconds": 60, "at": 1_800_000_000, "error": None,
+                "components": [component]}
+        each.snapshot = cast(Any, snapshot)
+    return found
+
+
+STATE = {"component": "toolkit-11.8", "installed": "then", "files": 1, "bytes": 2, "first": 3,
+         "begun": 4, "read": None, "cursor": "a", "complete": True, "slow": [], "bad": []}
+
+
+def test_how_far_contents_were_read_stays_known_when_a_host_does_not_say_it(path: Path) -> None:
+    further = {**STATE, "cursor": "b", "bad": [{"path": "a", "what": "sha256"}]}
+    with History(path) as history:
+        assert history.contents_read() == {}
+        history.record(with_contents(0, STATE, STATE))
+        # One host hangs, or is probed without reading contents; the other goes on.
+        history.record(with_contents(1, None, further))
+        # What is of another release, or nonsense, begins again, and costs nobody else anything.
+        history.record(with_contents(2, {"component": "toolkit-11.8"}, None))
+        assert history.contents_read() == {"gpu01": [STATE], "gpu02": [further]}
+        history.flag("gpu01", "scrub", '[{"component": 5}, 7]')
+        assert history.contents_read()["gpu01"] == []
+        history.prune(1)
+        assert history.contents_read()["gpu02"] == [further]

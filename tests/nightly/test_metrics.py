@@ -39,7 +39,8 @@ def test_hosts_checks_and_throughput(tmp_path: Path) -> None:
         200.0, 200.0, 12.5, (), 30, HOSTS,
         {"gpu01": {"gpu.GPU-1.stack.tensorflow-2.13.1.tflops": 33.5,
                    "gpu.GPU-1.toolkit.11.8.tflops": 34.4, "driver.version": "535.261.03",
-                   "gpu.GPU-1.temperature_c": 31.0}}, {("gpu01", "GPU-1"): 2}))
+                   "gpu.GPU-1.temperature_c": 31.0}}, {("gpu01", "GPU-1"): 2},
+        {"gpu01": 1_800_000_000}))
     assert [path.name for path in tmp_path.iterdir()] == ["gpufleet.prom"]
     assert (tmp_path / "gpufleet.prom").stat().st_mode & 0o777 == 0o644
     found = read((tmp_path / "gpufleet.prom").read_text())
@@ -51,6 +52,8 @@ def test_hosts_checks_and_throughput(tmp_path: Path) -> None:
     assert found["gpufleet_check_failed"] == [
         ({"host": "gpu02", "check": "cudnn.files"}, 1.0),
         ({"host": "gpu03", "check": "host.reachable"}, 1.0)]
+    assert found["gpufleet_contents_read_timestamp_seconds"] == [
+        ({"host": "gpu01"}, 1_800_000_000.0)]
     assert found["gpufleet_gpu_slow_nights"] == [({"host": "gpu01", "gpu": "GPU-1"}, 2.0)]
     assert found["gpufleet_matmul_tflops"] == [
         ({"host": "gpu01", "gpu": "GPU-1", "stack": "tensorflow-2.13.1"}, 33.5),

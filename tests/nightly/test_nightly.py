@@ -19,7 +19,8 @@ import pytest
 from gpufleet.cli.main import main
 from gpufleet.nightly import config
 from gpufleet.nightly.history import History
-from gpufleet.nightly.run import configured_hosts
+from gpufleet.nightly.run import configured_hosts, scrub
+from gpufleet.verification.session import ProbeOptions, probe_config
 from tests.support.receivers import Listener, Post
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -375,3 +376,26 @@ def test_old_reports_are_removed_and_nothing_else_is(
         (reports / name).mkdir(parents=True)
     nightly(path)
     assert [each.name for each in reports.glob("2020*")] == ["2020-notes"]
+
+
+def test_a_probe_is_given_where_the_last_night_stopped_to_read(
+    configured: Configured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = config.read(configured(scrub_days=7))
+    hosts = configured_hosts(settings)
+    first = {"gone": {"days": 7, "seconds": 60, "components": []}}
+    assert scrub(settings, hosts) == first
+    state = {"component": "toolkit-11.8", "installed": "then", "files": 1, "bytes": 2, "first": 3,
+             "begun": 4, "read": 5, "cursor": "a", "complete": True, "slow": [], "bad": []}
+    with History(settings.state_dir / "history.sqlite") as history:
+        history.flag("gone", "scrub", json.dumps([state]))
+    given = scrub(settings, hosts)
+    assert given["gone"]["components"] == [state]
+    options = ProbeOptions(scrub=given)
+    assert probe_config(hosts[0], options)["scrub"] == given["gone"]
+    assert "scrub" not in probe_config(hosts[0], ProbeOptions())
+    # A history that cannot be read is a failed step of its own, and hides no host.
+    (settings.state_dir / "history.sqlite").write_text("no history")
+    assert scrub(settings, hosts) == first
+    assert "read from their beginning" in capsys.readouterr().err
+    assert scrub(config.read(configured(scrub_days=0)), hosts) == {}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpufleet.model.sections.cuda import Receipts
+from gpufleet.model.validator import faults
+from gpufleet.probe import contents
 from gpufleet.probe.host import Host
 from gpufleet.probe.manifest import manifest_of
 from gpufleet.probe.sections.receipts import unrecorded
@@ -117,3 +122,78 @@ def test_code_that_no_record_lists_is_told(tmp_path: Path) -> None:
         put(tmp_path, site + name)
     found = unrecorded(Host({}), str(tmp_path), {"x": "1"})
     assert found == [str(tmp_path / site / "x/new.py")]
+
+
+@pytest.fixture
+def toolkit(root: Path) -> Path:
+    """A toolkit with a receipt, in whose largest library a byte changed; size and time stayed."""
+    place = root / "usr/local/cuda-11.8"
+    put(root, "var/lib/gpufleet/receipts/toolkit-11.8.json", json.dumps(
+        {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+         "version": "11.8.0", "installed": "2026-11-20T12:00:00Z", "manifest": manifest_of(
+             str(place), ["version.json", "lib64/libcudart.so.11.8.89"])}))
+    put(root, "proc/self/mountinfo", "36 25 8:1 / / rw - ext4 /dev/sda1 rw\n"
+        "37 36 8:2 / /usr/local rw - xfs /dev/sdb rw\n")
+    library = place / "lib64/libcudart.so.11.8.89"
+    before, content = library.stat(), bytearray(library.read_bytes())
+    content[-1] ^= 1
+    library.write_bytes(content)
+    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return place
+
+
+LIBRARY = f"{LIB}/libcudart.so.11.8.89".replace("usr/local/cuda-11.8/", "")
+NIGHT = {"days": 14, "seconds": 5, "components": []}
+
+
+def looked(root: Path, **config: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """(what changed, the scrub)."""
+    found = look(root, **config)["receipts"]
+    assert faults(Receipts, found, "receipts") == []
+    return found["receipts"][0]["changed"], found.get("scrub", {})
+
+
+def test_a_changed_byte_is_the_same_finding_at_night_as_with_deep(
+    root: Path, toolkit: Path
+) -> None:
+    wrong = [{"path": LIBRARY, "what": "sha256"}]
+    assert looked(root) == ([], {})
+    assert looked(root, deep=True) == (wrong, {})
+    changed, night = looked(root, scrub=NIGHT)
+    assert changed == wrong
+    state, = night["components"]
+    assert (state["component"], state["files"], state["bad"], night["error"]) == (
+        "toolkit-11.8", 1, wrong, None)
+    # Nothing is due, and the finding stays.
+    changed, night = looked(root, scrub={**NIGHT, "components": [state]})
+    assert changed == wrong
+    deep, = looked(root, scrub=NIGHT, deep=True)[1]["components"]
+    assert deep["read"] is not None
+
+
+def test_a_file_that_the_disk_cannot_give_names_the_disk_and_spares_the_section(
+    root: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: str, ends: float) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(contents, "sha256_on_disk", broken)
+    wrong = [{"path": LIBRARY, "what": "unreadable", "error": "Input/output error",
+              "disk": "/dev/sdb at /usr/local"}]
+    assert looked(root, deep=True)[0] == wrong
+    changed, night = looked(root, scrub=NIGHT)
+    assert changed == wrong
+    assert looked(root, scrub={**NIGHT, "components": night["components"]})[0] == wrong
+
+
+def test_a_disk_that_gives_no_answer_costs_its_seconds_and_no_earlier_finding(
+    root: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, = looked(root, scrub=NIGHT)[1]["components"]
+    monkeypatch.setattr(contents, "sha256_on_disk", lambda path, ends: time.sleep(60))
+    begin = time.monotonic()
+    changed, night = looked(root, scrub={**NIGHT, "seconds": 0.3, "components": [known]})
+    assert time.monotonic() - begin < 8
+    assert changed == [{"path": LIBRARY, "what": "sha256"}]
+    assert night["error"] == "no answer within 0.3 s"
+    assert night["components"] == [known]

@@ -192,3 +192,33 @@ def test_a_hanging_probe_is_abandoned(
     assert document["snapshot"] is None
     assert document["result"]["verdict"] == "UNREACHABLE"
     assert "gave no answer within 0 s" in document["result"]["checks"][0]["cause"]
+
+
+def test_a_host_that_verifies_itself_goes_on_reading_where_it_stopped(
+    tmp_path: Path, plan: Document, snapshot: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"component": "toolkit-11.8", "installed": "then", "files": 1, "bytes": 2, "first": 3,
+             "begun": 4, "read": 5, "cursor": "a", "complete": True, "slow": [], "bad": []}
+    given: list[object] = []
+    answer: Document | None = snapshot
+    data(snapshot, "receipts")["scrub"] = {
+        "days": 14, "seconds": 60, "at": 9, "error": None, "components": [state]}
+
+    def run(plan: Document, config: Document) -> tuple[Document, float]:
+        given.append(config["scrub"]["components"])
+        return host_result(plan, answer), 1.0
+
+    monkeypatch.setattr(pull, "probe_and_judge", run)
+    settings, result = tmp_path / "pull.json", tmp_path / "gpu01.json"
+    settings.write_text(json.dumps({
+        "plan": plan, "result": str(result), "metrics": str(tmp_path / "prom"),
+        "config": {"scrub": {"days": 14, "seconds": 60}}}))
+    assert pull.main([str(settings)]) == 0
+    assert "gpufleet_contents_read_timestamp_seconds{host=\"gpu01\"} 5" in (
+        tmp_path / "prom").read_text()
+    # A run without an answer loses nothing, a damaged file what it held.
+    answer = None
+    assert pull.main([str(settings)]) == pull.main([str(settings)]) == 0
+    result.write_text("[{")
+    assert pull.main([str(settings)]) == 0
+    assert given == [[], [state], [state], []]

@@ -1,6 +1,6 @@
 """All checks, in the order in which a person wants to read them."""
 
-from . import host, toolkit, cudnn, linker, environment  # noqa: I001 (their order)
+from . import host, contents, toolkit, cudnn, linker, environment  # noqa: I001 (their order)
 from . import gpu, gpu_health, links, driver, driver_use, kernel, restart
 from . import compute, exactness, speed, after_load, stack, stack_run, hello, containers, pair
 from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Evidence
@@ -16,6 +16,7 @@ __all__ = [
     "after_load",
     "compute",
     "containers",
+    "contents",
     "cudnn",
     "driver",
     "driver_use",

@@ -308,7 +308,19 @@ def files_unchanged(
             f"The receipt of {kind} {receipt_id} lists no files",
             provision(plan, component),
         )
-    changed = [f"{entry['path']} ({entry['what']})" for entry in found[0]["changed"]]
+    unreadable = [entry for entry in found[0]["changed"] if entry["what"] == "unreadable"]
+    if unreadable:
+        reasons = [f"{entry['path']} ({entry.get('error')})" for entry in unreadable]
+        disks = shortened(sorted({entry.get("disk") or "unknown" for entry in unreadable}))
+        yield Finding(
+            f"{len(unreadable)} files of {kind} {receipt_id} under {path} cannot be read:"
+            f" {shortened(reasons)}; their disk: {disks}",
+            then(person("on the host: look for errors of that disk in the kernel log (dmesg -T) and"
+                        " in its own (smartctl -a); a disk that fails has to be replaced"),
+                 provision(plan, component)),
+            "\n".join([*reasons, f"disk: {disks}"]))
+    changed = [f"{entry['path']} ({entry['what']})" for entry in found[0]["changed"]
+               if entry not in unreadable]
     missing = all(entry["what"] == "missing" for entry in found[0]["changed"])
     if changed:
         yield Finding(

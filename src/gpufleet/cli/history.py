@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,19 @@ def document(history: History, options: argparse.Namespace) -> Document:
             hosts[host]["measures"][name] = numbers
     if options.measure or options.check:
         hosts = {name: host for name, host in hosts.items() if host["checks"] or host["measures"]}
+    elif options.host:
+        for state in history.contents_read().get(options.host, ()):
+            hosts.get(options.host, {}).setdefault("contents_read", {})[state["component"]] = (
+                None if state["read"] is None else _moment(state["read"]))
     return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
+
+
+def _moment(seconds: int) -> str:
+    """A time as in documents; a host may send any number."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, OSError, ValueError):
+        return "?"
 
 
 def _check(line: Sequence[drift.CheckResult | None]) -> Document:
@@ -145,6 +158,12 @@ def show(console: Console, found: Document, path: Path) -> None:
         _lines(console, checks, "held")
     if measures:
         _charts(console, measures)
+    for host in hosts.values():
+        if read := host.get("contents_read"):
+            console.print(Text("contents last read whole", style="bold"))
+            for component, moment in read.items():
+                console.print(f"  {component}  {moment or 'not yet'}", markup=False,
+                              soft_wrap=True)
     if not checks and not measures:
         _lines(console, {(host, ""): _host(it["verdicts"]) for host, it in hosts.items()},
                "healthy")

@@ -76,6 +76,9 @@ class PastHost(TypedDict):
         " declared, `.` not there"]
     measures: Annotated[dict[str, list[float | None]], "by name; null: not measured"]
     checks: NotRequired[dict[str, PastCheck]]
+    contents_read: NotRequired[
+        Annotated[dict[str, Time | None],
+            "by component, when its contents were last read whole; null: not yet"]]
 
 
 class Past(TypedDict):

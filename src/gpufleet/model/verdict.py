@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from .plan import Plan, ProblemEntry
+from .sections.cuda import ContentsRead
 from .snapshot import Snapshot
 from .types import Text, Time
 
@@ -166,3 +167,5 @@ class CollectedResult(TypedDict):
     plan: Plan
     snapshot: Annotated[Snapshot | None, "null: the probe gave none"]
     result: HostResult
+    scrub: NotRequired[
+        Annotated[list[ContentsRead], "how far contents were read; the next run goes on there"]]

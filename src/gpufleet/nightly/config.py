@@ -57,6 +57,8 @@ class Settings:
     fanout: int
     deadline_s: float
     deep: bool
+    scrub_days: float
+    scrub_seconds: float
     topology: Path | None
     launcher: str
     pulled: Path | None

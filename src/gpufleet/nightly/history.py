@@ -23,8 +23,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gpufleet.host_state.contents import scrub_of, sound_states
 from gpufleet.model.nightly import Changes, Past, PastHost
 from gpufleet.model.plan import Plan
+from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import CheckResult as CheckEntry
 from gpufleet.model.verdict import Verdict
@@ -44,6 +46,8 @@ NIGHTLY = "nightly"
 # How many nights a baseline and the detection of flapping look back.
 WINDOW = 30
 SPEEDS, CARDS = "*.tflops", "gpus"
+# The flag of a host that holds how far its contents were read.
+SCRUB = "scrub"
 
 # The numbers in the file: never reorder. Verdicts below 4 are unhealthy.
 CODES = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE, Verdict.PASS,
@@ -97,11 +101,15 @@ class History:
 
         measured = {host.name: measure(host.snapshot, host.plan) if measure else read(host)
                     for host in session.hosts}
+        # A night without an answer leaves what earlier ones have read.
+        contents = {host.name: sound_states(scrub["components"]) for host in session.hosts
+                    if (scrub := scrub_of(host.snapshot))}
         with database.sqlite_errors(self.path):
-            return self._record(self._writer, session, kind, measured)
+            return self._record(self._writer, session, kind, measured, contents)
 
     def _record(self, base: sqlite3.Connection, session: Session, kind: str,
-                measured: Mapping[str, Mapping[str, float | str]]) -> int:
+                measured: Mapping[str, Mapping[str, float | str]],
+                contents: Mapping[str, list[ContentsRead]]) -> int:
         with database.transaction(base):
             row = base.execute("INSERT INTO nights (started, finished, kind) VALUES (?, ?, ?)",
                                (session.started, session.finished, kind))
@@ -131,6 +139,8 @@ class History:
             base.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", (
                 (night, hosts[name], names[split[measure][1]], texts[value])
                 for name, measure, value in rows if isinstance(value, str)))
+            base.executemany("INSERT OR REPLACE INTO flags VALUES (?, ?, ?)", (
+                (name, SCRUB, json.dumps(states)) for name, states in contents.items()))
         return night
 
     def prune(self, keep_days: int) -> int:
@@ -168,6 +178,11 @@ class History:
     def flags(self, host: str) -> dict[str, str]:
         """Return the stored values of a host."""
         return dict(self._rows("SELECT name, value FROM flags WHERE host = ?", host))
+
+    def contents_read(self) -> dict[str, list[ContentsRead]]:
+        """Return by host how far the contents of each component were read."""
+        return {host: sound_states(json.loads(value)) for host, value in self._rows(
+            "SELECT host, value FROM flags WHERE name = ?", SCRUB)}
 
     def nights(self, last: int | None = None, kind: str | None = None) -> list[RecordedRun]:
         """Return the recorded runs, oldest first; of all kinds or one, all or the last ones."""

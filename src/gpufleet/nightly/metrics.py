@@ -38,6 +38,9 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpufleet_gpu_slow_nights":
         ("Nights in a row that a card is below its own baseline; absent if it is not",
          ("host", "gpu")),
+    "gpufleet_contents_read_timestamp_seconds":
+        ("Time since which the contents of all that is installed were compared: the oldest whole"
+         " reading of a component, or the begin of its first one", ("host",)),
     "gpufleet_history_nights": ("Runs in the history", ()),
 }
 
@@ -56,6 +59,8 @@ class Run:
     measures: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
     # By host and card, how many nights in a row the card is slow.
     slow: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # By host, the oldest whole reading of a component.
+    contents_read: Mapping[str, int] = field(default_factory=dict)
 
 
 def text(run: Run) -> str:
@@ -81,6 +86,8 @@ def text(run: Run) -> str:
                 gauges["gpufleet_matmul_tflops"].labels(host, found["gpu"], stack).set(value)
     for card, nights in run.slow.items():
         gauges["gpufleet_gpu_slow_nights"].labels(*card).set(nights)
+    for host, read in run.contents_read.items():
+        gauges["gpufleet_contents_read_timestamp_seconds"].labels(host).set(read)
     return generate_latest(registry).decode()
 
 

@@ -19,15 +19,19 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
+from gpufleet.host_state.contents import last_read
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.model.nightly import Changes, Past
+from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.verdict import NOT_JUDGED, USAGE
 from gpufleet.report import directory as report
 from gpufleet.report import junit, summary, terminal
@@ -38,7 +42,7 @@ from gpufleet.verification.session import ProbeOptions, Session, utc_now, verify
 from . import channels, metrics, notifications, state
 from .baselines import slow_nights
 from .config import Settings
-from .history import History
+from .history import History, HistoryError
 from .measures import measured
 from .retention import RecordedTime, read_time
 from .state import DELIVERED, ERROR, HEARTBEAT, HISTORY, OWED, WARNING, log
@@ -68,6 +72,8 @@ class NightlyRun:
         self.recorded: RecordedTime | None = None
         self.changes: Changes | None = None
         self.past: Past | None = None
+        # By host, the oldest whole reading of a component's contents.
+        self.contents_read: dict[str, int] = {}
         self.done: list[str] = []
         self.link = ""
 
@@ -105,6 +111,10 @@ class NightlyRun:
             self.night = history.record(session, kind="nightly")
             self.changes = history.changes(self.night)
             self.past = history.past()
+            hosts = {host.name for host in session.hosts}
+            self.contents_read = {
+                host: min(map(last_read, states))
+                for host, states in history.contents_read().items() if states and host in hosts}
             if settings.drain and settings.drain["hook"] != "none":
                 with self._step("drain"):
                     drain = importlib.import_module("gpufleet.nightly.drain")
@@ -176,7 +186,7 @@ class NightlyRun:
         return metrics.Run(
             now, success, seconds, self.troubles, self.nights, self.session.document["hosts"],
             {host.name: measured(host) for host in self.session.hosts if host.snapshot},
-            self._slow())
+            self._slow(), self.contents_read)
 
     def _slow(self) -> dict[tuple[str, str], int]:
         """By host and card, how many nights in a row the card is slow."""
@@ -263,13 +273,29 @@ def probe_options(settings: Settings) -> ProbeOptions:
     )
 
 
+def scrub(settings: Settings, hosts: list[InventoryHost]) -> dict[str, dict[str, Any]]:
+    """By host, what its probe is to read of the contents: a share, from where it was left."""
+    if not settings.scrub_days:
+        return {}
+    states: dict[str, list[ContentsRead]] = {}
+    try:
+        with History(settings.state_dir / HISTORY) as history:
+            states = history.contents_read()
+    except HistoryError as error:
+        # Recording this run meets the same error, and is a failed step.
+        log(f"Contents are read from their beginning: {error}", ERROR)
+    return {host.name: {"days": settings.scrub_days, "seconds": settings.scrub_seconds,
+                        "components": states.get(host.name, [])} for host in hosts}
+
+
 def probe(settings: Settings, hosts: list[InventoryHost]) -> Session:
     """Probe the hosts and judge them; with `pulled`, judge the snapshots that they delivered."""
     if settings.pulled:
         max_age = timedelta(hours=settings.pulled_age_h)
         return collected.judge_results(settings.pulled, hosts, max_age)
     with terminal.progress(Console(stderr=True), "Probing", len(hosts)) as advance:
-        return verify(hosts, probe_options(settings), advance)
+        return verify(hosts, replace(
+            probe_options(settings), scrub=scrub(settings, hosts)), advance)
 
 
 @contextmanager

@@ -13,6 +13,8 @@ DEFAULTS = {
     "budget_mib": 1024, "sustained_s": 120,
     # {"engine": "docker" | "podman", "image": NAME | None}, where containers are declared.
     "containers": None,
+    # {"days", "seconds", "components": states}, where a share of all contents is read each night.
+    "scrub": None,
     # {venv: {"native": capabilities that it has machine code for, "seconds": what it has to compile
     # the rest}}, and the cards' own capabilities, once the driver was asked.
     "compiles": {}, "capabilities": None,

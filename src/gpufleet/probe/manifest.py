@@ -138,8 +138,16 @@ def _record_difference(path, digest, size, infos):
         infos[path] = info
     if info.st_size != size:
         return "size"
-    algorithm, mark, expected = digest.partition("=")
-    if mark and algorithm == "sha256":
-        found = base64.urlsafe_b64encode(bytes.fromhex(sha256_of(path))).decode().rstrip("=")
-        return None if found == expected else "sha256"
-    return None
+    expected = hex_digest(digest)
+    return "sha256" if expected and sha256_of(path) != expected else None
+
+
+def hex_digest(digest):
+    """A record's `sha256=...` as a manifest has it; None of another kind."""
+    algorithm, _, value = digest.partition("=")
+    if algorithm != "sha256" or not value:
+        return None
+    try:
+        return base64.urlsafe_b64decode(value + "==").hex()
+    except ValueError:
+        return value

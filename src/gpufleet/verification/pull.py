@@ -29,8 +29,10 @@ from typing import Any
 from gpufleet.checks import judge
 from gpufleet.errors import guarded
 from gpufleet.files import write_file
+from gpufleet.host_state.contents import oldest_reading, scrub_of, sound_states
 from gpufleet.model import received
 from gpufleet.model.plan import Plan
+from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import USAGE, CollectedResult, Verdict
 from gpufleet.paths import PACKAGE
@@ -57,7 +59,15 @@ def main(args: list[str]) -> int:
         sys.stderr.write("usage: gpufleet-pull.pyz SETTINGS.json\n")
         return USAGE
     settings = json.loads(Path(args[0]).read_text(encoding="utf-8"))
-    document, seconds = probe_and_judge(settings["plan"], settings["config"])
+    config, scrub = settings["config"], settings["config"].get("scrub")
+    if scrub:
+        states = earlier_states(Path(settings["result"]))
+        config = {**config, "scrub": {**scrub, "components": states}}
+    document, seconds = probe_and_judge(settings["plan"], config)
+    if scrub:
+        # A run without an answer leaves what earlier ones have read.
+        found = scrub_of(document["snapshot"])
+        document["scrub"] = sound_states(found["components"]) if found else states
     write_file(Path(settings["result"]), json.dumps(document, ensure_ascii=False) + "\n", 0o640)
     if settings["metrics"]:
         write_file(Path(settings["metrics"]), metrics(document, seconds), 0o644)
@@ -67,6 +77,14 @@ def main(args: list[str]) -> int:
             print(f"  remedy: {check['remedy']}")
     print(f"{document['host']}: {document['result']['verdict']}")
     return 0
+
+
+def earlier_states(path: Path) -> list[ContentsRead]:
+    """How far the last run has read the contents of what is installed."""
+    try:
+        return sound_states(json.loads(path.read_text(encoding="utf-8")).get("scrub"))
+    except (OSError, ValueError, AttributeError):
+        return []
 
 
 def probe_and_judge(
@@ -132,6 +150,8 @@ def metrics(document: CollectedResult, seconds: float) -> str:
             for check in document["result"]["checks"]
             if check["verdict"] in FAILING and (cause := check.get("explained_by"))},
     }
+    if (oldest := oldest_reading(document.get("snapshot"))) is not None:
+        rows["gpufleet_contents_read_timestamp_seconds"] = {f"{{host={host}}}": oldest}
     return "".join(
         f"# TYPE {name} gauge\n" + "".join(f"{name}{label} {value}\n"
                                            for label, value in values.items())

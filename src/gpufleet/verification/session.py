@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -52,6 +52,8 @@ class ProbeOptions:
     topology: Path | None = None
     # Give stacks the time to compile their code for GPUs of any model.
     warm: bool = False
+    # By host, what its probe reads of the contents tonight: `scrub` of its configuration.
+    scrub: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def host_s(self) -> float:
@@ -150,6 +152,8 @@ def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
     }
     if options.mode == "full":
         config["matmul"] = payload.workload()
+    if scrub := options.scrub.get(host.name):
+        config["scrub"] = scrub
     return config
 
 

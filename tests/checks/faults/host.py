@@ -77,6 +77,43 @@ def killed_while_installing_a_cudnn_that_nobody_declares_any_more(
          "version": "5.1", "state": "installing", "fresh": True, "started": "now"}]
 
 
+def scrubbed(snapshot: Document, *components: Document, error: str | None = None) -> None:
+    """The night that read a share of the contents; all of the toolkit was read 13 days ago."""
+    now = 1_800_000_000
+    data(snapshot, "receipts")["scrub"] = {
+        "days": 14, "seconds": 60, "at": now, "error": error, "components": [{
+            "component": "toolkit-11.8", "installed": "2026-11-20T12:00:00Z", "files": 40,
+            "bytes": 3 << 30, "first": now - 99 * 86400, "begun": now - 13 * 86400,
+            "read": now - 13 * 86400, "cursor": "lib64/libcufft.so", "complete": True, "slow": [],
+            "bad": [], **component} for component in components or ({},)]}
+
+
+@fault("install.contents", cause="toolkit-11.8 (last read whole 20 days ago)",
+       remedy="raise scrub_seconds, now 60", verdict="INCONCLUSIVE")
+def contents_not_read_in_time(plan: Document, snapshot: Document) -> None:
+    scrubbed(snapshot, {"read": 1_800_000_000 - 20 * 86400})
+
+
+@fault("install.contents", cause="60 s are too short for lib/libtensorflow_cc.so.2",
+       remedy="raise scrub_seconds", verdict="INCONCLUSIVE")
+def file_too_large_for_a_night(plan: Document, snapshot: Document) -> None:
+    scrubbed(snapshot, {"read": None, "slow": ["lib/libtensorflow_cc.so.2"]})
+
+
+@fault("install.contents", cause="could not be read tonight: no answer within 60 s",
+       remedy="iostat -x 5 3", verdict="INCONCLUSIVE")
+def disk_gives_no_answer(plan: Document, snapshot: Document) -> None:
+    scrubbed(snapshot, error="no answer within 60 s")
+
+
+@fault("toolkit.files", cause="lib64/libcufft.so.10.9.0.58 (Input/output error); their disk:"
+       " /dev/sda1 at /", remedy="smartctl -a")
+def file_that_the_disk_cannot_give(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "toolkit")["changed"] = [
+        {"path": "lib64/libcufft.so.10.9.0.58", "what": "unreadable",
+         "error": "Input/output error", "disk": "/dev/sda1 at /"}]
+
+
 @fault("host.probe", verdict="INCONCLUSIVE",
        cause="schema 2, this release reads 1", remedy="new snapshot")
 def snapshot_of_another_schema(plan: Document, snapshot: Document) -> None:

@@ -143,7 +143,10 @@ class ChangedFile(TypedDict):
 
     path: Text
     what: Annotated[
-        Text, "`missing`, `size`, `mtime`, `mode`, `type`, `target` or `sha256`"]
+        Text, "`missing`, `size`, `mtime`, `mode`, `type`, `target`, `sha256` or `unreadable`"]
+    error: NotRequired[Annotated[str, "why it is unreadable"]]
+    disk: NotRequired[
+        Annotated[str | None, "of an unreadable one: what is mounted where, as `/dev/sda1 at /`"]]
 
 
 class ExposedFile(TypedDict):
@@ -183,6 +186,35 @@ class UnreadableRecord(TypedDict):
     error: Text
 
 
+class ContentsRead(TypedDict):
+    """How far the contents of a component were compared with its checksums, a share each night.
+
+    A round reads each file once, in the order of the paths. The next night's probe is given it.
+    """
+
+    component: Annotated[Text, "KIND-ID of its receipt"]
+    installed: Annotated[Text, "the receipt's; of another installation nothing is known"]
+    files: Annotated[int, "how many have a checksum"]
+    bytes: Annotated[int, "the size of those"]
+    first: Annotated[int, "when it was first read; this and the next in seconds since the epoch"]
+    begun: Annotated[int, "since when this round is due"]
+    read: Annotated[int | None, "when it was last read whole; null: not yet"]
+    cursor: Annotated[str, "the last file that this round has come to"]
+    complete: Annotated[bool, "this round has read each file that it came to"]
+    slow: Annotated[list[Text], "files that could not be read in the whole of a night's time"]
+    bad: Annotated[list[ChangedFile], "what is wrong, and read first in the next night"]
+
+
+class Scrub(TypedDict):
+    """The share of all contents that was read in this night."""
+
+    days: Annotated[float, "within which all is to be read"]
+    seconds: Annotated[float, "which a night may take"]
+    at: Annotated[int, "when it was read, in seconds since the epoch"]
+    error: Annotated[str | None, "why nothing was read"]
+    components: list[ContentsRead]
+
+
 class Receipts(TypedDict):
     """What gpufleet has recorded on the host, compared with what is there."""
 
@@ -193,3 +225,4 @@ class Receipts(TypedDict):
         dict[str, str], "by path: the sha256 of whatever is at the path of an environment file"]
     caches: NotRequired[
         Annotated[list[Text], "what installations left in /var/cache/gpufleet", UNCHECKED]]
+    scrub: NotRequired[Annotated[Scrub, "of a nightly run"]]

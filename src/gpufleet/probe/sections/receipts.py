@@ -3,17 +3,21 @@ import glob
 import os
 import re
 import stat
+import time
 
 from ..constants import CUDA_FILE
+from ..contents import scrub
 from ..manifest import (
     compare_manifest,
     compare_records,
+    hex_digest,
     mode_of,
     normal_name,
     read_record,
     recorded_files,
     sha256_of,
 )
+from ..processes import in_child
 from ..receipts import read_receipts
 from ..trees import library_directory
 
@@ -25,7 +29,7 @@ TEXT_LOCATIONS = ("/opt/gpufleet/modulefiles/*/*", "/opt/gpufleet/modulefiles/*/
 
 def section_receipts(host):
     found = read_receipts(host.path(host["state_dir"]))
-    receipts, mounts = [], mount_points(host)
+    receipts, components, mounts = [], [], mounted(host)
     listed = {"toolkit": set(), "cudnn": set()}
     for receipt in found["receipts"]:
         listed.setdefault(receipt["kind"], set()).update(
@@ -33,14 +37,18 @@ def section_receipts(host):
     for receipt in found["receipts"]:
         manifest = receipt.pop("manifest")
         root = host.path(receipt["path"])
-        receipt["changed"] = compare_manifest(root, manifest, host["deep"])
+        receipt["changed"] = compare_manifest(root, manifest)
         paths, infos = [entry["path"] for entry in manifest], {}
+        contents = {entry["path"]: (entry["sha256"], entry["size"]) for entry in manifest
+                    if entry["type"] == "file" and entry.get("sha256") and "size" in entry}
         if receipt["kind"] == "stack" and isinstance(receipt.get("packages"), dict):
             known = set(paths)
             files = [entry for entry in recorded_files(root, receipt["packages"])
                      if entry[0] not in known]
             paths += [path for path, _, _ in files]
-            receipt["changed"] += compare_records(root, files, host["deep"], infos)
+            receipt["changed"] += compare_records(root, files, infos=infos)
+            contents.update((path, (hex_digest(digest), size)) for path, digest, size in files
+                            if hex_digest(digest))
         receipt["files"] = len(paths)
         receipt["libraries"] = [
             host.realpath(receipt["path"]) + "/" + path for path in paths
@@ -48,9 +56,45 @@ def section_receipts(host):
         receipt["unlisted"] = unlisted(host, receipt, listed)
         receipt["exposed"] = writable_by_others(host, receipt, paths, mounts, infos)
         receipts.append(receipt)
+        if contents:
+            components.append({
+                "component": receipt["kind"] + "-" + receipt["id"], "root": root,
+                "installed": str(receipt.get("installed")), "files": contents})
+    contents = compare_contents(host, components, receipts, mounts)
     for entry in found["unreadable"]:
         entry["path"] = host.name(entry["path"])
-    return dict(found, receipts=receipts, texts=text_digests(host), caches=leftover_caches(host))
+    return dict(found, receipts=receipts, texts=text_digests(host), caches=leftover_caches(host),
+                **contents)
+
+
+def compare_contents(host, components, receipts, mounts):
+    """Add what differs in content to the receipts; {"scrub": how far it was read}, each night."""
+    settings, error = host["scrub"], None
+    if host["deep"]:
+        found = scrub(components, settings or {"components": []}, True)
+    elif settings:
+        # In a process of its own: a disk that gives no answer must not take the section with it.
+        most_s = min(settings["seconds"], host.inner_s / 2)
+        given = dict(settings, seconds=most_s * 0.9)
+        found, error = in_child(scrub, (components, given), most_s)[1:]
+        # Without an answer, what is known of earlier nights stands.
+        found = found or scrub(components, dict(given, seconds=-1))
+    else:
+        return {}
+    states, wrong = found
+    for receipt in receipts:
+        known = {entry["path"] for entry in receipt["changed"]}
+        for entry in wrong.get(receipt["kind"] + "-" + receipt["id"], ()):
+            if entry["what"] == "unreadable":
+                name = host.realpath(receipt["path"] + "/" + entry["path"])
+                entry["disk"] = max((len(point), "%s at %s" % (source, point))
+                                    for point, source in mounts.items() if point == "/" or (
+                                        name + "/").startswith(point + "/"))[1] if mounts else None
+            if entry["path"] not in known:
+                receipt["changed"].append(entry)
+    return {"scrub": {"days": settings["days"], "seconds": settings["seconds"],
+                      "at": int(time.time()), "error": error, "components": states}
+            } if settings else {}
 
 
 def leftover_caches(host):
@@ -59,11 +103,12 @@ def leftover_caches(host):
             for path in host.glob("/var/cache/gpufleet/" + location)]
 
 
-def mount_points(host):
-    """Where file systems are mounted, as the kernel lists them."""
+def mounted(host):
+    """{mount point: what is mounted there}, as the kernel lists them."""
     lines = (host.text_or_none("/proc/self/mountinfo") or "").splitlines()
-    return [re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), line.split()[4])
-            for line in lines if len(line.split()) > 4]
+    return {re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), line.split()[4]):
+            [*line.partition(" - ")[2].split(), "?", "?"][1]
+            for line in lines if len(line.split()) > 4}
 
 
 def writable_by_others(host, receipt, paths, mounts, infos):

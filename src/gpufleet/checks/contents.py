@@ -1,0 +1,60 @@
+"""Whether the nightly run reads all that is installed in time; what differs, `*.files` report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from gpufleet.host_state.contents import last_read
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.cuda import ContentsRead
+from gpufleet.model.verdict import Verdict
+
+from .registry import Evidence, Finding, check, shortened
+from .remedies import person
+from .sections import Sections
+
+DAY_S = 86400
+
+
+@check("install.contents", reads=("receipts",), repair="raise scrub_seconds", severity="major")
+def contents(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """The nightly run has compared the contents of what is installed within scrub_days."""
+    scrub = observed["receipts"].get("scrub")
+    if scrub is None:
+        yield Finding("scrub_days: a share of the contents is read by the nightly run",
+                      "./gpufleet verify --deep", verdict=Verdict.NOT_DECLARED)
+        return
+    if scrub["error"]:
+        yield Finding(
+            f"Contents of what is installed could not be read tonight: {scrub['error']}",
+            person("on the host: find what keeps its disks busy (iostat -x 5 3), and disk errors in"
+                   " the kernel log (dmesg -T)"), scrub["error"], Verdict.INCONCLUSIVE)
+    late = [_age(entry, scrub["at"]) for entry in scrub["components"]
+            if scrub["at"] - last_read(entry) > scrub["days"] * DAY_S]
+    if late:
+        slow = [path for entry in scrub["components"] for path in entry["slow"]]
+        yield Finding(
+            f"Not read within {scrub['days']:g} days: {shortened(late)}"
+            + (f"; {scrub['seconds']:g} s are too short for {shortened(slow)}" if slow else ""),
+            person(f"raise scrub_seconds, now {scrub['seconds']:g}, or scrub_days in the nightly's"
+                   " settings; pull_verify_scrub_* of a host that verifies itself"),
+            "\n".join([*late, *slow]), Verdict.INCONCLUSIVE)
+    for entry in scrub["components"]:
+        yield Evidence(f"{entry['component']}: {entry['files']} files, {entry['bytes'] >> 20} MiB,"
+                       f" {_when(entry)}")
+
+
+def _age(entry: ContentsRead, now: int) -> str:
+    days = (now - last_read(entry)) // DAY_S
+    if entry["read"] is None:
+        return f"{entry['component']} (not yet read whole, begun {days} days ago)"
+    return f"{entry['component']} (last read whole {days} days ago)"
+
+
+def _when(entry: ContentsRead) -> str:
+    try:
+        moment = datetime.fromtimestamp(last_read(entry), UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (OverflowError, OSError, ValueError):
+        moment = "at no possible time"
+    return f"reading begun {moment}" if entry["read"] is None else f"read whole {moment}"
