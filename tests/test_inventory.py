@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +99,82 @@ def test_errors_name_the_location(
     with pytest.raises(ConfigurationError) as caught:
         inventory_hosts(HostSelector([str(inventory)], limit))
     assert message in str(caught.value)
+
+
+MISTAKES: list[tuple[str, Any, str]] = [
+    ("ansible_become", "maybe", "true or false"), ("ansible_become", [1], "true or false"),
+    ("ansible_ssh_common_args", "-o ProxyCommand='nc", "no closing quotation"),
+    ("ansible_ssh_args", "-o 'x", "a command line"), ("ansible_ssh_extra_args", "\n", "one line"),
+    ("ansible_port", "many", ""), ("ansible_port", 0, "1 to 65535"), ("ansible_port", 1e9, ""),
+    ("ansible_port", [22], ""),
+    ("ansible_ssh_timeout", "soon", ""), ("ansible_ssh_timeout", -1, "seconds"),
+    ("ansible_host", "-oProxyCommand=id", "no dash first"), ("ansible_host", "a b", "blanks"),
+    ("ansible_host", "$(id)", "shell"),
+    ("ansible_host", ["a"], ""), ("ansible_host", "", "address"),
+    ("ansible_host", "x" * 260, "..."),
+    ("ansible_user", "-l", "account"), ("ansible_user", "a;b", "account"),
+    ("ansible_user", {"a": 1}, ""),
+    ("ansible_become_user", "-s", "account"), ("ansible_become_user", ["root"], ""),
+    ("ansible_become_method", 7, "Use sudo"), ("ansible_become_method", ["sudo", "su"], "Use sudo"),
+    ("ansible_connection", {"ssh": 1}, "Use ssh or local"),
+    ("ansible_python_interpreter", 3, "text"), ("ansible_python_interpreter", "a\x1bb", "text"),
+    ("ansible_ssh_private_key_file", ["k"], ""), ("ansible_ssh_executable", {"a": 1}, ""),
+    ("gpu_locks_dir", 5, "one line"), ("gpu_locks_dir", ["a"], "one line"),
+    ("gpu_locks_dir", "~nobody-of-that-name/x", "account that exists"),
+    ("gpu_artifacts_source", 5, "text"), ("gpu_pip_index_url", ["a"], "text"),
+    ("gpu_pair_address", 5, "text"), ("gpu_node_name", {"a": 1}, "text"),
+    ("artifacts_keep", "sometimes", "true or false"),
+]
+
+
+@pytest.mark.parametrize(("variable", "value", "wanted"), MISTAKES)
+def test_a_value_of_a_wrong_type_is_refused_with_its_place(
+    tmp_path: Path, variable: str, value: Any, wanted: str
+) -> None:
+    path = tmp_path / "hosts.json"
+    path.write_text(json.dumps({"gpu_hosts": {"hosts": {"gpu01": {variable: value}}}}))
+    with pytest.raises(ConfigurationError) as caught:
+        inventory_hosts(HostSelector([str(path)]))
+    assert caught.value.where.startswith("gpu01: ansible_*" if not wanted and "ansible_" in variable
+                                         and "ansible_*" in caught.value.where
+                                         else f"gpu01: {variable}")
+    assert wanted in str(caught.value)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", [
+    "x" * 260, "a\x1bb", "a\nb", "..", ".", "-oProxyCommand=id", "\u202eabc", "\x00", " "])
+def test_a_name_that_no_host_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "hosts.json"
+    path.write_text(json.dumps({"gpu_hosts": {"hosts": {name: {"ansible_host": "gpu01"}}}}))
+    with pytest.raises(ConfigurationError) as caught:
+        inventory_hosts(HostSelector([str(path)]))
+    assert "host name" in str(caught.value)
+    assert str(caught.value).isprintable() or "\n" not in str(caught.value.message)
+
+
+def test_a_password_of_a_wrong_type_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.json"
+    for value in ("hunter2\nid", ["hunter2"], {"a": "hunter2"}):
+        path.write_text(json.dumps(
+            {"gpu_hosts": {"hosts": {"gpu01": {"ansible_become_password": value}}}}))
+        with pytest.raises(ConfigurationError) as caught:
+            inventory_hosts(HostSelector([str(path)]))
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("variable", "value"), [
+    ("ansible_become", "yes"), ("ansible_become", 0), ("ansible_port", "2222"),
+    ("ansible_host", "fe80::1%eth0"), ("ansible_host", "10.0.0.1"), ("ansible_user", "a.b@EXAMPLE"),
+    ("ansible_become_password", 12345), ("ansible_ssh_timeout", "30"),
+    ("ansible_ssh_common_args", ""), ("gpu_locks_dir", "~/locks"), ("artifacts_keep", "no"),
+])
+def test_usual_ways_to_write_a_value_are_accepted(
+    tmp_path: Path, variable: str, value: Any
+) -> None:
+    path = tmp_path / "hosts.json"
+    path.write_text(json.dumps({"gpu_hosts": {"hosts": {"gpu01": {variable: value}}}}))
+    assert inventory_hosts(HostSelector([str(path)]))
 
 
 def test_a_missing_inventory_is_refused() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from ansible.cli import CLI
 from ansible.errors import AnsibleError
 from ansible.inventory.manager import InventoryManager
 from ansible.module_utils.common.collections import ImmutableDict
-from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultSecretsContext
 from ansible.plugins.loader import become_loader, connection_loader, init_plugin_loader
@@ -33,12 +31,16 @@ from ansible.vars.manager import VariableManager
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import ROOT
 
+from . import typed
 from .hosts import Become, Connection, HostSelector, InventoryHost, locks_in
 
 INVENTORY_SUFFIXES = {".yml", ".yaml", ".json", ".ini", ".toml"}
 # Facts that roles set while they run: not part of a declaration.
 ROLE_FACTS = {"gpu_plan", "gpu_changes"}
 VARIABLE_PREFIXES = ("ansible_", "gpu_")
+# Variables of ours that are read beside the spec, which types all others.
+OWN_TEXTS = {"gpu_artifacts_source", "gpu_pip_index_url", "gpu_pair_address", "gpu_node_name",
+             "gpu_scheduler_host"}
 
 
 def read(selector: HostSelector) -> list[InventoryHost]:
@@ -120,18 +122,25 @@ def _inventory_host(
         and not name.startswith(("ansible_version", "ansible_playbook_python", "ansible_config"))
     }
     declared = {name: value for name, value in values.items() if name.startswith("gpu_")}
-    locks_dir = Path(
-        declared.get("gpu_locks_dir") or Path(variables.get("inventory_dir") or ROOT, "stacks")
-    ).expanduser()
+    typed.host_name(host.name)
+    locks_dir = typed.directory(
+        declared.get("gpu_locks_dir") or f"{variables.get('inventory_dir') or ROOT}/stacks",
+        f"{host.name}: gpu_locks_dir")
+    for name in OWN_TEXTS & set(declared):
+        typed.text(declared[name], f"{host.name}: {name}")
     keeps = _templated(templar, host.name, "artifacts_keep", variables.get("artifacts_keep", False))
     return InventoryHost(
         host.name, declared, connection_of(host.name, values), locks_in(locks_dir), locks_dir,
-        boolean(keeps, strict=False), _domain(templar, host, variables, domain) if domain else None)
+        typed.flag(keeps, f"{host.name}: artifacts_keep"),
+        _domain(templar, host, variables, domain) if domain else None)
 
 
 def _domain(templar: Any, host: Any, variables: dict[str, Any], domain: str) -> str | None:
     if domain in variables:
-        return str(_templated(templar, host.name, domain, variables[domain]))
+        value = _templated(templar, host.name, domain, variables[domain])
+        if not isinstance(value, str | int | float):
+            raise typed.refused(f"{host.name}: {domain}", value, "text or a number")
+        return str(value)
     names = sorted(group.name for group in host.get_groups())
     return next((name for name in names if name.startswith(f"{domain}_")), None)
 
@@ -158,23 +167,40 @@ def connection_of(name: str, values: Mapping[str, Any]) -> Connection:
             f"The connection plugin '{kind}' is not supported.",
             f"{name}: ansible_connection", "Use ssh or local.")
     connection_loader.get("ssh", class_only=True)
-    ssh = constants.config.get_plugin_options("connection", "ssh", variables=dict(values))
+    ssh = _plugin_options("connection", "ssh", name, values)
     arguments = [argument for option in ("ssh_args", "ssh_common_args", "ssh_extra_args")
-                 for argument in shlex.split(ssh[option] or "")]
-    python = str(values.get("ansible_python_interpreter") or "auto")
+                 for argument in typed.arguments(ssh[option], f"{name}: ansible_{option}")]
+    python = typed.text(values.get("ansible_python_interpreter"),
+                        f"{name}: ansible_python_interpreter") or "auto"
+    has_address = "ansible_host" in values or "ansible_ssh_host" in values
+    address = ssh["host"] if has_address else name
     return Connection(
         name=name,
         kind=kind,
-        address=ssh["host"] if "ansible_host" in values or "ansible_ssh_host" in values else name,
-        user=ssh["remote_user"],
-        port=ssh["port"],
-        key=ssh["private_key_file"],
+        address=typed.address(address, f"{name}: ansible_host") if kind == "ssh" else name,
+        user=typed.account(ssh["remote_user"], f"{name}: ansible_user"),
+        port=typed.port(ssh["port"], f"{name}: ansible_port"),
+        key=typed.text(ssh["private_key_file"], f"{name}: ansible_ssh_private_key_file"),
         ssh_arguments=tuple(arguments),
-        connect_timeout_s=int(ssh["timeout"]),
-        ssh_executable=ssh["ssh_executable"],
+        connect_timeout_s=typed.seconds(ssh["timeout"], f"{name}: ansible_ssh_timeout"),
+        ssh_executable=typed.text(ssh["ssh_executable"], f"{name}: ansible_ssh_executable")
+        or "ssh",
         python="python3" if python.startswith("auto") else python,
         become=_become(name, values),
     )
+
+
+def _plugin_options(
+    kind: str, plugin: str, host: str, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    try:
+        options: dict[str, Any] = constants.config.get_plugin_options(
+            kind, plugin, variables=dict(values))
+    except (AnsibleError, TypeError, ValueError) as error:
+        message = str(getattr(error, "message", None) or error).strip()
+        raise ConfigurationError(f"A variable of the {plugin} plugin cannot be used: {message}",
+                                 f"{host}: ansible_*", "Correct it in the inventory.") from error
+    return options
 
 
 def _become(name: str, values: Mapping[str, Any]) -> Become:
@@ -184,7 +210,9 @@ def _become(name: str, values: Mapping[str, Any]) -> Become:
             f"The become method '{method}' is not supported.",
             f"{name}: ansible_become_method", "Use sudo.")
     become_loader.get("sudo", class_only=True)
-    sudo = constants.config.get_plugin_options("become", "sudo", variables=dict(values))
+    sudo = _plugin_options("become", "sudo", name, values)
     become = values.get("ansible_become")
-    enabled = None if become is None else boolean(become)
-    return Become(enabled, sudo["become_user"] or "root", sudo["become_pass"])
+    return Become(
+        None if become is None else typed.flag(become, f"{name}: ansible_become"),
+        typed.account(sudo["become_user"] or "root", f"{name}: ansible_become_user") or "root",
+        typed.secret(sudo["become_pass"], f"{name}: ansible_become_password"))
