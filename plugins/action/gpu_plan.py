@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import require_package
 
 try:
-    from gpufleet.diff import changes
+    from gpufleet.diff import changes, steps_of
     from gpufleet.paths import host_file_name
     from gpufleet.resolver import resolve, with_locks
     from gpufleet.spec.probe_settings import probe_settings, visible_gpus
@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
         variables = {
             name: self._templar.template(value)
             for name, value in task_vars.items()
-            if name.startswith("gpu_") and name not in ("gpu_plan", "gpu_changes")
+            if name.startswith("gpu_") and name not in ("gpu_plan", "gpu_changes", "gpu_repair")
         }
         settings = probe_settings(variables)
         # The module runs no stack.
@@ -75,9 +75,14 @@ class ActionModule(ActionBase):
                     task_vars["inventory_hostname"], problems_message(plan["problems"])
                 )
             )
+        name = task_vars["inventory_hostname"]
+        repair = steps_of(self._templar.template(task_vars.get("gpu_repair")), name, plan)
         options = dict(settings, expect_gpus=visible_gpus(variables))
         result.update(
-            changed=False, plan=plan, changes=changes(plan, snapshot), probe_options=options,
+            changed=False,
+            plan=plan,
+            changes=changes(plan, snapshot, repair),
+            probe_options=options,
             file_name=host_file_name(task_vars["inventory_hostname"]),
         )
         return result

@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     digest_of,
     host_lock,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import RECREATE, REINSTALL
 
 ABSENT, FOREIGN, HALF_DONE, CHANGED, INSTALLED = (
     "absent",
@@ -41,16 +42,21 @@ def of_cudnn(name, major=None, default=True):
     return default and bool(CUDNN_DEFAULTS.match(base))
 
 
-def state_of(installation, exists, checksum=None, **declared):
+def state_of(installation, exists, checksum=None, repair=None, **declared):
     """Return an installation's state, and the reason.
 
     ``exists``: whether something exists at its path. ``checksum``: the source's declared one as
-    ``ALGORITHM:HEX``, or ``None`` when the source does not matter. ``declared``: further fields
-    that the receipt must have. Raises ``StateError`` when it is installed at another path.
+    ``ALGORITHM:HEX``, or ``None`` when the source does not matter. ``repair``: the step of a
+    repair, see `recreation`. ``declared``: further fields that the receipt must have. Raises
+    ``StateError`` when it is installed at another path.
     """
     receipt = installation.receipt
     if installation.half_done:
         return HALF_DONE, "an earlier run was interrupted"
+    if receipt is None and exists and (installation.damaged or repair):
+        return CHANGED, "its receipt {}".format(
+            "cannot be used: " + installation.damaged if installation.damaged else "is lost"
+        )
     if receipt is None:
         return (FOREIGN, "not installed by gpufleet") if exists else (ABSENT, "not installed")
     if receipt["path"] != installation.path:
@@ -71,9 +77,11 @@ def state_of(installation, exists, checksum=None, **declared):
     recorded = receipt["source"].get(algorithm)
     if recorded and recorded != declared:
         return CHANGED, "installed from another artifact ({} {})".format(algorithm, recorded)
-    changed = compare_manifest(receipt["path"], receipt["manifest"])
+    changed = compare_manifest(receipt["path"], receipt["manifest"], deep=bool(repair))
     if changed:
         return CHANGED, changes_message(changed)
+    if repair in (REINSTALL, RECREATE):
+        return CHANGED, "a check that depends on it fails: step '{}' of its repair".format(repair)
     return INSTALLED, "matches its receipt"
 
 

@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     walk,
     write_atomically,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import RECREATE
 
 
 def run(module, lock, command, **environment):
@@ -40,7 +41,8 @@ def install_interpreter(module, lock, python):
     """Make uv install an interpreter into the directory of interpreters; returns its path."""
     params = module.params
     command = [params["uv"], "python", "install", "--install-dir", params["python_dir"]]
-    run(module, lock, [*command, "--no-bin", python], UV_CACHE_DIR=params["cache"])
+    again = ["--reinstall"] if params["repair"] == RECREATE else []
+    run(module, lock, [*command, *again, "--no-bin", python], UV_CACHE_DIR=params["cache"])
     pattern = "cpython-{0}.*/bin/python{0}".format(python)
     found = sorted(glob.glob(os.path.join(params["python_dir"], pattern)), key=natural)
     if not found:

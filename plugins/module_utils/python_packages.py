@@ -40,9 +40,12 @@ def differences(venv, declared):
     )
 
 
-def altered_packages(venv, receipt):
-    """What no longer is as the packages' own records say: [{"path", "what"}]."""
-    return compare_records(venv, recorded_files(venv, receipt["packages"]))
+def altered_packages(venv, receipt, deep=False):
+    """What no longer is as the packages' own records say: [{"path", "what"}].
+
+    `deep`: by content, not by size alone.
+    """
+    return compare_records(venv, recorded_files(venv, receipt["packages"]), deep)
 
 
 def same_python(installed, declared):

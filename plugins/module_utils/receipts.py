@@ -13,6 +13,10 @@ any       yes      killed half-way: torn down if it began fresh, done again
 yes       no       installed; compare the receipt's manifest with the files
 ========  =======  ==========================================================
 
+A record that cannot be read is none: of a receipt, what it described is installed again (the
+installation is ``damaged``); a journal entry still says that something was under way. Neither
+blocks another installation, nor its own repair.
+
 One lock for the host serialises installations. It is inherited by the installers that a module
 starts, so an installer that outlived its killed module keeps the next run waiting until it ends.
 """
@@ -20,7 +24,6 @@ starts, so an installer that outlived its killed module keeps the next run waiti
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -28,6 +31,8 @@ import os
 import shutil
 import tempfile
 import time
+
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.receipts import why_unusable
 
 SCHEMA = 1
 STATE_DIR = "/var/lib/gpufleet"
@@ -97,6 +102,37 @@ def walk(root):
     return sorted(found)
 
 
+def read_record(path):
+    """A receipt or journal entry, and why it cannot be used; (None, None) where there is none."""
+    if not os.path.lexists(path):
+        return None, None
+    try:
+        if not os.path.isfile(path):
+            raise ValueError("it is not a regular file")
+        with open(path, encoding="utf-8") as stream:
+            document = json.load(stream)
+        journal = os.path.basename(os.path.dirname(path)) == "journal"
+        # Whatever an entry of the journal lacks, it says that something was under way.
+        if not (journal and isinstance(document, dict)):
+            why = why_unusable("receipts", document)
+            if not why and os.path.basename(path) != "{kind}-{id}.json".format(**document):
+                why = "it is of {kind} {id}".format(**document)
+        else:
+            why = None
+            document.setdefault("fresh", False)
+    except (OSError, ValueError, RecursionError) as error:
+        why = str(error)
+    return (None, why) if why else (document, None)
+
+
+def write_record(path, document):
+    """Write a receipt or journal entry, whatever is in its place."""
+    for place, right in ((os.path.dirname(path), os.path.isdir), (path, os.path.isfile)):
+        if os.path.lexists(place) and not right(place):
+            remove_tree(place)
+    write_atomically(path, json.dumps(document, indent=1, sort_keys=True))
+
+
 class Installation:
     """One receipt and its journal entry: ``kind`` and ``ident`` name it, ``path`` is its tree."""
 
@@ -106,23 +142,10 @@ class Installation:
         self.state_dir = state_dir
         self.receipt_file = os.path.join(state_dir, "receipts", name)
         self.journal_file = os.path.join(state_dir, "journal", name)
-        self.receipt = self._read(self.receipt_file)
-        self.journal = self._read(self.journal_file)
-
-    @staticmethod
-    def _read(path):
-        try:
-            with open(path) as stream:
-                return json.load(stream)
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
-        except ValueError as error:
-            raise StateError(
-                "{} cannot be read ({}). Move it away; the next run then treats what it described "
-                "as a tree of unknown origin.".format(path, error)
-            ) from error
+        self.receipt, self.damaged = read_record(self.receipt_file)
+        self.journal, why = read_record(self.journal_file)
+        if why:
+            self.journal = {"fresh": False, "state": "installing", "started": utc_now()}
 
     @property
     def half_done(self):
@@ -149,7 +172,7 @@ class Installation:
             path=self.path,
             version=self.version,
         )
-        write_atomically(self.journal_file, json.dumps(self.journal, indent=1, sort_keys=True))
+        write_record(self.journal_file, self.journal)
 
     def finish(self, source, manifest, **more):
         """Write the receipt, then close the journal entry, if there is one."""
@@ -164,9 +187,9 @@ class Installation:
             source=source,
             manifest=manifest,
         )
-        write_atomically(self.receipt_file, json.dumps(receipt, indent=1, sort_keys=True))
+        write_record(self.receipt_file, receipt)
         remove_tree(self.journal_file)
-        self.receipt, self.journal = receipt, None
+        self.receipt, self.journal, self.damaged = receipt, None, None
 
     def begin_removal(self):
         """Enter the removal in the journal; the receipt stays until everything it lists is gone.
@@ -195,7 +218,8 @@ class Installation:
         folder = os.path.dirname(own)
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         files = [os.path.join(folder, name) for name in names if name.endswith(".json")]
-        return [self._read(file) for file in files if file != own]
+        documents = [read_record(file)[0] for file in files if file != own]
+        return [document for document in documents if document]
 
     def disown(self, paths):
         """Remove paths from the other receipts: what is there is this installation's now."""
@@ -207,9 +231,9 @@ class Installation:
             ]
             if len(kept) < len(other["manifest"]):
                 name = "{kind}-{id}.json".format(**other)
-                write_atomically(
+                write_record(
                     os.path.join(os.path.dirname(self.receipt_file), name),
-                    json.dumps(dict(other, manifest=kept), indent=1, sort_keys=True),
+                    dict(other, manifest=kept),
                 )
 
     def others_manifest(self):

@@ -52,6 +52,13 @@ options:
     description: Where to unpack; needs about the toolkit's size, and must not be mounted noexec.
     type: path
     default: /tmp
+  repair:
+    description:
+      - The step of a repair, where a check that depends on it fails. V(contents) compares each file
+        with what is recorded of it; V(reinstall) installs over it; V(recreate) moves it aside and
+        installs as on a fresh host. Without it, sizes, times and modes are compared.
+    type: str
+    choices: [contents, reinstall, recreate]
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
@@ -106,6 +113,13 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     remove_tree,
     walk,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (
+    OPTION,
+    RECREATE,
+    Recreation,
+    clear_places,
+    set_aside,
 )
 
 LOG = "/var/log/cuda-installer.log"
@@ -244,11 +258,17 @@ def install(module, installation, state, lock):
     for patch in module.params["patches"]:
         check_artifact(beside(module.params, patch), patch["checksum"])
     tmpdir = own_tmpdir(module)
+    recreation = Recreation(path)
     if state == HALF_DONE and installation.journal["fresh"]:
         remove_tree(path)
     before = installation.receipt["manifest"] if installation.receipt else []
     installation.begin(fresh=state == ABSENT, linker_files=sorted(linker_files()))
-    fresh = installation.journal["fresh"]
+    recreated = module.params["repair"] == RECREATE or recreation.started
+    if recreated:
+        recreation.start()
+    else:
+        clear_places(installation, before)
+    fresh = installation.journal["fresh"] or recreated
     others = installation.others_manifest()
     if installation.receipt and installation.receipt["version"] != installation.version:
         # The linker would prefer a left-over library of a higher version.
@@ -269,7 +289,7 @@ def install(module, installation, state, lock):
                 )
             )
     shutil.rmtree(tmpdir)
-    for stray in linker_files() - set(installation.journal["linker_files"]):
+    for stray in linker_files() - set(installation.journal.get("linker_files", ())):
         # Another package may have been installed meanwhile: only what names this tree is ours.
         with open(stray, errors="replace") as stream:
             names_it = path in stream.read()
@@ -285,6 +305,10 @@ def install(module, installation, state, lock):
         and (fresh or name in listed or os.lstat(os.path.join(path, name)).st_ctime >= started)
     ]
     manifest = manifest_of(path, ours)
+    # cuDNN and what people added: only what the receipt listed is replaced.
+    kept = recreation.left(listed)
+    set_aside(installation, recreation.old, recreation.put_back(kept))
+    recreation.finish()
     installation.finish(source, manifest, patches=applied(module.params))
     return manifest
 
@@ -304,6 +328,7 @@ def main():
             },
             "patches": {"type": "list", "elements": "dict", "default": []},
             "tmpdir": {"type": "path", "default": "/tmp"},
+            "repair": OPTION,
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
         },
         supports_check_mode=True,
@@ -316,7 +341,8 @@ def main():
         )
         exists = os.path.lexists(params["path"])
         declared = {"patches": applied(params)}
-        return (installation, *state_of(installation, exists, params["checksum"], **declared))
+        found = state_of(installation, exists, params["checksum"], params["repair"], **declared)
+        return (installation, *found)
 
     carry_out(
         module,

@@ -52,6 +52,13 @@ options:
     description: Whether headers and unversioned links belong to this version.
     type: bool
     default: true
+  repair:
+    description:
+      - The step of a repair, where a check that depends on it fails. V(contents) compares each file
+        with what is recorded of it; V(reinstall) installs over it; V(recreate) moves it aside and
+        installs as on a fresh host. Without it, sizes, times and modes are compared.
+    type: str
+    choices: [contents, reinstall, recreate]
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
@@ -108,6 +115,12 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,
     remove_tree,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (
+    OPTION,
+    RECREATE,
+    clear_places,
+    set_aside,
 )
 
 
@@ -234,6 +247,15 @@ def install(module, installation, state, _lock):
         # What a killed first run left may be of another version than is declared now.
         for path in glob.glob(os.path.join(lib, "libcudnn*.so.%d*" % module.params["major"])):
             os.unlink(path)
+    clear_places(installation, before)
+    if module.params["repair"] == RECREATE:
+        listed = {os.path.join(os.path.realpath(root), entry["path"]) for entry in before}
+        for path in sorted(listed):
+            remove_tree(path)
+        foreign = set(glob.glob(os.path.join(lib, "libcudnn*.so.%d*" % module.params["major"])))
+        foreign -= installation.others_manifest()
+        names = [os.path.relpath(path, root) for path in sorted(foreign)]
+        set_aside(installation, root, names)
     # In the toolkit's own tree, so that each file moves by a rename.
     place = os.path.join(root, ".gpufleet-cudnn-" + installation.ident)
     remove_tree(place)
@@ -268,6 +290,7 @@ def main():
             "include_dir": {"type": "str", "required": True},
             "lib_dir": {"type": "str", "required": True},
             "default": {"type": "bool", "default": True},
+            "repair": OPTION,
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
         },
         supports_check_mode=True,
@@ -281,7 +304,10 @@ def main():
         )
         files = glob.glob(os.path.join(params["path"], "lib64/libcudnn.so.%d*" % params["major"]))
         declared = {"default": params["default"]}
-        return (installation, *state_of(installation, bool(files), params["checksum"], **declared))
+        found = state_of(
+            installation, bool(files), params["checksum"], params["repair"], **declared
+        )
+        return (installation, *found)
 
     carry_out(
         module,

@@ -24,6 +24,12 @@ options:
     description: Directories to remove from the file, instead of O(directories).
     type: list
     elements: path
+  repair:
+    description:
+      - The step of a repair, where a check that depends on it fails. From V(reinstall) on, it is
+        written again even where nothing differs.
+    type: str
+    choices: [contents, reinstall, recreate]
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
@@ -57,6 +63,11 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.linker_cache im
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     write_atomically,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (
+    OPTION,
+    RECREATE,
+    REINSTALL,
 )
 
 CACHE = "/etc/ld.so.cache"
@@ -112,6 +123,7 @@ def main():
             "file": {"type": "path", "required": True},
             "directories": {"type": "list", "elements": "path"},
             "without": {"type": "list", "elements": "path"},
+            "repair": OPTION,
         },
         mutually_exclusive=[("directories", "without")],
         required_one_of=[("directories", "without")],
@@ -129,6 +141,8 @@ def main():
     try:
         because = ["{} differs".format(path)] if before != after else []
         because += out_of_date(directories)
+        if module.params["repair"] in (REINSTALL, RECREATE) and not because:
+            because = ["a check that depends on it fails"]
         answer = {
             "changed": bool(because),
             "because": because,

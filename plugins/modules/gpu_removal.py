@@ -77,6 +77,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     remove_tree,
     walk,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import Recreation
 
 
 def open_installation(params, kind, ident):
@@ -173,6 +174,9 @@ def remove(installation):
     """Remove what the receipt lists, then the directories that are empty."""
     installation.begin_removal()
     root = installation.path
+    if installation.kind != "cudnn":
+        # A repair that was stopped: what it moved aside is what the receipt lists.
+        Recreation(root).undo()
     if installation.journal["fresh"]:
         # A first installation that was killed: everything there is its own.
         remove_unlisted(installation)

@@ -90,6 +90,13 @@ options:
     description: Where downloads are kept during the installation.
     type: path
     default: /var/cache/gpufleet/python
+  repair:
+    description:
+      - The step of a repair, where a check that depends on it fails. V(contents) compares each file
+        with what is recorded of it; V(reinstall) installs over it; V(recreate) moves it aside and
+        installs as on a fresh host. Without it, sizes, times and modes are compared.
+    type: str
+    choices: [contents, reinstall, recreate]
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
@@ -128,6 +135,7 @@ packages:
   returned: when installed
 """
 
+import glob
 import os
 import shutil
 
@@ -163,9 +171,24 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     remove_tree,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (
+    OPTION,
+    RECREATE,
+    REINSTALL,
+    Recreation,
+    set_aside,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.stack_binding import (
+    BINDING,
     bind,
     hook_activation,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.stack_contents import (
+    compiled_code,
+    has_own_python,
+    is_compiled,
+    own_names,
+    unrecorded_code,
 )
 
 
@@ -173,6 +196,7 @@ def install(module, installation, state, lock):
     """Install, bind, and write the receipt; returns the packages by name."""
     params = module.params
     check_wheelhouse(params["wheelhouse"])
+    recreation = Recreation(params["venv"])
     if installation.half_done and installation.journal["fresh"]:
         remove_tree(params["venv"])
     packages = locked_packages(params["lock"])
@@ -182,15 +206,21 @@ def install(module, installation, state, lock):
             "that it is resolved again.".format(**params)
         )
     receipt = installation.receipt or {"manifest": [], "packages": {}, "python": None}
+    recreated = recreation.started or must_be_recreated(params, installation, packages)
     # An installer that was killed leaves packages that look whole by their metadata.
     damaged = (
         installation.half_done
+        or params["repair"] == REINSTALL
         or bool(compare_manifest(params["venv"], receipt["manifest"]))
-        or bool(altered_packages(params["venv"], receipt))
+        or bool(altered_packages(params["venv"], receipt, deep=bool(params["repair"])))
     )
     if receipt["python"] and not same_python(receipt["python"], params["python"]):
         remove_tree(params["venv"])
     installation.begin(fresh=state == ABSENT)
+    if recreated:
+        recreation.start()
+    elif params["repair"]:
+        clean(installation, receipt)
     uninstall_packages(module, lock, sorted(set(receipt["packages"]) - set(packages)))
     install_packages(module, lock, damaged)
     if differences(params["venv"], packages) or altered_packages(
@@ -215,6 +245,13 @@ def install(module, installation, state, lock):
             "import platform; print(platform.python_version())",
         ],
     ).strip()
+    if recreation.started:
+        # What people added could be what broke it: it is kept, but not in the environment.
+        known = dict(receipt, packages={**receipt["packages"], **packages})
+        ours = own_names(recreation.old, known)
+        left = [name for name in recreation.left(ours) if not is_compiled(name)]
+        set_aside(installation, recreation.old, left)
+        recreation.finish()
     installation.finish(
         {"file": os.path.basename(params["lock"]), "sha256": params["lock_sha256"]},
         manifest_of(
@@ -222,7 +259,8 @@ def install(module, installation, state, lock):
             [
                 *(os.path.relpath(path, params["venv"]) for path in files),
                 *own_files(
-                    params["venv"], site, receipt["manifest"], installation.journal["fresh"]
+                    params["venv"], site, receipt["manifest"],
+                    recreated or installation.journal["fresh"] or installation.receipt is None,
                 ),
             ],
         ),
@@ -237,6 +275,37 @@ def install(module, installation, state, lock):
     return packages
 
 
+def must_be_recreated(params, installation, packages):
+    """Whether nothing of the environment can be used, or executed, any more."""
+    venv, receipt = params["venv"], installation.receipt
+    if params["repair"] == RECREATE or (installation.half_done and os.path.lexists(venv)):
+        return True
+    if not os.path.lexists(venv):
+        return False
+    if receipt:
+        return not has_own_python(venv, receipt["manifest"])
+    # Without a receipt: only what is the lock's, file by file, is kept.
+    return (
+        bool(differences(venv, packages))
+        or bool(altered_packages(venv, {"packages": packages}, deep=True))
+        or not has_own_python(venv, [])
+    )
+
+
+def clean(installation, receipt):
+    """Set aside code that nobody recorded, and remove what Python compiled."""
+    venv = installation.path
+    set_aside(installation, venv, unrecorded_code(venv, receipt["manifest"] + binding_files(venv)))
+    for name in compiled_code(venv):
+        remove_tree(os.path.join(venv, name))
+
+
+def binding_files(venv):
+    """The binding's files, which a lost receipt does not list."""
+    pattern = os.path.join(glob.escape(venv), "lib", "python3*", "site-packages", BINDING + ".*")
+    return [{"path": os.path.relpath(path, venv)} for path in glob.glob(pattern)]
+
+
 def found(params):
     """The installation, its state and why."""
     installation = Installation(
@@ -246,6 +315,7 @@ def found(params):
         installation,
         os.path.lexists(params["venv"]),
         "sha256:" + params["lock_sha256"],
+        params["repair"],
         activation=params["activation"],
     )
     if state != INSTALLED:
@@ -254,9 +324,17 @@ def found(params):
     if differing:
         return installation, CHANGED, "packages are not those of the lock: " + differing
     # The receipt's own files were compared above.
-    changed = altered_packages(params["venv"], installation.receipt)
+    changed = altered_packages(params["venv"], installation.receipt, deep=bool(params["repair"]))
     if changed:
         return installation, CHANGED, changes_message(changed)
+    if params["repair"]:
+        added = unrecorded_code(params["venv"], installation.receipt["manifest"])
+        compiled = compiled_code(params["venv"])
+        if added:
+            return installation, CHANGED, "nothing that is installed contains " + ", ".join(added)
+        if compiled:
+            count = "{} files".format(len(compiled))
+            return installation, CHANGED, count + " of compiled Python may not be of their sources"
     if not same_python(installation.receipt["python"], params["python"]):
         return (
             installation,
@@ -296,6 +374,7 @@ def main():
             "binding": {"type": "str", "default": ""},
             "activation": {"type": "path", "required": True},
             "cache": {"type": "path", "default": "/var/cache/gpufleet/python"},
+            "repair": OPTION,
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
         },
         required_if=[("installer", "uv", ["uv"])],

@@ -39,6 +39,12 @@ options:
       files, and with the last component the shared files.
     type: list
     elements: str
+  repair:
+    description:
+      - The step of a repair, where a check that depends on it fails. From V(reinstall) on, it is
+        written again even where nothing differs.
+    type: str
+    choices: [contents, reinstall, recreate]
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
@@ -86,6 +92,12 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     make_folder,
     write_atomically,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (
+    OPTION,
+    RECREATE,
+    REINSTALL,
+    set_aside,
+)
 
 
 class Work:
@@ -109,6 +121,7 @@ class Work:
             os.path.join("/", row["path"])
             for row in compare_manifest("/", receipt["manifest"] if receipt else [])
         }
+        self.again = params["repair"] in (REINSTALL, RECREATE)
         self.write = [path for path in sorted(self.planned) if self.differs(path)]
         self.remove = sorted(path for path in set(self.ours) - set(self.texts))
 
@@ -128,7 +141,9 @@ class Work:
                 "{0} already exists and was not written by gpufleet, so it is not changed. "
                 "Move it away (mv {0} {0}.old) and run again.".format(path)
             )
-        return there != row["text"] or resolved(path) in self.changed or not has_mode(path, row)
+        if self.again or there != row["text"]:
+            return True
+        return resolved(path) in self.changed or not has_mode(path, row)
 
     def diff(self):
         """Each file that changes, before and after."""
@@ -154,6 +169,8 @@ class Work:
             self.installation.journal.update(entered)
         self.installation.begin(fresh=False, **entered)
         for path in self.write:
+            if os.path.isdir(path) and not os.path.islink(path):
+                set_aside(self.installation, "/", [os.path.relpath(path, "/")])
             make_folder(os.path.dirname(path))
             write_atomically(path, self.planned[path]["text"], int(self.planned[path]["mode"], 8))
         for path in self.remove:
@@ -236,6 +253,7 @@ def main():
         argument_spec={
             "files": {"type": "list", "elements": "dict", "options": file},
             "without": {"type": "list", "elements": "str"},
+            "repair": OPTION,
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
         },
         mutually_exclusive=[("files", "without")],

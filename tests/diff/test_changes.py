@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.diff import changes
+from gpufleet.diff import changes, steps_of
 from gpufleet.host_state.host import Host
 from gpufleet.resolver import resolve, with_locks
 from tests.support.host_documents import converged, mangled, receipt, section, snapshot, wish
@@ -158,9 +158,69 @@ def test_another_source_file_is_a_repair(kind: str, identity: str, plan: Row, ho
 def test_what_we_did_not_install_is_refused(kind: str, identity: str, plan: Row, host: Row) -> None:
     rows = section(host, "receipts")["receipts"]
     rows.remove(receipt(host, kind, identity))
-    row = only(plan, host)
+    # gpufleet's own file for the linker would show that it is a lost receipt.
+    section(host, "linker")["files"] = []
+    row = changes(plan, host)[0]
     assert (row["what"], row["id"], row["action"]) == (kind, identity, "refuse")
     assert "was not installed by gpufleet" in row["because"]
+
+
+LOST = [("toolkit", "11.8"), ("stack", STACK)]
+
+
+@pytest.mark.parametrize(("kind", "identity"), LOST)
+def test_a_lost_receipt_does_not_make_our_own_tree_a_foreign_one(
+    kind: str, identity: str, plan: Row, host: Row
+) -> None:
+    """Every receipt was gone, the checks said provision, and it refused what it had installed."""
+    section(host, "receipts")["receipts"] = []
+    for row in section(host, "stacks")["stacks"]:
+        row["bound_to"] = "/usr/local/cuda-11.8/lib64"
+    rows = {(row["what"], row["id"]): row for row in changes(plan, host)}
+    assert rows[kind, identity]["action"] == "repair"
+    assert rows[kind, identity]["step"] == "reinstall"
+    assert "lost" in rows[kind, identity]["because"]
+    assert "refuse" not in {row["action"] for row in rows.values()}
+
+
+@pytest.mark.parametrize(("kind", "identity"), [*LOST, ("cudnn", "11.8-8")])
+def test_a_damaged_receipt_is_repaired_and_blocks_no_other(
+    kind: str, identity: str, plan: Row, host: Row
+) -> None:
+    """A receipt that was no JSON made its tree foreign."""
+    section(host, "receipts")["receipts"].remove(receipt(host, kind, identity))
+    path = f"/var/lib/gpufleet/receipts/{kind}-{identity}.json"
+    section(host, "receipts")["unreadable"] = [{"path": path, "error": "Expecting value"}]
+    row = only(plan, host)
+    assert (row["what"], row["id"], row["action"]) == (kind, identity, "repair")
+    assert "its receipt cannot be used: Expecting value" in row["because"]
+
+
+@pytest.mark.parametrize(("kind", "identity"), [*LOST, ("cudnn", "11.8-8")])
+def test_a_damaged_journal_entry_is_an_installation_to_finish(
+    kind: str, identity: str, plan: Row, host: Row
+) -> None:
+    path = f"/var/lib/gpufleet/journal/{kind}-{identity}.json"
+    section(host, "receipts")["unreadable"] = [{"path": path, "error": "Expecting value"}]
+    assert only(plan, host)["action"] == "finish"
+
+
+def test_a_failing_check_adds_a_step_to_what_looks_right(plan: Row, host: Row) -> None:
+    repair = {"toolkit 11.8": "contents", f"stack {STACK}": "recreate", "toolkit 9.9": "contents"}
+    rows = {row["what"]: row for row in changes(plan, host, repair)}
+    assert {what: row["step"] for what, row in rows.items()} == {
+        "toolkit": "contents", "stack": "recreate"}  # fmt: skip
+    assert {row["action"] for row in rows.values()} == {"repair"}
+
+
+def test_a_step_for_all_components_or_for_those_of_one_host(plan: Row) -> None:
+    whole = steps_of("contents", "lab1", plan)
+    assert {"toolkit 11.8", "cudnn 11.8-8", f"stack {STACK}"} <= set(whole)
+    assert steps_of({"lab1": "contents"}, "lab1", plan) == whole
+    own = {"toolkit 11.8": "recreate"}
+    assert steps_of({"lab1": own}, "lab1", plan) == own
+    for other in ({"lab2": own}, None, "everything", ["contents"]):
+        assert steps_of(other, "lab1", plan) == {}
 
 
 def test_cudnn_of_somebody_else_in_our_toolkit_is_refused(plan: Row, host: Row) -> None:

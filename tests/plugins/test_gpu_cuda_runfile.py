@@ -291,7 +291,8 @@ def test_another_version_of_the_same_toolkit_replaces_it(bench: Bench) -> None:
     stale = bench.path / "targets" / "lib" / "libcudart.so.11.8.99"
     stale.write_text("of 11.8.0 only")
     receipt = bench.receipt()
-    receipt["manifest"].append({"path": "targets/lib/libcudart.so.11.8.99"})
+    receipt["manifest"].append(
+        {"path": "targets/lib/libcudart.so.11.8.99", "type": "file"})  # fmt: skip
     (bench.state / "receipts" / "toolkit-11.8.json").write_text(json.dumps(receipt))
     answer = bench.install(version="11.8.1")
     assert not stale.exists()

@@ -44,11 +44,12 @@ class Host:
     ) -> None:
         """Write a receipt of what stands at a path."""
         document = {
+            "schema": 1,
             "kind": kind,
             "id": ident,
             "path": str(path),
             "version": "1",
-            "manifest": [{"path": name} for name in only or tree(path)],
+            "manifest": [{"path": name, "type": "file"} for name in only or tree(path)],
             **more,
         }
         folder = self.state / "receipts"

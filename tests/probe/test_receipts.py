@@ -64,13 +64,14 @@ def test_receipts_are_summed_up_and_what_is_unreadable_is_said(root: Path) -> No
     ("change", "reason"),
     [({"schema": 99}, "its schema is 99"), ({"manifest": "zzz"}, "no manifest"),
      ({"id": "12.5"}, "it is of toolkit 12.5"),
-     ({"path": 5}, "no path"), ({"manifest": [{"path": "a"}]}, "manifest is damaged")],
+     ({"path": 5}, "no path"), ({"manifest": [{"path": "a"}]}, "manifest is damaged"),
+     ({"manifest": []}, "manifest is empty")],
 )
 def test_a_receipt_that_proves_nothing_is_unreadable(
     root: Path, change: dict[str, Any], reason: str
 ) -> None:
     good = {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
-            "version": "11.8.0", "manifest": []}
+            "version": "11.8.0", "manifest": [{"path": "a", "type": "file"}]}
     put(root, "var/lib/gpufleet/receipts/toolkit-11.8.json", json.dumps({**good, **change}))
     put(root, "var/lib/gpufleet/journal/stack-x.json",
         '{"schema": 1, "kind": "stack", "id": "x", "path": "/x"}')

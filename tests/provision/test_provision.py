@@ -34,7 +34,11 @@ class Fleet:
         self.ran: list[list[str]] = []
         self.said: list[str] = []
         self.failing: dict[str, str] = {}
+        # The remedies of what fails, and after which step it no longer does.
+        self.repairs: dict[str, list[dict[str, str]]] = {}
+        self.heals: dict[str, str] = {}
         self.status = 0
+        self.steps: list[dict[str, dict[str, str]]] = []
 
     def drift(self, name: str) -> None:
         """Change a file there."""
@@ -54,7 +58,8 @@ class Fleet:
             plan, snapshot = plan_of(host, self.snapshots[host.name]), self.snapshots[host.name]
             verdict = self.failing.get(host.name, "PASS")
             check = {"id": "gpu.count", "verdict": verdict, "cause": "one is gone", "remedy": "",
-                     "statement": "", "evidence": ""}  # fmt: skip
+                     "statement": "", "evidence": "",
+                     "repairs": self.repairs.get(host.name, [])}  # fmt: skip
             result = {"verdict": verdict, "checks": [check]} if snapshot else judge.unreachable(
                 "No route to host", "look there")  # fmt: skip
             session.hosts.append(HostRun(host.name, snapshot, plan, result))
@@ -64,6 +69,11 @@ class Fleet:
         """Stands for ansible-playbook: mends files, where it gets in."""
         self.ran.append(command[1:])
         words = dict(pairwise(command)).get("--limit", ",".join(NAMES))
+        steps = json.loads(command[-1])["gpu_repair"] if "gpu_repair" in command[-1] else {}
+        self.steps.append(steps)
+        for name, rung in self.heals.items():
+            if rung in steps.get(name, {}).values():
+                self.failing.pop(name)
         for name in words.split(","):
             if name in self.snapshots and (snapshot := self.snapshots[name]):
                 receipt(snapshot, "toolkit", "11.8")["changed"] = []
@@ -152,6 +162,47 @@ def test_a_failure_that_no_provisioning_mends_is_called_so(fleet: Fleet) -> None
     assert "gpu03 matches its plan, and fails gpu.count" in fleet.said[-1]
     assert "provisioning cannot repair that" in fleet.said[-1]
     assert done.status == 1
+
+
+TOOLKIT = {"by": "provision", "component": "toolkit", "name": "11.8",
+           "command": "./gpufleet provision --limit gpu03"}  # fmt: skip
+
+
+def test_a_host_whose_remedy_is_provision_is_repaired_until_it_is_healthy(fleet: Fleet) -> None:
+    """It was told: nothing to run, provisioning cannot repair that."""
+    fleet.failing["gpu03"], fleet.repairs["gpu03"] = "FAIL", [TOOLKIT]
+    fleet.heals["gpu03"] = "reinstall"
+    done = fleet.converge()
+    assert fleet.steps == [{"gpu03": {"toolkit 11.8": "contents"}},
+                           {"gpu03": {"toolkit 11.8": "reinstall"}}]  # fmt: skip
+    assert fleet.looks == [list(NAMES), ["gpu03"], ["gpu03"]]
+    assert done.status == 0
+    assert fleet.said == [
+        "Ansible runs on gpu03: compare the contents of toolkit 11.8: gpu.count fails",
+        "2 of 3 hosts match their plans and are left alone.",
+        "gpu03 is not healthy yet: reinstall toolkit 11.8: gpu.count fails"]
+    assert len(done.reasons["gpu03"]) == 2
+
+
+def test_where_no_step_helps_a_person_has_to_look_and_no_remedy_is_a_circle(fleet: Fleet) -> None:
+    fleet.failing["gpu03"], fleet.repairs["gpu03"] = "FAIL", [TOOLKIT]
+    fleet.status = 2
+    done = fleet.converge()
+    assert [step["gpu03"]["toolkit 11.8"] for step in fleet.steps] == [
+        "contents", "reinstall", "recreate"]
+    assert "gpu03: a person has to look" in fleet.said[-1]
+    assert "gpu.count: one is gone" in fleet.said[-1]
+    (check,) = done.session.document["hosts"]["gpu03"]["checks"]
+    assert check["repairs"][0]["by"] == "person"
+    assert "provision --limit" not in check["remedy"]
+    assert done.status == 1
+
+
+def test_check_mode_shows_the_step_of_a_repair(fleet: Fleet) -> None:
+    fleet.failing["gpu03"], fleet.repairs["gpu03"] = "FAIL", [TOOLKIT]
+    assert main(["provision", "-i", "inv,", "--check"]) == 0
+    assert "--check" in fleet.ran[0]
+    assert fleet.steps == [{"gpu03": {"toolkit 11.8": "contents"}}]
 
 
 def test_a_playbook_that_failed_where_all_is_healthy_is_told(fleet: Fleet) -> None:

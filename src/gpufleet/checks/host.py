@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from gpufleet.host_state import driver_state
+from gpufleet.model.plan import Component as Kind
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import JournalStatus
 from gpufleet.model.snapshot import Snapshot
@@ -24,7 +25,7 @@ from .registry import (
     check,
     shortened,
 )
-from .remedies import Component, Kind, Remedy, command, person, provision, then
+from .remedies import Component, Remedy, command, person, provision, then
 from .sections import Sections, by_name
 
 # The snapshots that these checks read.

@@ -15,13 +15,14 @@ from typing import Literal, TypeVar
 
 from gpufleet.host_state.driver_state import Judge
 from gpufleet.host_state.host import Host
+from gpufleet.model.plan import Component as Kind
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import ClosedPath, Receipts
 from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
 from . import subjects
-from .remedies import Component, Kind, Remedy, of_driver, person, provision, then
+from .remedies import Component, Remedy, of_driver, person, provision, then
 from .sections import Sections
 from .subjects import Subjects
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from gpufleet.model.plan import Component as Kind
 from gpufleet.model.plan import Plan, PlannedCudnn, PlannedStack, PlannedToolkit
 from gpufleet.model.verdict import Repair
 
-Kind = Literal["driver", "driver_library", "toolkit", "cudnn", "containers", "stack",
-               "environment", "default_link", "linker"]
 # The command by which host_state says that the driver is provisioned again.
 PROVISION = re.compile(r"\./gpufleet provision --limit [^\s,;)]+")
 

@@ -75,8 +75,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         output=sys.stderr if options.json else None)
     hosts = checked_hosts(selected)
     if options.check:
-        _, reasons = hosts_to_run(hosts, how_to_provision, log)
-        status = play(how_to_provision, list(reasons), len(hosts))
+        _, work = hosts_to_run(hosts, how_to_provision, log)
+        status = play(how_to_provision, list(work.reasons), len(hosts), work.steps)
         log("Check mode: nothing was changed, so nothing was verified.")
         return status
     directory = report.create_directory(options.report)

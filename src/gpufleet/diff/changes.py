@@ -17,16 +17,20 @@ from .cuda import cudnn_change, default_link_change, toolkit_change
 from .driver import driver_change, library_change, restart_change
 from .linker import linker_change
 from .removals import removals
+from .repairs import Repair, with_repairs
 from .stacks import environment_change, stack_change
 
 
-def changes(plan: Plan, snapshot: Mapping[str, Any] | None) -> list[PlanChange]:
+def changes(
+    plan: Plan, snapshot: Mapping[str, Any] | None, repair: Repair | None = None
+) -> list[PlanChange]:
     """What to do on a host, in the order of the roles: `what`, `id`, `action`, `because`.
 
     `what` is driver, toolkit, cudnn, driver_library, stack, environment, linker or default_link;
     `id` is the receipt's id, the library's name, the linker file's or the link's path; `action` is
     install, upgrade, repair, finish, restart, adopt, remove or refuse. An empty list means that the
-    host is what the plan says, as far as documents can tell.
+    host is what the plan says, as far as documents can tell. `repair`: {component: step} of what a
+    failing check demands beyond that.
     """
     host, adopt = Host(snapshot), bool(plan.get("adopt"))
     rows = [driver_change(host, plan) or restart_change(plan, host)]
@@ -39,4 +43,4 @@ def changes(plan: Plan, snapshot: Mapping[str, Any] | None) -> list[PlanChange]:
     rows += removals(plan, host)
     rows.append(default_link_change(host, plan["default_link"]))
     rows.append(linker_change(host, plan))
-    return [row for row in rows if row is not None]
+    return with_repairs([row for row in rows if row is not None], plan, repair or {})

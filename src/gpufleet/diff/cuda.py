@@ -16,7 +16,7 @@ from gpufleet.model.plan import (
     PlannedToolkit,
 )
 
-from .row import Row, altered, change, unfinished, unobserved
+from .row import Row, altered, change, unfinished, unobserved, without_receipt
 
 
 def toolkit_change(host: Host, row: PlannedToolkit, adopt: bool) -> PlanChange | None:
@@ -29,6 +29,10 @@ def toolkit_change(host: Host, row: PlannedToolkit, adopt: bool) -> PlanChange |
         wrong = adoption.toolkit(host, row)
         return _foreign("toolkit", identity, f"{row['path']} exists and", adopt, wrong)
     receipt, tree = host.receipt("toolkit", identity), host.tree(row["path"])
+    if receipt is None and (tree is not None or host.occupied(row["path"])):
+        if adopt and not list(adoption.toolkit(host, row)):
+            return _foreign("toolkit", identity, f"{row['path']} exists and", adopt, ())
+        return without_receipt(host, "toolkit", identity, row["path"])
     if receipt is None:
         return change("toolkit", identity, "install", f"{row['path']} is missing")
     if tree is None:
@@ -70,6 +74,11 @@ def cudnn_change(host: Host, row: PlannedCudnn, adopt: bool) -> PlanChange | Non
         there = f"{row['soname']} in {row['toolkit_path']}"
         return _foreign("cudnn", identity, there, adopt, wrong)
     receipt = host.receipt("cudnn", identity)
+    if receipt is None and host.cudnn_libraries(row["toolkit_path"], row["soname"]):
+        there = f"{row['soname']} in {row['toolkit_path']}"
+        if adopt and not list(adoption.cudnn(host, row)):
+            return _foreign("cudnn", identity, there, adopt, ())
+        return without_receipt(host, "cudnn", identity, there)
     if receipt is None:
         because = f"{row['soname']} is not in {row['toolkit_path']}"
         return change("cudnn", identity, "install", because)

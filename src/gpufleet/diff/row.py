@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from gpufleet.host_state.host import Host, mappings
-from gpufleet.model.plan import Action, Component, PlanChange
+from gpufleet.model.plan import Action, Component, PlanChange, Step
 
 Row = dict[str, Any]
 
 
-def change(what: Component, identity: str, action: Action, because: str) -> PlanChange:
+def change(
+    what: Component, identity: str, action: Action, because: str, step: Step | None = None
+) -> PlanChange:
     """A row of `changes`."""
-    return {"what": what, "id": identity, "action": action, "because": because}
+    row: PlanChange = {"what": what, "id": identity, "action": action, "because": because}
+    if step:
+        row["step"] = step
+    return row
 
 
 def unobserved(host: Host, what: Component, identity: str, *sections: str) -> PlanChange | None:
@@ -26,10 +31,19 @@ def unobserved(host: Host, what: Component, identity: str, *sections: str) -> Pl
 
 def unfinished(host: Host, kind: Component, identity: str) -> PlanChange | None:
     entry = host.journal(kind, identity)
+    if entry is None and (error := host.damaged("journal", kind, identity)):
+        return change(kind, identity, "finish", f"its journal entry cannot be used: {error}")
     if entry is None:
         return None
     because = f"the journal records {entry.get('state')} since {entry.get('started')}"
     return change(kind, identity, "finish", because)
+
+
+def without_receipt(host: Host, kind: Component, identity: str, path: str) -> PlanChange:
+    """A repair of what gpufleet installed, and whose receipt is lost or cannot be used."""
+    error = host.damaged("receipts", kind, identity)
+    because = f"its receipt cannot be used: {error}" if error else f"the receipt of {path} is lost"
+    return change(kind, identity, "repair", because, "reinstall")
 
 
 def altered(receipt: Row, kind: Component, identity: str, version: str) -> PlanChange | None:

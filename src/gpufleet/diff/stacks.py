@@ -8,7 +8,7 @@ from gpufleet.host_state.host import Host, mapping
 from gpufleet.model.plan import EnvironmentFile, PlanChange, PlannedStack
 from gpufleet.resolver import environment
 
-from .row import Row, altered, change, unfinished, unobserved
+from .row import Row, altered, change, unfinished, unobserved, without_receipt
 
 
 def stack_change(host: Host, row: PlannedStack) -> PlanChange | None:
@@ -21,6 +21,8 @@ def stack_change(host: Host, row: PlannedStack) -> PlanChange | None:
         because = f"{row['venv']} exists and was not installed by gpufleet"
         return change("stack", name, "refuse", because)
     receipt, stack = host.receipt("stack", name), host.stack(name)
+    if receipt is None and (stack is not None or host.occupied(row["venv"])):
+        return without_receipt(host, "stack", name, row["venv"])
     if receipt is None:
         return change("stack", name, "install", f"{row['venv']} is missing")
     if stack is None:

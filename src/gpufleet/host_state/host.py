@@ -146,6 +146,13 @@ class Host:
         """Every entry of `receipts` or of the `journal`."""
         return self._rows("receipts", key)
 
+    def damaged(self, records: str, kind: str, identity: str) -> str | None:
+        """Why a receipt or journal entry that exists cannot be used; `records` names which."""
+        end = f"/{records}/{kind}-{identity}.json"
+        found = [row for row in self._rows("receipts", "unreadable")
+                 if str(row.get("path")).endswith(end)]
+        return str(found[0].get("error")) if found else None
+
     @property
     def caches(self) -> list[str]:
         """Caches of installations that still exist."""

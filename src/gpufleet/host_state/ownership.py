@@ -1,7 +1,9 @@
 """Ownership: whether what is installed at a planned path is gpufleet's own. Pure.
 
 A tree is gpufleet's when it has a receipt, or a journal entry from an installation that did not
-finish. Everything else is foreign.
+finish; and when its receipt is lost, but something else that gpufleet wrote shows it: the damaged
+record, its file for the linker that names the toolkit, the binding in a stack. Everything else is
+foreign.
 """
 
 from __future__ import annotations
@@ -13,13 +15,27 @@ from .host import Host
 
 def foreign(host: Host, kind: str, identity: str, exists: bool) -> bool:
     """Whether something exists there that gpufleet did not install."""
-    ours = host.receipt(kind, identity) or host.journal(kind, identity)
+    ours = host.receipt(kind, identity) or host.journal(kind, identity) or any(
+        host.damaged(records, kind, identity) for records in ("receipts", "journal"))
     return exists and not ours and host.section("receipts") is not None
+
+
+def registered(host: Host, path: str) -> bool:
+    """Whether gpufleet's file for the linker lists a toolkit's libraries."""
+    rows = [row for row in host.linker_files if "gpufleet" in str(row.get("path"))]
+    return any(str(each).startswith(f"{path}/") for row in rows
+               for each in row.get("directories") or [])
+
+
+def bound(host: Host, row: PlannedStack) -> bool:
+    """Whether an environment at a planned stack's path has gpufleet's binding."""
+    found = host.stack(row["name"]) or {}
+    return found.get("venv") == row["venv"] and bool(found.get("bound_to"))
 
 
 def foreign_toolkit(host: Host, row: PlannedToolkit) -> bool:
     exists = host.tree(row["path"]) is not None or host.occupied(row["path"])
-    return foreign(host, "toolkit", row["short"], exists)
+    return foreign(host, "toolkit", row["short"], exists) and not registered(host, row["path"])
 
 
 def foreign_cudnn(host: Host, row: PlannedCudnn, adopting: bool = False) -> bool:
@@ -34,7 +50,7 @@ def foreign_cudnn(host: Host, row: PlannedCudnn, adopting: bool = False) -> bool
 
 def foreign_stack(host: Host, row: PlannedStack) -> bool:
     exists = host.stack(row["name"]) is not None or host.occupied(row["venv"])
-    return foreign(host, "stack", row["name"], exists)
+    return foreign(host, "stack", row["name"], exists) and not bound(host, row)
 
 
 def elsewhere(host: Host, kind: str, identity: str, path: str) -> str | None:

@@ -277,6 +277,9 @@ Action = Literal[
     "install", "upgrade", "repair", "finish", "restart", "adopt", "remove", "refuse"]
 
 
+Step = Literal["contents", "reinstall", "recreate"]
+
+
 class PlanChange(TypedDict):
     """One thing that a host lacks, of a plan compared with a snapshot."""
 
@@ -288,6 +291,10 @@ class PlanChange(TypedDict):
         " installed driver does not run yet; `refuse`: something that gpufleet did not install is"
         " there; `remove`: installed and no longer declared, and `prune` is set"]
     because: str
+    step: NotRequired[Annotated[
+        Step,
+        "of a repair that a failing check demands: compare every file with what is recorded of it,"
+        " install over it, or move it aside and install as on a fresh host"]]
 
 
 RestartAction = Literal["none", "reload", "reboot", "wait", "stuck"]

@@ -10,8 +10,11 @@ REQUIRED_KEYS = {
     "journal": {"kind": str, "id": str, "path": str, "state": str},
 }
 
+# Kinds whose receipt lists the files of a tree.
+TREES = ("toolkit", "cudnn", "stack")
 
-def _why_unusable(kind, document):
+
+def why_unusable(kind, document):
     """Why a receipt or journal entry cannot be used, if it cannot."""
     if not isinstance(document, dict):
         return "it is not a JSON object"
@@ -24,6 +27,9 @@ def _why_unusable(kind, document):
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str) \
                 or entry.get("type") not in ("file", "link"):
             return "its manifest is damaged"
+    # It would vouch for nothing by listing nothing.
+    if kind == "receipts" and document["kind"] in TREES and not document["manifest"]:
+        return "its manifest is empty"
     return None
 
 
@@ -47,7 +53,7 @@ def read_receipts(state_dir):
                     raise ValueError("it is not a regular file")
                 with open(path, encoding="utf-8") as stream:
                     document = json.load(stream)
-                reason = _why_unusable(kind, document)
+                reason = why_unusable(kind, document)
                 if not reason and name != "{kind}-{id}.json".format(**document):
                     reason = "it is of {kind} {id}".format(**document)
                 if reason:

@@ -1,4 +1,5 @@
-"""Provision hosts: probe each one, run Ansible where one differs from its plan, probe those again.
+"""Provision hosts: probe each one, run Ansible where one differs from its plan, probe those again,
+and repair further what a check still fails for (`ladder`).
 
 What documents can refuse is refused first, for all hosts, before any host is reached. Then one
 probe decides; its verdicts stand for the hosts that match their plans.
@@ -6,8 +7,9 @@ probe decides; its verdicts stand for the hosts that match their plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -23,6 +25,14 @@ from gpufleet.report import terminal
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of, verify
 
 from . import reasons as differences
+from .ladder import HEALTHY as HEALTHY_CHECKS
+from .ladder import (
+    METADATA,
+    MOST_ROUNDS,
+    Ladder,
+    person_has_to_look,
+    sentence,
+)
 from .playbook import log, playbook_command, run
 
 # The names of more hosts than this are written to a file instead of the command line.
@@ -84,38 +94,107 @@ def converge(
 def converge_hosts(
     hosts: list[InventoryHost], options: ProvisionOptions, notify: Notify = log
 ) -> Converged:
-    """Provision hosts whose declarations were checked."""
-    session, reasons = hosts_to_run(hosts, options, notify)
-    status = play(options, list(reasons), len(hosts))
-    if reasons:
-        changed = with_new_locks([host for host in hosts if host.name in reasons])
+    """Provision hosts whose declarations were checked.
+
+    Where a check still fails whose remedy is to provision, its components take the next step of
+    the repair ladder, and the host is verified again.
+    """
+    session, work = hosts_to_run(hosts, options, notify)
+    statuses, reasons = {}, dict(work.reasons)
+    for _ in range(MOST_ROUNDS + 1):
+        if not work.reasons:
+            break
+        status = play(options, list(work.reasons), len(hosts), work.steps)
+        statuses.update(dict.fromkeys(work.reasons, status))
+        changed = with_new_locks([host for host in hosts if host.name in work.reasons])
         # What stacks compile now is kept for the verifications of later days.
         again = probe_hosts("Verifying", changed, replace(options.probe_options, warm=True))
         session = merged(session, again) if session else again
+        work = Work(ladders=work.ladders)
+        work.climb(again)
+        show_steps(work, notify)
+        for name, more in work.reasons.items():
+            reasons[name] = [*reasons.get(name, []), *more]
     assert session is not None
     session.provisioned = reasons
     for host in session.hosts:
-        beyond = _compared(host, lambda run: differences.beyond(
-            run.plan, run.snapshot, run.result))
-        if beyond:
-            notify(f"{host.name} matches its plan, and fails {', '.join(beyond)}:"
-                   " provisioning cannot repair that; the remedies in the report can.")
+        for text in _compared(host, partial(left_to_a_person, work.ladders.get(host.name))):
+            notify(text)
     verified = judge.exit_status(session.document)
+    status = max(map(abs, statuses.values()), default=0)
     if status and verified == HEALTHY:
         notify(f"ansible-playbook returned status {status}: not every host was provisioned.")
     return Converged(session, list(reasons), reasons, verified or (FAILED if status else HEALTHY))
 
 
+@dataclass
+class Work:
+    """Where Ansible runs next: why, and the step of each component that is repaired."""
+
+    reasons: Reasons = field(default_factory=dict)
+    steps: dict[str, dict[str, str]] = field(default_factory=dict)
+    ladders: dict[str, Ladder] = field(default_factory=dict)
+
+    def climb(self, session: Session) -> None:
+        """Add the next step of each component that a failing check of the session demands."""
+        for host in session.hosts:
+            if reasons := _compared(host, self._climb_of):
+                self.reasons[host.name] = [*self.reasons.get(host.name, []), *reasons]
+
+    def _climb_of(self, host: HostRun) -> list[str]:
+        """The reasons of a host's next steps."""
+        if host.snapshot is None or host.plan["problems"]:
+            return []
+        differing = differences.differing(host.plan, host.snapshot)
+        ladder, reasons = self.ladders.setdefault(host.name, Ladder()), []
+        for name, (rung, why) in ladder.next(host.plan, host.result, differing).items():
+            if rung != METADATA:
+                self.steps.setdefault(host.name, {})[name] = rung
+                reasons.append(sentence(name, rung, why))
+            elif host.name not in self.reasons:
+                reasons.append(sentence(name, rung, differing[name]))
+        return reasons
+
+
 def hosts_to_run(
     hosts: list[InventoryHost], options: ProvisionOptions, notify: Notify
-) -> tuple[Session | None, Reasons]:
-    """The session of the probe of all hosts, if one was needed, and where Ansible runs: why."""
+) -> tuple[Session | None, Work]:
+    """The session of the probe of all hosts, if one was needed, and where Ansible runs."""
     if options.force:
-        return None, {host.name: ["--force"] for host in hosts}
+        return None, Work({host.name: ["--force"] for host in hosts})
     session = probe_hosts("Probing", hosts, options.probe_options)
-    reasons = reasons_of(hosts, session)
-    show_reasons(reasons, len(hosts), notify)
-    return session, reasons
+    work = Work(reasons_of(hosts, session))
+    work.climb(session)
+    show_reasons(work.reasons, len(hosts), notify)
+    return session, work
+
+
+def show_steps(work: Work, notify: Notify) -> None:
+    """One line for each step of each host."""
+    for name, reasons in work.reasons.items():
+        for reason in reasons:
+            notify(f"{name} is not healthy yet: {reason}")
+
+
+def left_to_a_person(ladder: Ladder | None, host: HostRun) -> list[str]:
+    """What provisioning cannot repair; the report says it, too, so that no remedy is a circle."""
+    checks, texts = [], []
+    for check in host.result["checks"]:
+        failing = ladder is not None and check["verdict"] not in HEALTHY_CHECKS
+        names = ladder.exhausted(check) if ladder and failing else []
+        if not ladder or not names:
+            checks.append(check)
+            continue
+        checks.append(person_has_to_look(check, names, ladder.taken[names[0]]))
+        if "explained_by" not in check:
+            act = checks[-1]["remedy"]
+            texts.append(f"{host.name}: {act} ({check['id']}: {check['cause']})")
+    beyond = differences.beyond(host.plan, host.snapshot, host.result)
+    host.result = {**host.result, "checks": checks}
+    if beyond:
+        texts.append(f"{host.name} matches its plan, and fails {', '.join(beyond)}:"
+                     " provisioning cannot repair that; the remedies in the report can.")
+    return texts
 
 
 def checked_hosts(selector: HostSelector) -> list[InventoryHost]:
@@ -169,18 +248,30 @@ def show_reasons(reasons: Reasons, count: int, notify: Notify) -> None:
         notify(f"{count - len(reasons)} of {count} hosts match their plans and are left alone.")
 
 
-def play(options: ProvisionOptions, names: Sequence[str], count: int) -> int:
-    """Run the playbook on these of `count` hosts; its exit status."""
+def play(
+    options: ProvisionOptions, names: Sequence[str], count: int,
+    steps: Mapping[str, Mapping[str, str]] | None = None,
+) -> int:
+    """Run the playbook on these of `count` hosts; its exit status.
+
+    `steps`: {host: {component: step}} of the repair ladder.
+    """
     if not names:
         return 0
-    limit = options.selector.limit
+    limit, args = options.selector.limit, list(options.args)
     if len(names) < count:
         limit = ",".join(names)
         if options.folder and len(names) > MOST_NAMED:
             file = options.folder / "differ.txt"
             file.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
             limit = f"@{file}"
-    return run(playbook_command("site.yml", options.selector, limit, options.args), options.output)
+    if steps:
+        args += ["-e", json.dumps({"gpu_repair": steps})]
+        if options.folder and len(steps) > MOST_NAMED:
+            variables = options.folder / "repair.json"
+            variables.write_text(args.pop(), encoding="utf-8")
+            args.append(f"@{variables}")
+    return run(playbook_command("site.yml", options.selector, limit, args), options.output)
 
 
 def with_new_locks(hosts: list[InventoryHost]) -> list[InventoryHost]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from gpufleet.diff import changes
+from gpufleet.diff.repairs import key
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
@@ -39,6 +40,14 @@ def differences(plan: Plan, snapshot: Snapshot) -> list[str]:
             for row in changes(plan, snapshot)]
 
 
+def differing(plan: Plan, snapshot: Snapshot | None) -> dict[str, str]:
+    """{component: why} of what the plan's changes repair."""
+    if plan["problems"] or snapshot is None:
+        return {}
+    return {key(row["what"], row["id"]): row["because"] for row in changes(plan, snapshot)
+            if row["action"] not in {"adopt", "remove", "refuse"}}
+
+
 def left(plan: Plan, snapshot: Snapshot) -> list[str]:
     """What the playbook would remove: planned artifacts, and the installers' caches."""
     planned = {row["file"] for row in plan["artifacts"]}
@@ -58,4 +67,5 @@ def beyond(plan: Plan, snapshot: Snapshot | None, result: HostResult) -> list[st
     """The failed checks of a host on which provisioning has nothing to do, so cannot fix them."""
     if plan["problems"] or snapshot is None or differences(plan, snapshot):
         return []
-    return [check["id"] for check in result["checks"] if check["verdict"] == Verdict.FAIL]
+    return [check["id"] for check in result["checks"] if check["verdict"] == Verdict.FAIL
+            and not any(part["by"] == "provision" for part in check.get("repairs", []))]

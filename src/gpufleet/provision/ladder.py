@@ -1,0 +1,107 @@
+"""The repair ladder: which step each component of a host takes next, and why. Pure.
+
+A failing check whose remedy is `provision` names the components that it depends on, the most likely
+one first. First its metadata decides (`diff`), as for every host. Where the check still fails, its
+contents are compared, then it is reinstalled, then recreated, until the check passes. The other
+components that the check names are compared together with it, and reinstalled when it is
+recreated. After the last step a person has to look: no step is taken twice in a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpufleet.diff.repairs import STEPS, key, repairable
+from gpufleet.model.plan import Plan
+from gpufleet.model.verdict import CheckResult, HostResult, Verdict
+
+HEALTHY = {Verdict.PASS, Verdict.NOT_DECLARED}
+METADATA = "metadata"
+RUNGS = (METADATA, *STEPS)
+# The rungs of components of which nothing is kept that could be compared, reinstalled or recreated
+# apart from what the role does in any case.
+ROLE_ONLY = (METADATA, "contents")
+ROLE_KINDS = ("driver", "default_link", "containers")
+# What is done to the other components of a check while the first one is at a rung.
+BESIDE = {"contents": "contents", "recreate": "reinstall"}
+WORDS = {
+    METADATA: "repair {}", "contents": "compare the contents of {}", "reinstall": "reinstall {}",
+    "recreate": "recreate {}"}
+# More rounds than these change nothing: each component takes each rung once.
+MOST_ROUNDS = len(RUNGS)
+
+
+@dataclass
+class Ladder:
+    """The rungs that each component of one host has taken in this run."""
+
+    taken: dict[str, list[str]] = field(default_factory=dict)
+
+    def next(
+        self, plan: Plan, result: HostResult, differing: Mapping[str, str]
+    ) -> dict[str, tuple[str, str]]:
+        """{component: (rung, why)} of the next round; empty where nothing is left to try.
+
+        `differing`: {component: why} of what the plan's changes repair.
+        """
+        known = {key(*each) for each in repairable(plan)}
+        found: dict[str, tuple[str, str]] = {}
+        for check in demanding(result):
+            first, *others = [name for name in components(check) if name in known] or [""]
+            rung = self._rung(first, first in differing) if first else None
+            if rung is None:
+                continue
+            found[first] = (rung, f"{check['id']} fails")
+            for other in others:
+                beside = BESIDE.get(rung)
+                if beside and other not in found and beside not in self.taken.get(other, []):
+                    found[other] = (beside, f"{check['id']} fails")
+        for name, (rung, _) in found.items():
+            self.taken.setdefault(name, []).append(rung)
+        return found
+
+    def _rung(self, name: str, differs: bool) -> str | None:
+        """The next rung of a component that a check names first."""
+        rungs = ROLE_ONLY if name.partition(" ")[0] in ROLE_KINDS else RUNGS
+        taken = self.taken.get(name, [])
+        last = max((RUNGS.index(each) for each in taken), default=-1)
+        left = [rung for rung in rungs if RUNGS.index(rung) > last
+                and (differs or rung != METADATA)]
+        # What a repair left unfinished is not compared: it is recreated.
+        if differs and taken and "recreate" in left:
+            return "recreate"
+        return left[0] if left else None
+
+    def exhausted(self, check: CheckResult) -> list[str]:
+        """The components of a check for which every rung was taken."""
+        return [name for name in components(check)[:1]
+                if self.taken.get(name) and self._rung(name, False) is None]
+
+
+def demanding(result: HostResult) -> list[CheckResult]:
+    """The checks that are not healthy, each cause once, whose remedy is to provision."""
+    return [check for check in result["checks"]
+            if check["verdict"] not in HEALTHY and "explained_by" not in check
+            and components(check)]
+
+
+def components(check: CheckResult) -> list[str]:
+    """The components that `provision` repairs for a check, the most likely one first."""
+    return list(dict.fromkeys(
+        key(part["component"], part["name"]) for part in check.get("repairs", [])
+        if part["by"] == "provision" and "component" in part and "name" in part))
+
+
+def sentence(name: str, rung: str, why: str) -> str:
+    """`recreate stack tensorflow-2.13.1: stack.matmul fails`."""
+    return f"{WORDS[rung].format(name)}: {why}"
+
+
+def person_has_to_look(check: CheckResult, names: list[str], taken: list[str]) -> CheckResult:
+    """The check with the remedy that is left when every step was taken."""
+    steps = " and ".join(["compared", "reinstalled", "recreated"][: max(
+        1, sum(rung in STEPS for rung in taken))])
+    act = (f"a person has to look: provision has {steps} {', '.join(names)}, and this remains;"
+           " ./gpufleet verify --save DIR keeps what shows it")
+    return {**check, "remedy": act, "repairs": [{"by": "person", "act": act}]}
