@@ -11,7 +11,7 @@ import argparse
 
 from rich.console import Console
 
-from . import by_hand, fleet, history, probe, provision_fleet, side_by_side
+from . import by_hand, fleet, history, probe, provision_fleet, scrub, side_by_side
 from .common import lab
 
 MEASUREMENTS = {
@@ -20,6 +20,7 @@ MEASUREMENTS = {
     "history": history.measure,
     "probe": probe.measure,
     "provision_fleet": provision_fleet.measure,
+    "scrub": scrub.measure,
     "side_by_side": side_by_side.measure,
 }
 

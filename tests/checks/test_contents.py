@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpufleet.checks import judge
 from tests.checks.faults.host import scrubbed
-from tests.support.healthy_host import Document
+from tests.support.healthy_host import Document, data
 
 
 def judged(plan: Document, snapshot: Document) -> Document:
@@ -15,6 +15,7 @@ def judged(plan: Document, snapshot: Document) -> Document:
 def test_contents_that_no_night_reads_are_not_called_read(
     plan: Document, snapshot: Document
 ) -> None:
+    del data(snapshot, "receipts")["scrub"]
     assert judged(plan, snapshot)["verdict"] == "NOT-DECLARED"
 
 
@@ -29,6 +30,15 @@ def test_the_report_shows_when_each_component_was_last_read_whole(
         "toolkit-11.8: 40 files, 3072 MiB, read whole 2027-01-02 08:00 UTC",
         "stack-tf: 40 files, 3072 MiB, reading begun 2027-01-15 08:00 UTC",
         "cudnn-11.8-8: 40 files, 0 MiB, read whole 2027-01-15 08:00 UTC"]
+
+
+def test_a_busy_disk_is_no_finding_before_the_days_are_over(
+    plan: Document, snapshot: Document
+) -> None:
+    scrubbed(snapshot, error="no answer within 60 s")
+    found = judged(plan, snapshot)
+    assert (found["verdict"], found["evidence"].splitlines()[0]) == (
+        "PASS", "nothing was read tonight: no answer within 60 s")
 
 
 def test_a_time_that_cannot_be_is_no_defect_of_the_check(

@@ -76,7 +76,7 @@ def test_a_host_without_gpus_is_not_judged_by_its_contents(
     found = verdicts(nothing, snapshot)
     passed = {name for name, verdict in found.items() if verdict == "PASS"}
     assert passed == {"host.probe", "host.plan", "host.disk", "install.complete", "install.owned",
-                      "gpu.count"}
+                      "install.contents", "gpu.count"}
     assert {found[name] for name in set(found) - passed} == {"NOT-DECLARED"}
 
 

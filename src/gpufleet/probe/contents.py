@@ -14,7 +14,7 @@ import os
 import stat
 import time
 
-BLOCK = 4 << 20
+BLOCK = 1 << 20
 DAY_S = 86400
 # What opening a file counts for in bytes: 15,000 small ones take longer than their contents do.
 OPENING = 4096

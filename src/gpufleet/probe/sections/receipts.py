@@ -75,7 +75,7 @@ def compare_contents(host, components, receipts, mounts):
     elif settings:
         # In a process of its own: a disk that gives no answer must not take the section with it.
         most_s = min(settings["seconds"], host.inner_s / 2)
-        given = dict(settings, seconds=most_s * 0.9)
+        given = dict(settings, seconds=most_s * 0.8)
         found, error = in_child(scrub, (components, given), most_s)[1:]
         # Without an answer, what is known of earlier nights stands.
         found = found or scrub(components, dict(given, seconds=-1))
