@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -19,8 +20,13 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 )
 
 TIMEOUT_S = 60
+# The most that is received of a file of unknown size; the largest that are known have 6 GB.
+MOST_BYTES = 16 << 30
+# What a download leaves free on the disk.
+FREE_BYTES = 100 << 20
 PARTIAL_CONTENT = 206
 RANGE_NOT_SATISFIABLE = 416
+BLOCK = 1 << 20
 
 
 class UnreachableError(StateError):
@@ -104,19 +110,52 @@ def ask(url, partial):
         raise
 
 
-def receive(name, answer, partial):
-    """Append a response to the partial file; raises where it breaks off, and keeps the part."""
+def copy(answer, stream, most):
+    """Copy what the server sends; returns False one byte past ``most``. Raises ``OSError``."""
+    while stream.tell() <= most:
+        if shutil.disk_usage(stream.name).free < FREE_BYTES:
+            raise OSError(errno.ENOSPC, "Less than 100 MiB would be left free on the disk")
+        block = answer.read(min(BLOCK, most + 1 - stream.tell()))
+        if not block:
+            return True
+        stream.write(block)
+    return False
+
+
+def receive(name, answer, partial, size=None):
+    """Append a response to the partial file; raises where it breaks off, and keeps the part.
+
+    ``size``: the file's, where it is known. What is longer is another file, and is not kept; nor is
+    the part where the disk has no space for the rest.
+    """
     # 206: the server continues; anything else starts again.
     mode = "ab" if answer.status == PARTIAL_CONTENT else "wb"
     promised, before = answer.headers.get("Content-Length"), 0
+    most = MOST_BYTES if size is None else size
     try:
         with open(partial, mode) as stream:
             before = stream.tell()
-            shutil.copyfileobj(answer, stream, 1 << 20)
+            ended = copy(answer, stream, most)
         broken = promised and os.path.getsize(partial) - before < int(promised)
         reason = "the connection was closed early"
     except (HTTPException, OSError) as error:
-        broken, reason = True, str(error)
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            os.unlink(partial)
+            raise StateError(
+                "{} was not downloaded: {}. Free some space in {}.".format(
+                    name, error, os.path.dirname(partial)
+                )
+            ) from error
+        ended, broken, reason = True, True, str(error)
+    if not ended:
+        os.unlink(partial)
+        raise StateError(
+            "The server sends more than the {} bytes that {} {}. It sends another file, or without "
+            "end: see what answers at the address{}.".format(
+                most, name, "may have" if size is None else "has",
+                "" if size is None else ", or correct size_bytes in gpu_artifacts"
+            )
+        )
     if broken:
         raise StateError(
             "The download of {} broke off after {} MB: {}. Run again to continue it.".format(
@@ -125,8 +164,11 @@ def receive(name, answer, partial):
         )
 
 
-def download(url, target, checksum, cache):
-    """Download to a partial file, continuing an earlier one, check it and rename it."""
+def download(url, target, checksum, cache, size=None):
+    """Download to a partial file, continuing an earlier one, check it and rename it.
+
+    ``size``: the file's, where it is known; a server that sends more is not listened to.
+    """
     name, partial = os.path.basename(target), target + ".partial"
     try:
         answer = ask(url, partial)
@@ -134,5 +176,5 @@ def download(url, target, checksum, cache):
         raise UnreachableError("{} cannot be reached: {}".format(url, error)) from error
     if answer is not None:
         with answer:
-            receive(name, answer, partial)
+            receive(name, answer, partial, size)
     put(partial, target, checksum, cache)

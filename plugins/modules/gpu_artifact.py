@@ -20,6 +20,10 @@ options:
     description: Its checksum as V(ALGORITHM:HEX).
     type: str
     required: true
+  size:
+    description:
+      - Its size in bytes. A download stops one byte past it, or past 16 GiB where it is not set.
+    type: int
   url:
     description: The address to download it from, where O(source) is not set.
     type: str
@@ -104,7 +108,9 @@ def obtain(module):
         )
     if not module.check_mode:
         try:
-            download(params["url"], path, params["checksum"], params["cache"])
+            download(
+                params["url"], path, params["checksum"], params["cache"], params["size"]
+            )
         except UnreachableError as error:
             raise StateError(
                 "{file} is not in the cache and {error}. Restore the connection, or put the file "
@@ -120,6 +126,7 @@ def main():
         argument_spec={
             "file": {"type": "str", "required": True},
             "checksum": {"type": "str", "required": True},
+            "size": {"type": "int"},
             "url": {"type": "str", "default": ""},
             "source": {"type": "str", "default": ""},
             "cache": {"type": "path", "required": True},

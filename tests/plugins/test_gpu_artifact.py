@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from ansible_collections.gpufleet.gpu.plugins.module_utils import download
 
 from tests.support.ansible_modules import Run, load, sha256
 
@@ -24,6 +27,8 @@ class Mirror(BaseHTTPRequestHandler):
     content: ClassVar[bytes] = CONTENT
     encoding: ClassVar[str] = "identity"
     asked: ClassVar[list[str | None]] = []
+    endless: ClassVar[bool] = False
+    sent: ClassVar[int] = 0
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
@@ -33,6 +38,12 @@ class Mirror(BaseHTTPRequestHandler):
             self.send_error(416)
             return
         self.send_response(206 if wanted else 200)
+        if self.endless:
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while type(self).sent < 1 << 30:
+                    type(self).sent += self.wfile.write(self.content)
+            return
         self.send_header("Content-Length", str(len(self.content) - start))
         self.send_header("Content-Encoding", self.encoding)
         self.end_headers()
@@ -44,7 +55,7 @@ class Mirror(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def mirror() -> Iterator[str]:
-    Mirror.asked, Mirror.breaks_off_at = [], None
+    Mirror.asked, Mirror.breaks_off_at, Mirror.endless, Mirror.sent = [], None, False, 0
     Mirror.content, Mirror.encoding = CONTENT, "identity"
     server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -107,6 +118,39 @@ def test_a_connection_that_breaks_off_is_told_as_such_and_continued(
     answer = run(load("gpu_artifact"), url=mirror, **declared)
     assert Path(answer["path"]).read_bytes() == CONTENT
     assert Mirror.asked == [None, "bytes=5000-"]
+
+
+@pytest.mark.parametrize("size", [len(CONTENT), 1, None])
+def test_a_server_that_sends_without_end_is_left(
+    run: Run, declared: dict[str, Any], mirror: str, monkeypatch: pytest.MonkeyPatch,
+    size: int | None,
+) -> None:
+    Mirror.endless = True
+    monkeypatch.setattr(download, "MOST_BYTES", 3 << 20)
+    more, beyond = ({}, "may have") if size is None else ({"size": size}, "has")
+    answer = run(load("gpu_artifact"), **declared, url=mirror, **more)
+    assert f"more than the {size or 3 << 20} bytes that {NAME} {beyond}" in answer["msg"]
+    # A few buffers of the system beyond, and no file.
+    assert Mirror.sent < 64 << 20
+    assert not list(Path(declared["cache"]).glob(f"{NAME}*"))
+
+
+def test_a_full_disk_ends_a_download_and_gets_its_space_back(
+    run: Run, declared: dict[str, Any], mirror: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Mirror.endless = True
+    left = iter([10**9] * 3 + [10**6] * 99)
+    monkeypatch.setattr(
+        download.shutil, "disk_usage", lambda path: SimpleNamespace(free=next(left)))
+    answer = run(load("gpu_artifact"), **declared, url=mirror)
+    assert "Free some space in" in answer["msg"]
+    assert not list(Path(declared["cache"]).glob(f"{NAME}*"))
+
+
+def test_a_file_of_the_known_size_is_taken(
+    run: Run, declared: dict[str, Any], mirror: str
+) -> None:
+    assert run(load("gpu_artifact"), **declared, url=mirror, size=len(CONTENT))["changed"]
 
 
 def test_an_archive_that_a_server_calls_encoded_stays_as_it_is(

@@ -23,6 +23,7 @@ from .errors import MeasureError
 
 DEFAULT = "https://pypi.org/simple"
 TIMEOUT_S = 60
+MOST_PAGE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,10 @@ def files(project: str, index: str) -> list[File]:
     page = f"{index}/{project}/"
     with request(page, {"Accept": "application/vnd.pypi.simple.v1+html, text/html"}) as answer:
         links = _Links(page)
-        links.feed(answer.read().decode("utf-8", "replace"))
+        content = answer.read(MOST_PAGE_BYTES + 1)
+        if len(content) > MOST_PAGE_BYTES:
+            raise MeasureError(f"{page}: the page is larger than {MOST_PAGE_BYTES} bytes")
+        links.feed(content.decode("utf-8", "replace"))
     wheels = [wheel for link in links.found if (wheel := _wheel(link))]
     return sorted(wheels, key=lambda wheel: (wheel.version, Version(wheel.python)))
 

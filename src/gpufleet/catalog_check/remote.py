@@ -7,13 +7,13 @@ these, and only they are fetched. A server without range requests sends the whol
 from __future__ import annotations
 
 import io
-import shutil
 import tempfile
 from typing import Any, BinaryIO
 
 from .index import request
 
 LEAST, MOST = 1 << 16, 1 << 26  # bytes of one request: few to seek, many to read on
+MOST_FILE = 16 << 30  # of a server that sends it whole
 
 
 class Ranges(io.RawIOBase):
@@ -54,7 +54,7 @@ class Ranges(io.RawIOBase):
     def _fetch(self) -> None:
         last = min(self._at + self._length, self.size) - 1
         with request(self.url, {"Range": f"bytes={self._at}-{last}"}) as answer:
-            block = answer.read()
+            block = answer.read(last - self._at + 2)
             if len(block) != last - self._at + 1:
                 # Reported as any failure of a request, without the URL's password.
                 raise OSError("the answer ended too early")
@@ -68,5 +68,9 @@ def remote(url: str) -> BinaryIO:
             size = int(answer.headers["Content-Range"].rsplit("/", 1)[-1])
             return io.BufferedReader(Ranges(url, size), LEAST)
         whole = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
-        shutil.copyfileobj(answer, whole)
+        for block in iter(lambda: answer.read(1 << 20), b""):
+            whole.write(block)
+            if whole.tell() > MOST_FILE:
+                whole.close()
+                raise OSError("the answer has no end")
     return whole

@@ -142,7 +142,8 @@ class Mirror:
         if file.url and not file.login_required:
             urls.append(_with_login(file.url, self.indexes))
         for url in urls:
-            yield functools.partial(download, url, target, file.checksum, seals)
+            yield functools.partial(
+                download, url, target, file.checksum, seals, file.size_bytes)
 
     def _remedy(self, file: File) -> str:
         if file.login_required:
