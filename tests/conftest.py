@@ -44,7 +44,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The figures of the proof, over all faults that were injected in this run (tests/faults)."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(
         kind, []) if report.when == "call"]  # fmt: skip
-    rows = [value for report in reports for key, value in report.user_properties if key == "fault"]
+    properties = [each for report in reports for each in report.user_properties]
+    if told := [value for key, value in properties if key == "remedy"]:
+        terminalreporter.section("remedies")
+        terminalreporter.write_line(
+            f"remedies run: {sum(bool(row['ran']) for row in told)}, healthy after:"
+            f" {sum(bool(row['ran']) and row['healthy'] for row in told)}, a person named:"
+            f" {sum(row['person'] for row in told)}")
+    rows = [value for key, value in properties if key == "fault"]
     if rows:
         numbers = {row["number"] for row in rows}
         terminalreporter.section("faults")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,14 @@ import pytest
 
 from tests.support.ansible_modules import Run, load, sha256, tree
 from tests.support.elf_file import shared_library
+
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (  # isort: skip
+    Installation,
+    StateError,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (  # isort: skip
+    Recreation,
+)
 
 # What a runfile does, reduced to a shell script: options, log, refusals, tree, linker file.
 RUNFILE = """#!/bin/sh
@@ -215,8 +225,7 @@ def test_a_repair_leaves_what_people_added_and_does_not_claim_it(bench: Bench) -
     added.write_text("precious")
     bench.path.joinpath("version.json").unlink()
     # What the installer writes is told by its change time: let the clock pass the module's margin.
-    while time.time() - added.stat().st_ctime < 1.1:
-        time.sleep(0.05)
+    let_age(added)
     bench.install()
     assert added.read_text() == "precious"
     assert "bin/mine" not in {entry["path"] for entry in bench.receipt()["manifest"]}
@@ -298,3 +307,127 @@ def test_another_version_of_the_same_toolkit_replaces_it(bench: Bench) -> None:
     assert not stale.exists()
     assert "11.8.0 is installed, 11.8.1 is declared" in answer["because"]
     assert bench.receipt()["version"] == "11.8.1"
+
+
+LIBRARY = "targets/lib/libcudart.so.11.8.89"
+
+
+def let_age(path: Path) -> None:
+    """Until it is older than what an installer writes now; nothing can set this time."""
+    while time.time() - path.lstat().st_ctime < 1.1:
+        time.sleep(0.05)
+
+
+def rot(path: Path) -> None:
+    """Change a byte, and nothing that a directory listing shows."""
+    state, content = path.stat(), bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def test_a_library_of_the_same_size_and_time_is_restored_by_its_content(bench: Bench) -> None:
+    """Bit rot: a circle between a check that said provision and a run that had nothing to do."""
+    bench.install()
+    library = bench.path / LIBRARY
+    rot(library)
+    assert not bench.install()["changed"]
+    shown = bench.install(check=True, repair="contents")
+    assert f"{LIBRARY}: sha256" in shown["because"]
+    assert f"{LIBRARY}: sha256" in shown["diff"]["before"]
+    assert bench.install(repair="contents")["changed"]
+    assert library.read_bytes() == bench.library.read_bytes()
+    assert not bench.install(repair="contents")["changed"]
+
+
+@pytest.mark.parametrize("repair", ["reinstall", "recreate"])
+def test_a_repair_leaves_alone_what_others_have_in_the_tree(bench: Bench, repair: str) -> None:
+    bench.install()
+    (bench.path / "lib64" / "libnccl.so.2").write_text("theirs")
+    (bench.path / "bin" / "own").symlink_to("nowhere")
+    before = {row["path"] for row in bench.receipt()["manifest"]}
+    let_age(bench.path / "bin" / "own")
+    answer = bench.install(repair=repair)
+    assert answer["changed"], answer
+    assert (bench.path / "lib64" / "libnccl.so.2").read_text() == "theirs"
+    assert (bench.path / "bin" / "own").is_symlink()
+    assert {row["path"] for row in bench.receipt()["manifest"]} == before
+    assert not list(bench.path.parent.glob(".gpufleet-*"))
+    assert not bench.install()["changed"]
+
+
+def test_a_tree_that_no_installer_can_write_to_is_recreated(bench: Bench) -> None:
+    bench.install()
+    shutil.rmtree(bench.path / "targets")
+    (bench.path / "targets").write_text("a file in the place of a directory")
+    assert bench.install(repair="recreate")["changed"]
+    assert not bench.install(repair="contents")["changed"]
+
+
+def test_a_directory_in_the_place_of_a_file_is_set_aside(bench: Bench) -> None:
+    bench.install()
+    (bench.path / "version.json").unlink()
+    (bench.path / "version.json").mkdir()
+    (bench.path / "version.json" / "theirs").write_text("precious")
+    assert bench.install()["changed"]
+    assert not bench.install()["changed"]
+    assert [path.read_text() for path in bench.state.glob("set-aside/**/theirs")] == ["precious"]
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", "{}", '{"schema": 1, "manifest": []}', "directory"])
+def test_a_damaged_receipt_is_written_again_and_keeps_nothing_waiting(
+    bench: Bench, text: str
+) -> None:
+    """It was refused as a tree of unknown origin, and any other module failed with it."""
+    bench.install()
+    path = bench.state / "receipts" / "toolkit-11.8.json"
+    before = bench.receipt()["manifest"]
+    path.unlink()
+    path.mkdir() if text == "directory" else path.write_text(text)
+    other = bench.run(bench.module, True, version="12.4.1", short="12.4", path=bench.root / "12.4",
+                      runfile=bench.runfile, checksum="sha256:0", tmpdir=bench.tmp,
+                      state_dir=bench.state)  # fmt: skip
+    assert other["state"] == "absent", other
+    assert bench.install()["changed"]
+    assert [row["path"] for row in bench.receipt()["manifest"]] == [row["path"] for row in before]
+    assert not bench.install()["changed"]
+
+
+def test_a_lost_receipt_is_written_again_where_the_plan_says_that_the_tree_is_ours(
+    bench: Bench,
+) -> None:
+    bench.install()
+    shutil.rmtree(bench.state / "receipts")
+    (bench.state / "receipts").write_text("not even a directory")
+    assert "not installed by gpufleet" in bench.install()["msg"]
+    assert bench.install(repair="reinstall")["changed"]
+    assert not bench.install()["changed"]
+
+
+@pytest.mark.parametrize("moment", ["commands", "run_installer", "put_back", "finish", "receipt"])
+def test_a_recreation_that_is_killed_is_finished_by_the_next_run(
+    bench: Bench, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.install()
+    (bench.path / "lib64" / "libnccl.so.2").write_text("theirs")
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise StateError("killed")
+
+    place: Any = {"put_back": Recreation, "finish": Recreation, "receipt": Installation}.get(
+        moment, bench.module)
+    monkeypatch.setattr(place, "finish" if moment == "receipt" else moment, killed)
+    assert bench.install(repair="recreate")["failed"]
+    monkeypatch.undo()
+    for name in ("LOG", "STALE_LOG"):
+        monkeypatch.setattr(bench.module, name, str(bench.log))
+    monkeypatch.setattr(bench.module, "LD_SO_CONF", str(bench.conf))
+    if moment == "receipt":
+        let_age(bench.path / "lib64" / "libnccl.so.2")
+    answer = bench.install()
+    assert answer["state"] == "half-installed", answer
+    assert (bench.path / "lib64" / "libnccl.so.2").read_text() == "theirs"
+    assert "libnccl" not in json.dumps(bench.receipt())
+    assert not list(bench.path.parent.glob(".gpufleet-*"))
+    assert not bench.install(repair="contents")["changed"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from types import ModuleType
@@ -251,3 +252,44 @@ def test_a_wrong_checksum_is_refused_before_anything_changes(bench: Bench) -> No
     assert answer["failed"]
     assert tree(bench.path) == before
     assert not (bench.state / "journal").exists()
+
+
+@pytest.mark.parametrize("repair", ["contents", "reinstall", "recreate"])
+def test_a_library_of_the_same_size_and_time_is_restored(bench: Bench, repair: str) -> None:
+    """Bit rot: provision compared sizes and times, and had nothing to do."""
+    archive = bench.archive()
+    bench.install(archive)
+    library = bench.lib / "libcudnn.so.8.6.0"
+    right, state = library.read_bytes(), library.stat()
+    library.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    os.utime(library, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert not bench.install(archive)["changed"]
+    assert bench.install(archive, repair=repair)["changed"]
+    assert library.read_bytes() == right
+    assert not bench.install(archive, repair="contents")["changed"]
+    assert (bench.lib / "libcudart.so.11.8.89").read_text() == "the toolkit's own"
+
+
+def test_what_is_in_the_place_of_its_files_is_set_aside(bench: Bench) -> None:
+    archive = bench.archive()
+    bench.install(archive)
+    for name in ("libcudnn.so.8.6.0", "libcudnn.so.8"):
+        (bench.lib / name).unlink()
+        (bench.lib / name).mkdir()
+        (bench.lib / name / "theirs").write_text("precious")
+    (bench.lib / "libcudnn_extra.so.8").write_text("theirs")
+    assert bench.install(archive, repair="recreate")["changed"]
+    assert not bench.install(archive, repair="contents")["changed"]
+    kept = {path.name for path in bench.state.glob("set-aside/**/*") if path.is_file()}
+    assert kept == {"theirs", "libcudnn_extra.so.8"}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 1, "manifest": []}'])
+def test_a_damaged_receipt_is_written_again(bench: Bench, text: str) -> None:
+    archive = bench.archive()
+    bench.install(archive)
+    before = bench.manifest()
+    (bench.state / "receipts" / "cudnn-11.8-8.json").write_text(text)
+    assert bench.install(archive)["changed"]
+    assert bench.manifest() == before
+    assert not bench.install(archive)["changed"]

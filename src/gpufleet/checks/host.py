@@ -189,6 +189,16 @@ def disk(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(", ".join(f"{path}: {disks['free_mib'][path]} MiB free" for path in paths))
 
 
+def _damaged_record(plan: Plan, path: str, planned: set[tuple[str, str]]) -> Remedy:
+    """What repairs a record that cannot be used."""
+    for kind, identity in sorted(planned):
+        if path.endswith(f"/{kind}-{identity}.json"):
+            return provision(plan, Component(cast(Kind, kind), identity),
+                             note="it writes the record again, or recreates what it described")
+    return person(f"on the host: mv {path} {path}.old: nothing that is declared needs it; what it"
+                  " described stays where it is, and is yours to remove")
+
+
 def _unfinished(plan: Plan, entry: JournalStatus, planned: bool) -> Remedy:
     """What ends an installation or removal that was not finished."""
     undeclared = "it is no longer declared"
@@ -226,7 +236,7 @@ def complete(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for record in observed["receipts"]["unreadable"]:
         yield Finding(
             f"{record['path']} cannot be read: {record['error']}",
-            provision(plan, note="it writes the record again, or recreates what it described"))
+            _damaged_record(plan, record["path"], planned))
 
 
 @check("install.owned", reads=("receipts",), repair=INSPECT, severity="major")

@@ -23,7 +23,7 @@ from gpufleet.model.verdict import (
 from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections, causes
 from .holders import CUDA_SECTIONS, behind_mps
 from .host import unreadable_section
-from .remedies import person
+from .remedies import of_text, person
 
 SCHEMA = 1
 REACHABLE = "host.reachable"
@@ -226,7 +226,7 @@ def _repairs(findings: list[Finding]) -> list[Repair]:
     found: list[Repair] = []
     for finding in findings:
         remedy = finding.remedy
-        parts = (person(remedy) if isinstance(remedy, str) else remedy).repairs if remedy else ()
+        parts = (of_text(remedy) if isinstance(remedy, str) else remedy).repairs if remedy else ()
         found += [part for part in parts if part not in found
                   and sum(map(len, map(str, part.values()))) <= MOST_REMEDY]
         if len(found) >= MOST_CAUSES:

@@ -15,6 +15,7 @@ from gpufleet.model.plan import Plan, PlannedCudnn, PlannedStack, PlannedToolkit
 from gpufleet.model.verdict import Repair
 
 # The command by which host_state says that the driver is provisioned again.
+COMMAND = re.compile(r"\./gpufleet [a-z][^;:,()]*")
 PROVISION = re.compile(r"\./gpufleet provision --limit [^\s,;)]+")
 
 
@@ -66,6 +67,12 @@ def person(act: str) -> Remedy:
     if not act.strip():
         raise ValueError("a remedy for a person says what to do")
     return Remedy(act, ({"by": "person", "act": act},))
+
+
+def of_text(text: str) -> Remedy:
+    """A remedy that is only text: a command alone, or what a person has to do."""
+    line, _, note = text.partition(" (")
+    return command(line, note.rstrip(")")) if COMMAND.fullmatch(line) else person(text)
 
 
 def then(first: Remedy, second: Remedy) -> Remedy:
