@@ -60,3 +60,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             f" {sum(row['caught'] for row in rows)}; caught with the right cause and remedy:"
             f" {sum(row['right'] for row in rows)}; collateral failures:"
             f" {sum(len(row['collateral']) for row in rows)}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The size of the fuzzer's run, tests/fuzz."""
+    parser.addoption("--mutations", type=int, default=2000, help="mutations of the fuzzer")
+    parser.addoption("--mutation-seed", type=int, default=1, help="seed of the fuzzer")

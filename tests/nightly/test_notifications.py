@@ -48,6 +48,22 @@ def test_a_night_without_a_change_is_quiet_and_the_first_one_is_not(
     assert "first night" in notifications.nightly_message(first, LINK).subject
 
 
+def test_a_path_of_megabytes_leaves_a_message_that_servers_accept(changes: dict[str, Any]) -> None:
+    long = "/opt/" + "x" * 6_000_000
+    changes["changes"] = [
+        {**change(f"gpu{number:03}", "cudnn.files", text=f"cudnn.files fails: {long}"),
+         "remedy": f"on the host: chmod a+r {long}", "before": long, "after": long}
+        for number in range(300)]
+    message = notifications.nightly_message(changes, LINK, [long] * 30)
+    sent = json.dumps(message.document)
+    assert len(sent) < 300_000
+    assert "more characters)" in sent
+    assert message.document["left_out"]["changes"] > 0
+    assert len(notifications.as_mail(message, MAIL).as_bytes()) < 300_000
+    failed = notifications.failure_message([long] * 100, "now", None)
+    assert len(json.dumps(failed.document)) + len(notifications.as_text(failed)) < 50_000
+
+
 def test_a_cause_comes_with_the_number_of_its_consequences(changes: dict[str, Any]) -> None:
     lost = {"explained_by": "gpu.count"}
     changes["changes"] = [row for host in ("gpu01", "gpu02") for row in (

@@ -49,7 +49,7 @@ def missing_gpus(seen: int, wanted: int | None, by: str = "") -> Subjects:
 
 def missing_numbers(missing: Collection[int], wanted: int | None, by: str = "") -> Subjects:
     """The same where each GPU has a result of its own: only the last ones can be missing."""
-    seen = (wanted or 0) - len(missing)
+    seen = max(0, (wanted or 0) - len(missing))
     return missing_gpus(seen, wanted, by) if set(missing) == set(range(seen, wanted or 0)) else ()
 
 

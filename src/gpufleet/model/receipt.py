@@ -88,8 +88,7 @@ class ReceiptFields(TypedDict):
     packages: NotRequired[
         Annotated[
             dict[str, str],
-            "stack: the packages of the lock, by name; driver: its packages; with versions",
-            UNCHECKED]]
+            "stack: the packages of the lock, by name; driver: its packages; with versions"]]
     lock_sha256: NotRequired[Annotated[Text | None, "stack: the lock's digest", UNCHECKED]]
     python: NotRequired[Annotated[Text | None, "stack: the interpreter's version", UNCHECKED]]
     binding: NotRequired[
@@ -98,7 +97,7 @@ class ReceiptFields(TypedDict):
         Annotated[Text | None,
             "stack: the file that its `bin/activate` reads if it exists", UNCHECKED]]
     texts: NotRequired[
-        Annotated[dict[str, RecordedText], "environment: the files, by path", UNCHECKED]]
+        Annotated[dict[str, RecordedText], "environment: the files, by path"]]
     folders: NotRequired[
         Annotated[list[Text], "environment: the directories created for its files", UNCHECKED]]
     engine: NotRequired[Annotated[Text, "containers: docker or podman", UNCHECKED]]

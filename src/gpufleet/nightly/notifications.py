@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 
 from gpufleet.model.nightly import ChangeEntry, Changes
+from gpufleet.model.text import cut
 from gpufleet.report import change_summary, summary, terminal
 
 from .config import Mail
@@ -29,6 +30,9 @@ MOST_LINES, MOST_OF_CHECK, MOST_HOSTS, MOST_CHECKS, MOST_DONE = 20, 10, 8, 3, 20
 MOST_ROWS = 200
 # Characters of a line, and of a chat message: a chat cuts longer ones off, and the link with them.
 MOST_CHARACTERS, MOST_CHAT = 600, 3500
+# Of the document for programs: characters of each text, and of all rows together. Servers refuse
+# more, and a message that is refused notifies nobody.
+MOST_TEXT, MOST_DOCUMENT = 2000, 200_000
 HEADINGS = {"bad": "Worse", "good": "Better", "note": "Different"}
 HEALTHY = "PASS"
 
@@ -62,6 +66,7 @@ def has_content(changes: Changes, done: Iterable[str] = ()) -> bool:
 
 def nightly_message(changes: Changes, link: str, done: Iterable[str] = ()) -> Message:
     """Return the message about a nightly run."""
+    changes = _cut(changes)
     rows = {weight: [line for kind, line in grouped(changes["changes"]) if kind == weight]
             for weight in HEADINGS}
     of = {weight: {change["host"] for change in changes["changes"] if change["weight"] == weight}
@@ -86,21 +91,39 @@ def nightly_message(changes: Changes, link: str, done: Iterable[str] = ()) -> Me
 
 def _document(changes: Changes, done: tuple[str, ...], link: str) -> dict[str, Any]:
     """The document for programs: long lists are cut, with the number of rows left out."""
-    document = {"event": "night", **changes, "done": list(done), "report": link}
+    document = {"event": "night", **changes, "done": _cut(list(done)), "report": link}
     lists = {name: rows for name, rows in document.items() if isinstance(rows, list)}
-    return {**document, **{name: rows[:MOST_ROWS] for name, rows in lists.items()},
-            "left_out": {name: max(0, len(rows) - MOST_ROWS) for name, rows in lists.items()}}
+    kept: dict[str, list[Any]] = {}
+    left = MOST_DOCUMENT
+    for name, rows in lists.items():
+        kept[name] = []
+        for row in rows[:MOST_ROWS]:
+            left -= len(str(row))
+            if left < 0:
+                break
+            kept[name].append(row)
+    return {**document, **kept,
+            "left_out": {name: len(rows) - len(kept[name]) for name, rows in lists.items()}}
+
+
+def _cut(value: Any) -> Any:
+    """A document with every text cut."""
+    if isinstance(value, dict):
+        return {name: _cut(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_cut(item) for item in value]
+    return cut(value, MOST_TEXT) if isinstance(value, str) else value
 
 
 def _most(sentences: tuple[str, ...], most: int) -> tuple[str, ...]:
     rest = len(sentences) - most
-    return (*sentences[:most], *([f"... and {rest} more; see the journal."]
-                                 if rest > 0 else []))
+    shown = tuple(cut(each, MOST_CHARACTERS) for each in sentences[:most])
+    return (*shown, f"... and {rest} more; see the journal.") if rest > 0 else shown
 
 
 def failure_message(troubles: Iterable[str], when: str, headline: str | None) -> Message:
     """Return the message about a nightly run with failed steps; `headline` None: none judged."""
-    errors = tuple(troubles)
+    errors = _most(tuple(troubles), MOST_DONE)
     outcome = headline or "No host was judged: the state of the hosts is unknown."
     return Message(
         "gpufleet: the nightly run failed", f"{when}: {outcome}", done=errors,
@@ -134,7 +157,7 @@ def grouped(changes: Iterable[ChangeEntry]) -> list[tuple[str, Line]]:
         else:
             lines += [(weight, Line(
                 _named(sorted(each.hosts)), _with_checks(checks, each.text, len(each.explains)),
-                each.remedy)) for each in entries]
+                cut(each.remedy, MOST_CHARACTERS))) for each in entries]
     return sorted(lines, key=lambda it: list(HEADINGS).index(it[0]))
 
 

@@ -14,6 +14,8 @@ from gpufleet.model.problems import Code
 
 from .reader import Reader
 
+# More than a host can have; work is done for each of them.
+MOST_GPUS = 1024
 KEYS = ("count", "model", "memory_mib", "uuids", "power_limit_w", "ecc", "compute_mode", "pcie",
         "tflops")
 COMPUTE_MODES = ("default", "exclusive_process")
@@ -36,7 +38,9 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
     def count(key: str, wanted: str) -> int | None:
         return reader.count(entry.get(key), f"{_WHERE}.{key}", wanted)
 
-    number = count("count", "a number, 0 for no GPU")
+    number = reader.count(
+        entry.get("count"), f"{_WHERE}.count", f"a number up to {MOST_GPUS}, 0 for no GPU",
+        MOST_GPUS)
     found: dict[str, Any] = {
         "count": number,
         "model": reader.text(entry.get("model"), f"{_WHERE}.model", "as nvidia-smi shows it"),

@@ -54,6 +54,10 @@ def kind(value: Any) -> str:
     return "empty" if value is None else next(found, f"a {type(value).__name__}")
 
 
+# More than any size in bytes, and what JSON's readers agree on.
+MOST_COUNT = (1 << 53) - 1
+
+
 @dataclass
 class Reader:
     """Reads one value after another, and adds a problem for each of a wrong type."""
@@ -118,9 +122,11 @@ class Reader:
             self.wrong(value, where, "true or false, without quotes")
         return value is True
 
-    def count(self, value: Any, where: str, wanted: str) -> int | None:
-        """A whole number from 0."""
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    def count(
+        self, value: Any, where: str, wanted: str, most: int = MOST_COUNT
+    ) -> int | None:
+        """A whole number from 0 to `most`."""
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most:
             return value
         if value is not None:
             self.wrong(value, where, wanted)

@@ -18,6 +18,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.validator import faults
 from gpufleet.model.verdict import HostResult, Verdict
+from gpufleet.spec.expectation import MOST_GPUS
 
 REMEDY = "Save it again by './gpufleet verify --save DIR'."
 
@@ -35,8 +36,7 @@ class Saved:
 def read_plan(name: str) -> Plan:
     """The plan in a file. Raises `ConfigurationError`, with the location of the first fault."""
     document = _read(name)
-    _require(Plan, document, "plan", name)
-    return cast(Plan, document)
+    return _plan(document, name)
 
 
 def read_snapshot(name: str) -> Saved:
@@ -49,15 +49,26 @@ def read_snapshot(name: str) -> Saved:
             isinstance(document.get(key), dict) for key in ("plan", "result")):
         raise ConfigurationError("The file has a result, but is not a bundle: it lacks the"
                                  " plan, the snapshot or the verdicts.", name)
-    _require(Plan, document["plan"], "plan", name)
+    plan = _plan(document["plan"], name)
     _require(HostResult, document["result"], "result", name)
     result: HostResult | None = document["result"]
     if document["snapshot"] is not None:
-        return Saved(host, _snapshot(document["snapshot"], host, name), document["plan"], result)
+        return Saved(host, _snapshot(document["snapshot"], host, name), plan, result)
     # Nothing was read of the host: only what says so is a reason.
     reasons = {Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE}
     known = result and {result["verdict"], *(row["verdict"] for row in result["checks"])} <= reasons
-    return Saved(host, None, document["plan"], result if known else None)
+    return Saved(host, None, plan, result if known else None)
+
+
+def _plan(document: dict[str, Any], name: str) -> Plan:
+    _require(Plan, document, "plan", name)
+    plan = cast(Plan, document)
+    count = plan["expect"]["count"] if plan["expect"] else None
+    # Work is done for each GPU.
+    if count is not None and not 0 <= count <= MOST_GPUS:
+        raise ConfigurationError(f"The file has no valid plan: plan.expect.count is {count}, and"
+                                 f" should be a number up to {MOST_GPUS}.", name, REMEDY)
+    return plan
 
 
 def _snapshot(document: object, host: str, name: str) -> Snapshot:

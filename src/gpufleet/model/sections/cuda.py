@@ -224,5 +224,5 @@ class Receipts(TypedDict):
     texts: Annotated[
         dict[str, str], "by path: the sha256 of whatever is at the path of an environment file"]
     caches: NotRequired[
-        Annotated[list[Text], "what installations left in /var/cache/gpufleet", UNCHECKED]]
+        Annotated[list[Text], "what installations left in /var/cache/gpufleet"]]
     scrub: NotRequired[Annotated[Scrub, "of a nightly run"]]
