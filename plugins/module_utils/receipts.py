@@ -57,7 +57,10 @@ def digest_of(path, algorithm="sha256"):
 
 
 def write_atomically(path, text, mode=0o644):
-    """Write ``text`` under a partial name, flush it to disk, rename it to ``path``."""
+    """Write ``text`` under a partial name, flush it to disk, rename it to ``path``.
+
+    The name is flushed as well: after a loss of power what was begun is in the journal.
+    """
     make_folder(os.path.dirname(path))
     handle, partial = tempfile.mkstemp(prefix=".partial-", dir=os.path.dirname(path))
     try:
@@ -70,6 +73,16 @@ def write_atomically(path, text, mode=0o644):
     except BaseException:
         os.unlink(partial)
         raise
+    flush_folder(os.path.dirname(path))
+
+
+def flush_folder(path):
+    """Flush a directory's names to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove_tree(path):
@@ -91,6 +104,7 @@ def make_folder(path):
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
             os.chmod(path, 0o755)
+            flush_folder(os.path.dirname(path))
 
 
 def walk(root):

@@ -97,6 +97,7 @@ import glob
 import os
 import re
 import shutil
+import stat
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -161,8 +162,20 @@ def linker_files():
 
 def own_tmpdir(module):
     """An empty directory below ``tmpdir`` from which programs may run; cleared of older runs."""
-    folder = os.path.join(module.params["tmpdir"], "gpufleet-cuda-" + module.params["short"])
+    parent = module.params["tmpdir"]
+    folder = os.path.join(parent, "gpufleet-cuda-" + module.params["short"])
+    if os.path.isdir(parent):
+        status = os.stat(parent)
+        if status.st_uid not in (0, os.geteuid()) or (
+            status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        ):
+            raise StateError(
+                "Other accounts can replace what is in {0}, and the installer would run it as root."
+                " Set gpu_tmpdir to a directory of root, or mend this one: chown root {0}; chmod "
+                "1777 {0}".format(parent)
+            )
     remove_tree(folder)
+    # Fails where somebody has made it again: nobody else's directory is used.
     os.makedirs(folder, mode=0o700)
     trial = os.path.join(folder, "trial")
     with open(trial, "w") as stream:

@@ -255,6 +255,27 @@ def test_a_wrong_checksum_is_refused_before_anything_changes(bench: Bench) -> No
     assert not bench.calls.exists()
 
 
+def test_a_tmpdir_in_which_others_replace_files_is_refused(bench: Bench) -> None:
+    bench.tmp.chmod(0o777)
+    answer = bench.install()
+    assert answer["failed"]
+    assert "Other accounts can replace" in answer["msg"]
+    assert not bench.calls.exists()
+    # As /tmp is.
+    bench.tmp.chmod(0o1777)
+    assert bench.install()["changed"]
+
+
+def test_what_somebody_prepared_under_the_name_of_our_directory_is_not_used(
+    bench: Bench, tmp_path: Path
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "precious").touch()
+    (bench.tmp / "gpufleet-cuda-11.8").symlink_to(tmp_path / "theirs")
+    assert bench.install()["changed"]
+    assert [each.name for each in (tmp_path / "theirs").iterdir()] == ["precious"]
+
+
 def test_a_tmpdir_from_which_nothing_runs_is_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

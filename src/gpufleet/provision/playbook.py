@@ -6,10 +6,12 @@ Touches nothing itself; the playbooks change hosts.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -17,6 +19,9 @@ from gpufleet.paths import PLAYBOOKS, ROOT
 
 if TYPE_CHECKING:
     from gpufleet.inventory import HostSelector
+
+# A variable is a secret by its name.
+_SECRET = re.compile(r"pass|secret|token|credential|api_?key|private_?key|vault", re.IGNORECASE)
 
 
 def log(text: str) -> None:
@@ -36,6 +41,29 @@ def playbook_command(
     return [*command, *args]
 
 
+def without_secrets(command: Sequence[str]) -> list[str]:
+    """The command to print: `***` stands for secrets among its extra variables.
+
+    Whoever lists processes sees them all the same: a vault or `-e @FILE` keeps them out of it.
+    """
+    return [_redacted(arg) if before in {"-e", "--extra-vars"} else arg
+            for before, arg in pairwise(["", *command])]
+
+
+def _redacted(variables: str) -> str:
+    """The value of -e without the secrets in it: NAME=VALUE words, a mapping, or @FILE."""
+    if variables.startswith("@") or not _SECRET.search(variables):
+        return variables
+    try:
+        words = [word.partition("=") for word in shlex.split(variables)]
+    except ValueError:
+        return "***"
+    if not all(equals for _, equals, _ in words):
+        return "***"
+    return shlex.join(f"{name}=***" if _SECRET.search(name) else f"{name}={value}"
+                      for name, _, value in words)
+
+
 def run(
     command: Sequence[str], output: IO[str] | None = None, *, cwd: Path | None = None,
     stdin: int | None = None, environment: Mapping[str, str] | None = None,
@@ -45,7 +73,7 @@ def run(
     `output` receives its standard output. Ansible reads the configuration of gpufleet unless the
     environment names another one.
     """
-    shown = shlex.join(command).replace(f"{cwd or Path.cwd()}/", "")
+    shown = shlex.join(without_secrets(command)).replace(f"{cwd or Path.cwd()}/", "")
     log(f"\x1b[2m$ {shown}\x1b[0m" if sys.stderr.isatty() else f"$ {shown}")
     settings = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), **os.environ, **(environment or {})}
     with subprocess.Popen(
