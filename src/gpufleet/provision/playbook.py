@@ -60,8 +60,8 @@ def _redacted(variables: str) -> str:
         return "***"
     if not all(equals for _, equals, _ in words):
         return "***"
-    return shlex.join(f"{name}=***" if _SECRET.search(name) else f"{name}={value}"
-                      for name, _, value in words)
+    return " ".join(f"{name}=***" if _SECRET.search(name) else shlex.quote(f"{name}={value}")
+                    for name, _, value in words)
 
 
 def run(
