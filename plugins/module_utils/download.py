@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 TIMEOUT_S = 60
 # The most that is received of a file of unknown size; the largest that are known have 6 GB.
 MOST_BYTES = 16 << 30
-# What a download leaves free on the disk.
+# What such a download leaves free on the disk.
 FREE_BYTES = 100 << 20
 PARTIAL_CONTENT = 206
 RANGE_NOT_SATISFIABLE = 416
@@ -110,10 +110,13 @@ def ask(url, partial):
         raise
 
 
-def copy(answer, stream, most):
-    """Copy what the server sends; returns False one byte past ``most``. Raises ``OSError``."""
+def copy(answer, stream, most, spare):
+    """Copy what the server sends; returns False one byte past ``most``. Raises ``OSError``.
+
+    ``spare``: how many bytes of the disk stay free.
+    """
     while stream.tell() <= most:
-        if shutil.disk_usage(stream.name).free < FREE_BYTES:
+        if spare and shutil.disk_usage(stream.name).free < spare:
             raise OSError(errno.ENOSPC, "Less than 100 MiB would be left free on the disk")
         block = answer.read(min(BLOCK, most + 1 - stream.tell()))
         if not block:
@@ -131,11 +134,11 @@ def receive(name, answer, partial, size=None):
     # 206: the server continues; anything else starts again.
     mode = "ab" if answer.status == PARTIAL_CONTENT else "wb"
     promised, before = answer.headers.get("Content-Length"), 0
-    most = MOST_BYTES if size is None else size
+    most, spare = (MOST_BYTES, FREE_BYTES) if size is None else (size, 0)
     try:
         with open(partial, mode) as stream:
             before = stream.tell()
-            ended = copy(answer, stream, most)
+            ended = copy(answer, stream, most, spare)
         broken = promised and os.path.getsize(partial) - before < int(promised)
         reason = "the connection was closed early"
     except (HTTPException, OSError) as error:
