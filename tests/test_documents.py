@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,14 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.mark.parametrize(("path", "text"), list(pages()), ids=lambda value: str(value)[-30:])
 def test_generated_documents_are_up_to_date(path: Path, text: str) -> None:
     assert path.read_text() == text, "run './gpufleet docs'"
+
+
+def test_the_threat_model_names_tests_that_there_are() -> None:
+    text = (ROOT / "docs/explanation/security.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text)
+    assert len(named) > 20
+    for path, name in named:
+        assert f"\ndef {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
 
 
 def test_ansible_s_markup_becomes_markdown() -> None:
