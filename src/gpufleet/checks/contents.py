@@ -28,7 +28,12 @@ def contents(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     # One night without an answer is made up for by the next: a disk may be busy.
     tonight = f"nothing was read tonight: {scrub['error']}" if scrub["error"] else ""
     late = [_age(entry, scrub["at"]) for entry in scrub["components"]
-            if scrub["at"] - last_read(entry) > scrub["days"] * DAY_S]
+            if not 0 <= scrub["at"] - last_read(entry) <= scrub["days"] * DAY_S]
+    # Every library has a checksum to be compared with.
+    known = {(entry["component"], entry["installed"]) for entry in scrub["components"]}
+    late += [f"{name} (not read at all)" for receipt in observed["receipts"]["receipts"]
+             if (name := f"{receipt['kind']}-{receipt['id']}") and receipt["libraries"]
+             and (name, receipt["installed"]) not in known]
     if late:
         slow = [path for entry in scrub["components"] for path in entry["slow"]]
         short = f"{scrub['seconds']:g} s are too short for {shortened(slow)}" if slow else ""

@@ -85,7 +85,8 @@ def scrubbed(snapshot: Document, *components: Document, error: str | None = None
             "component": "toolkit-11.8", "installed": "2026-11-20T12:00:00Z", "files": 40,
             "bytes": 3 << 30, "first": now - 99 * 86400, "begun": now - 13 * 86400,
             "read": now - 13 * 86400, "cursor": "lib64/libcufft.so", "complete": True, "slow": [],
-            "bad": [], **component} for component in components or ({},)]}
+            "bad": [], **component} for component in ({"component": "cudnn-11.8-8"},
+                                                      *(components or ({},)))]}
 
 
 @fault("install.contents", cause="toolkit-11.8 (last read whole 20 days ago)",
@@ -98,6 +99,12 @@ def contents_not_read_in_time(plan: Document, snapshot: Document) -> None:
        remedy="raise scrub_seconds", verdict="INCONCLUSIVE")
 def file_too_large_for_a_night(plan: Document, snapshot: Document) -> None:
     scrubbed(snapshot, {"read": None, "slow": ["lib/libtensorflow_cc.so.2"]})
+
+
+@fault("install.contents", cause="toolkit-11.8 (not read at all)", remedy="raise scrub_seconds",
+       verdict="INCONCLUSIVE")
+def contents_of_a_component_not_read(plan: Document, snapshot: Document) -> None:
+    scrubbed(snapshot, {"component": "stack-tensorflow-2.13.1"})
 
 
 @fault("install.contents", cause="nothing was read tonight: no answer within 60 s",
