@@ -11,13 +11,14 @@ import argparse
 
 from rich.console import Console
 
-from . import by_hand, fleet, history, probe, provision_fleet, scrub, side_by_side
+from . import by_hand, fleet, history, junk, probe, provision_fleet, scrub, side_by_side
 from .common import lab
 
 MEASUREMENTS = {
     "by_hand": by_hand.measure,
     "fleet": fleet.measure,
     "history": history.measure,
+    "junk": junk.measure,
     "probe": probe.measure,
     "provision_fleet": provision_fleet.measure,
     "scrub": scrub.measure,

@@ -107,9 +107,9 @@ def test_two_parts_of_one_name_are_refused() -> None:
 
 def test_an_unchecked_key_has_its_meaning_only() -> None:
     parts: Any = json_schema(Snapshot)["$defs"]
-    assert parts["Receipts"]["properties"]["caches"] == {
-        "description": "what installations left in /var/cache/gpufleet"}
-    assert "caches" not in parts["Receipts"]["required"]
+    assert parts["JournalStatus"]["properties"]["fresh"] == {
+        "description": "nothing existed at the path before"}
+    assert "fresh" not in parts["JournalStatus"]["required"]
     assert Plain("text", non_empty=True) in {
         key.shape for key in _object(shape_of(Snapshot)).keys}
 

@@ -43,6 +43,7 @@ def test_what_nobody_declared_passes_bounded(snapshot: Document) -> None:
     ("toolkits", "occupied", ["x" * 20_000], "data.occupied[0] has 20000 characters: more than"
      " 16384"),
     ("toolkits", "occupied", ["x"] * 100_001, "data.occupied has 100001 entries: more than 100000"),
+    ("smi", "devices", [{}] * 513, "data.devices has 513 entries: more than 512"),
     ("toolkits", "novel", json.loads("[" * 60 + "]" * 60), "is nested deeper than 32 levels"),
     ("disks", "free_mib", {"/a": 1, "/a\x1b": 1, "/a\x1c": 1}, "data.free_mib./a\ufffd is there"
      " twice"),
@@ -63,6 +64,7 @@ def test_a_value_that_is_refused_costs_its_section_and_is_named(
     (b'{"schema": 1, "sections": 5}', "snapshot.sections should be a mapping"),
     (b'{"schema": 1, "host": "x", "sections": {"os": 1}, "unseen": 5}',
      "snapshot.unseen is 5, and should be a list"),
+    (b'{"schema": 1, "sections": {"os": ' + b"9" * 5000 + b"}}", "a number of more than 64 bits"),
     (b" " * (9 << 20), "has 9437184 bytes"),
 ])
 def test_a_document_that_is_refused_as_a_whole_names_its_place(raw: bytes, said: str) -> None:

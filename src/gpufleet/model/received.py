@@ -28,6 +28,10 @@ MOST_DEPTH = 32
 MOST_TEXT = 16 << 10
 MOST_KEY = 4096
 MOST_SECTIONS = 64
+# Lists of sections with rows of GPUs or of pairs of them, or of what a stack maps and computes:
+# rows are compared with each other, so a thousand times as many take a million times as long.
+MOST_ROWS = {**dict.fromkeys(("gpus", "smi", "smi_after", "compute"), 512),
+             **dict.fromkeys(("stacks", "containers"), 5000)}
 LEAST_INTEGER, MOST_INTEGER = -(1 << 63), (1 << 64) - 1
 
 REMEDY = ("find out why the host sends this: take a new snapshot with this release's probe; if it"
@@ -70,7 +74,8 @@ def snapshot_in(found: object, host: str) -> Snapshot | None:
 
 def _section(name: str, section: Any) -> Any:
     try:
-        return typed_section(name, checked(section, "section"))
+        rows = MOST_ROWS.get(name, MOST_ITEMS)
+        return typed_section(name, checked(section, "section", rows))
     except UnfitError as error:
         return damaged_section(str(error).removeprefix("section."))
 
@@ -85,27 +90,33 @@ def parsed(raw: bytes, name: str) -> Any:
         return json.loads(raw.decode("utf-8", "replace"))
     except RecursionError:
         raise UnfitError(f"{name} is nested deeper than {MOST_DEPTH} levels") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        # Python reads no number of thousands of digits.
+        raise UnfitError(f"{name} has a number of more than 64 bits") from None
 
 
-def checked(value: Any, name: str) -> Any:
+def checked(value: Any, name: str, most_items: int = MOST_ITEMS) -> Any:
     """A parsed document within the bounds, with every text and key printable; it is changed."""
     location = (None, name)
     if isinstance(value, dict | list):
-        _check_container(value, location, MOST_DEPTH)
+        _check_container(value, location, MOST_DEPTH, most_items)
         return value
     return _leaf(value, location)
 
 
-def _check_container(value: Any, location: Location, depth: int) -> None:
+def _check_container(value: Any, location: Location, depth: int, most_items: int) -> None:
     if depth == 0:
         raise UnfitError(f"{place(location)} is nested deeper than {MOST_DEPTH} levels")
-    if len(value) > MOST_ITEMS:
-        raise UnfitError(f"{place(location)} has {len(value)} entries: more than {MOST_ITEMS}")
     named = isinstance(value, dict)
+    most = MOST_ITEMS if named else most_items
+    if len(value) > most:
+        raise UnfitError(f"{place(location)} has {len(value)} entries: more than {most}")
     for key, item in value.items() if named else enumerate(value):
         kind = type(item)
         if kind is dict or kind is list:
-            _check_container(item, (location, key), depth - 1)
+            _check_container(item, (location, key), depth - 1, most_items)
         elif kind is str:
             # Nearly every text passes this, and needs no call.
             if len(item) > MOST_TEXT or not item.isprintable():

@@ -53,7 +53,9 @@ SCRUB = "scrub"
 CODES = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE, Verdict.PASS,
          Verdict.NOT_DECLARED)
 _CODE = {verdict.value: code for code, verdict in enumerate(CODES)}
-_LETTER = [LETTERS[verdict] for verdict in CODES]
+_LETTER = {code: LETTERS[verdict] for code, verdict in enumerate(CODES)}
+# Of a code that none of our releases wrote.
+_UNKNOWN = LETTERS[Verdict.INCONCLUSIVE]
 
 Measure = Callable[[Snapshot | None, Plan], Mapping[str, float | str]]
 
@@ -281,7 +283,7 @@ class History:
         for name, night, code in self._rows(
                 "SELECT h.name, l.night, l.verdict FROM looks l JOIN hosts h ON h.id = l.host"
                 f" WHERE {_NIGHTS}", _list(nights)):
-            found[name][position[night]] = _LETTER[code]
+            found[name][position[night]] = _LETTER.get(code, _UNKNOWN)
         return {name: "".join(found[name]) for name in sorted(found)}
 
     def _unhealthy(
@@ -407,7 +409,8 @@ def _by_check(
     for host, check, night, *it in rows:
         values = tuple(it)
         if values not in results:
-            results[values] = CheckResult(_LETTER[values[0]], *(text or "" for text in values[1:]))
+            results[values] = CheckResult(
+                _LETTER.get(values[0], _UNKNOWN), *(text or "" for text in values[1:]))
         found[host, check][position[night]] = results[values]
     return found
 

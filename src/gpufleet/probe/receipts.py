@@ -59,7 +59,7 @@ def read_receipts(state_dir):
                 if reason:
                     raise ValueError(reason)
                 found[kind].append(document)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 found["unreadable"].append({"path": path, "error": str(error)})
     return found
 

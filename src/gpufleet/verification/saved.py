@@ -16,6 +16,7 @@ from gpufleet.errors import ConfigurationError
 from gpufleet.model import received
 from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.text import one_line
 from gpufleet.model.validator import faults
 from gpufleet.model.verdict import HostResult, Verdict
 from gpufleet.spec.expectation import MOST_GPUS
@@ -111,6 +112,7 @@ def _read(name: str) -> dict[str, Any]:
     if not isinstance(document, dict) or "host" not in document or "schema" not in document \
             or not isinstance(document["host"], str):
         raise ConfigurationError("The file is neither a snapshot nor a plan.", name)
+    document["host"] = one_line(document["host"])
     snapshot = document.get("snapshot")
     if "result" in document and isinstance(snapshot, dict):
         # The snapshot goes through the door by itself: a damaged section costs no more than that.

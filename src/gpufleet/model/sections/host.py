@@ -197,7 +197,7 @@ class Variables(TypedDict):
     where: Annotated[Text, "a login, systemd, or the file that sets them"]
     variables: Annotated[dict[str, str | None], NON_EMPTY]
     job: NotRequired[
-        Annotated[bool, "they hold for one service or cron job alone", UNCHECKED]]
+        Annotated[bool, "they hold for one service or cron job alone"]]
 
 
 class Environment(TypedDict):
@@ -210,8 +210,8 @@ class Environment(TypedDict):
         " PAM, systemd units and cron that sets any",
         NON_EMPTY]
     mentions: NotRequired[
-        Annotated[dict[str, list[Text]], "by variable: the profiles that name it", UNCHECKED]]
+        Annotated[dict[str, list[Text]], "by variable: the profiles that name it"]]
     unread: NotRequired[
-        Annotated[list[Text], "files that the probe's user may not read", UNCHECKED]]
+        Annotated[list[Text], "files that the probe's user may not read"]]
     offers: Annotated[
         dict[str, list[Text]], "by directory that they name: its CUDA and cuDNN libraries"]
