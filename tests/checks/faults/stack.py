@@ -177,4 +177,6 @@ def mapped_file_of_another_cudnn(plan: Document, snapshot: Document) -> None:
     other = f"{LIB}/libcudnn.so.7.6.5"
     own = next(row for row in receipts if row["kind"] == "cudnn")
     receipts.append({**own, "id": "11.8-7", "libraries": [other]})
+    read = data(snapshot, "receipts")["scrub"]["components"]
+    read.append({**read[0], "component": "cudnn-11.8-7"})
     stack(snapshot)["framework"]["mapped"].append(other)
