@@ -42,7 +42,7 @@ VARIABLES: dict[str, Any] = {
     "gpu_containers": {"engine": "docker"}, "gpu_mig": {}, "gpu_prefix": "/usr/local"}
 # Of `--mutations`, which share each kind of document has; hosts in one report.
 SHARES = {"snapshot": 60, "plan": 10, "collected": 8, "receipt": 4, "history": 5, "variables": 13}
-MANY, BUNDLED = 100, 10
+MANY, BUNDLED = 100, 25
 # The fault of the host that has one, and where it is.
 FAULT, FAULTY = "cudnn.present", ("sections", "cudnn")
 

@@ -259,7 +259,8 @@ class History:
             lambda: [None] * len(nights))
         for number, measure, device, night, value in self._each(
                 "SELECT host, measure, device, night, value FROM numbers"
-                f" WHERE {_NIGHTS} AND measure IN (SELECT value FROM json_each(?)){one}",
+                f" WHERE {_NIGHTS} AND typeof(value) IN ('real', 'integer')"
+                f" AND measure IN (SELECT value FROM json_each(?)){one}",
                 _list(nights), json.dumps(list(names)), *([host] if host else [])):
             found[number, measure, device][position[night]] = value
         full = {key: _full(devices[key[2]], names[key[1]]) for key in found}
