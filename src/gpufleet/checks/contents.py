@@ -48,8 +48,8 @@ def contents(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if tonight:
         yield Evidence(tonight)
     for entry in scrub["components"]:
-        yield Evidence(f"{entry['component']}: {entry['files']} files, {entry['bytes'] >> 20} MiB,"
-                       f" {_when(entry)}")
+        yield Evidence(f"{entry['component']}: {entry['files']} files,"
+                       f" {int(entry['bytes']) >> 20} MiB, {_when(entry)}")
 
 
 def _age(entry: ContentsRead, now: int) -> str:
