@@ -126,15 +126,20 @@ def test_the_host_whose_stack_is_broken_is_blamed_and_not_the_other(fleet: Fleet
     assert gone(fleet) == ""
 
 
-def running(fleet: Fleet, more: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
-    """A verification, in a session of its own, that has come so far that the two have met."""
+def running(
+    fleet: Fleet, more: tuple[str, ...] = (), then: str = ":"
+) -> subprocess.Popen[bytes]:
+    """A verification, in a session of its own, that has come so far that the two have met.
+
+    `then` is run on lab2 at that moment.
+    """
     # As the launcher starts it.
     command = [ROOT / ".venv/bin/python", "-m", "gpufleet", "verify", *PAIR, "--json", *more]
     environment = {**fleet.environment, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     found = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, start_new_session=True)
     met = "until ss -Htln | grep -qE ':(2[0-9]|3[0-2])[0-9]{3} '; do sleep 0.02; done"
-    fleet.on("lab2", f"""timeout {DEADLINE_S} sh -c "{met}" """)
+    fleet.on("lab2", f"""timeout {DEADLINE_S} sh -c "{met}" && {then}""")
     return found
 
 
@@ -146,8 +151,9 @@ def test_a_killed_run_leaves_no_server_on_any_host(fleet: Fleet) -> None:
 
 
 def test_a_side_that_stands_still_is_hung_within_the_deadline(fleet: Fleet) -> None:
-    with running(fleet, ("--pair-stack", "tensorflow-2.13.1", "--deadline", "60")) as run:
-        fleet.on("lab2", "pkill -STOP -f '[s]tacks/tensorflow.* -I -c'")
+    stop = "pkill -STOP -f '[s]tacks/tensorflow.* -I -c'"
+    more = ("--pair-stack", "tensorflow-2.13.1", "--deadline", "60")
+    with running(fleet, more, stop) as run:
         said = json.loads(run.communicate(timeout=4 * DEADLINE_S)[0])
     fleet.on("lab2", "pkill -CONT -f '[s]tacks/tensorflow.* -I -c'; :")
     checks = {check["id"]: check for check in said["hosts"]["lab2"]["checks"]}
