@@ -79,6 +79,7 @@ HARMLESS: dict[str, str] = {
     "smi/dtd*": "it only excuses what a later nvidia-smi no longer prints",
     "smi/attached: drop null": "an earlier probe does not tell it; NVML counts as well",
     "smi/error_string: drop": "an earlier probe does not tell it",
+    "smi/remarks: drop": "an earlier probe does not tell it",
     "smi/complete: drop": "an earlier probe does not tell it",
     "smi/devices/*/broken: drop": "an earlier probe does not tell it",
     "smi/cuda_version": "told; libcuda's own word is judged",

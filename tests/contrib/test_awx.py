@@ -48,10 +48,16 @@ def test_the_survey_of_removal_asks_for_the_playbook_s_own_variables() -> None:
         assert question["type"] == "multiselect"
 
 
-def test_the_image_has_no_package_that_the_project_does_not_know() -> None:
+def test_the_image_takes_what_it_needs_from_the_package_alone() -> None:
     definition = yaml.safe_load((AWX / "execution-environment.yml").read_text())
+    assert set(definition["dependencies"]) == {"ansible_core", "ansible_runner", "system"}
+    assert "gpufleet-*.whl" in definition["additional_build_files"][0]["src"]
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert set(definition["dependencies"]["python"]) <= set(known)
+    (ansible,) = [each for each in known if each.startswith("ansible")]
+    core = definition["dependencies"]["ansible_core"]["package_pip"]
+    # Ansible 12 is ansible-core 2.19.
+    assert (ansible.split("#")[0].strip(), core) == ("ansible>=12.3,<13",
+                                                     "ansible-core>=2.19,<2.20")
 
 
 def slices(text: str) -> list[str]:

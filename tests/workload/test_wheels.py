@@ -33,7 +33,7 @@ def stack(home: Path, libraries: tuple[Path, Path], name: str, cublas: str) -> P
     record.mkdir(parents=True, exist_ok=True)
     (record / f"stack-{name}.json").write_text(json.dumps(
         {"schema": 1, "kind": "stack", "id": name, "path": str(venv), "version": "1",
-         "manifest": []}))
+         "manifest": [{"path": "pyvenv.cfg", "type": "file"}]}))
     return venv
 
 
@@ -106,5 +106,5 @@ def test_a_toolkit_of_ours_is_enough(home: Path, libraries: tuple[Path, Path]) -
     shutil.copytree(libraries[0], toolkit)
     (home / "state/receipts/toolkit-12.2.json").write_text(json.dumps(
         {"schema": 1, "kind": "toolkit", "id": "12.2", "path": str(toolkit), "version": "1",
-         "manifest": []}))
+         "manifest": [{"path": "pyvenv.cfg", "type": "file"}]}))
     assert [run["toolkit"] for run in runs(home)] == [str(toolkit)]
