@@ -16,6 +16,7 @@ from ansible.module_utils.urls import open_url
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     digest_of,
+    open_lock,
     write_atomically,
 )
 
@@ -37,7 +38,7 @@ class UnreachableError(StateError):
 def held(path):
     """Hold an artifact's lock, so that one process downloads it and others wait."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as stream:
+    with os.fdopen(open_lock(path), "w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 

@@ -259,6 +259,19 @@ class Installation:
         }
 
 
+def open_lock(path):
+    """Open a lock that root alone can open, and so hold; one of an earlier release becomes so."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.fchown(descriptor, os.geteuid(), os.getegid())
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 @contextlib.contextmanager
 def host_lock(state_dir=STATE_DIR, patience_s=1800):
     """Hold the host's installation lock; yields its descriptor, to be handed to child processes.
@@ -266,7 +279,7 @@ def host_lock(state_dir=STATE_DIR, patience_s=1800):
     Raises ``StateError`` when another installation holds it for longer than ``patience_s`` seconds.
     """
     make_folder(state_dir)
-    descriptor = os.open(os.path.join(state_dir, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = open_lock(os.path.join(state_dir, "lock"))
     deadline = time.monotonic() + patience_s
     try:
         while True:

@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 from pathlib import Path
+from typing import TextIO
 
 
 def write_file(path: Path, text: str, mode: int) -> None:
@@ -40,3 +41,11 @@ def write_file(path: Path, text: str, mode: int) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def open_lock(path: Path) -> TextIO:
+    """Open a lock that no other account can open, and so hold; an earlier release's becomes so."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock = os.fdopen(os.open(path, flags, 0o600), "w")
+    os.fchmod(lock.fileno(), 0o600)
+    return lock

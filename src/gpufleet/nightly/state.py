@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.files import write_file
+from gpufleet.files import open_lock, write_file
 
 # File names in `state_dir`; earlier releases wrote them as well.
 HISTORY, HEARTBEAT, DELIVERED = "history.sqlite", "heartbeat.json", "told.json"
@@ -33,7 +33,7 @@ def exclusive(state_dir: Path) -> Iterator[None]:
     """Hold the lock of `state_dir`; raise `ConfigurationError` while another run holds it."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
-        lock = (state_dir / "lock").open("a")
+        lock = open_lock(state_dir / "lock")
     except OSError as error:
         raise ConfigurationError(
             f"The directory cannot be used: {error.strerror}.", f"state_dir: {state_dir}",
@@ -43,7 +43,7 @@ def exclusive(state_dir: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigurationError(
-                "Another nightly run is in progress.", lock.name,
+                "Another nightly run is in progress.", str(state_dir / "lock"),
                 "Wait until it ends.") from error
         yield
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.files import open_lock
 from gpufleet.inventory import HostSelector
 from gpufleet.verification.session import utc_now
 
@@ -102,7 +103,7 @@ class Store:
     def alone(self) -> Iterator[None]:
         """Hold the lock of this directory; `ConfigurationError` while another rollout runs."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.directory / "lock").open("w") as lock:
+        with open_lock(self.directory / "lock") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
