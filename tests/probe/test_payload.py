@@ -16,11 +16,12 @@ from tests.support.planted_host import NOBODY, as_started, form, interpreter
 
 def test_an_abandoned_child_does_not_hold_the_callers_pipe(root: Path) -> None:
     """ssh ends only when the last holder of its pipes is gone."""
-    (root / "proc/driver/nvidia").mkdir(parents=True)
-    os.mkfifo(root / "proc/driver/nvidia/version")
+    hang = "\nimport signal\nimport gpufleet.probe.runner\n" \
+        "gpufleet.probe.runner.SECTIONS['driver'] = lambda host: signal.pause()\nmain("
     ended = subprocess.run(
         [sys.executable, "-", f"root={root}", "deadline_s=1", "matmul="],
-        input=payload.probe().encode(), capture_output=True, timeout=20, check=True)
+        input=payload.probe().replace("\nmain(", hang).encode(),
+        capture_output=True, timeout=20, check=True)
     assert json.loads(ended.stdout)["sections"]["driver"]["state"] == "hung"
 
 

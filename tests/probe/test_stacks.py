@@ -44,5 +44,6 @@ def test_packages_are_read_without_importing_anything(root: Path) -> None:
          "packages": {"keras-preprocessing": "1.1.2", "termcolor": "1.1.0"}, "receipt": False,
          "bound_to": "/usr/local/cuda-8.0/lib64", "framework": None,
          "realpath": "/opt/gpufleet/stacks/relic", "closed": [], "hooks": [], "binding": None,
+         "exposed": [],
          "start": {"python": None, "prefix": None, "strange": [],
                    "error": f"{venv}/bin/python: No such file or directory"}}]

@@ -27,7 +27,7 @@ def test_a_toolkit_is_described_from_its_own_files(root: Path) -> None:
         {"path": "/usr/local/cuda-11.8", "short": "11.8", "version": "11.8.20220929",
          "version_source": "version.json", "nvcc": "11.8.89", "nvcc_error": None,
          "cudart": ["11.8.89"], "receipt": False, "realpath": "/usr/local/cuda-11.8",
-         "closed": [], "headers": []}]
+         "closed": [], "headers": [], "exposed": [], "unfit": []}]
     assert found["default"] == {"path": "/usr/local/cuda", "state": "link", "target": "cuda-11.8",
                                 "realpath": "/usr/local/cuda-11.8"}
 

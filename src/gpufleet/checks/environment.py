@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 
 from gpufleet.model.plan import Plan
+from gpufleet.model.verdict import Verdict
+from gpufleet.probe.constants import REFUSED
 from gpufleet.resolver import environment
 
 from .registry import (
@@ -59,6 +61,11 @@ def login(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield Finding(f"{where} sets {name}={values[name]}: {reason}", remedy)
         sets = ", ".join(f"{key}={value}" for key, value in values.items())
         yield Evidence(f"{where} sets {sets or 'none'}")
+    for reason in found.get("unread", []):
+        if REFUSED in reason:
+            yield Finding(
+                f"The login of root was not run: {reason}; its variables are known as far as its"
+                " files assign them", "on the host: see who owns it", verdict=Verdict.INCONCLUSIVE)
     if found.get("unread"):
         yield Evidence(f"not readable by the probe's user: {shortened(found['unread'])}")
 

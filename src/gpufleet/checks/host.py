@@ -20,6 +20,7 @@ from .registry import (
     AS_ROOT,
     INSPECT,
     INVENTORY,
+    READS,
     Evidence,
     Finding,
     check,
@@ -239,11 +240,19 @@ def complete(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             _damaged_record(plan, record["path"], planned))
 
 
-@check("install.owned", reads=("receipts",), repair=INSPECT, severity="major")
+@check("install.owned", reads=("receipts", "toolkits", "stacks"), repair=INSPECT, severity="major",
+       effect=READS)
 def owned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Only root can change installed files, and nothing is mounted over them."""
     receipts = observed["receipts"]["receipts"]
     causes = {entry["path"]: entry["what"] for row in receipts for entry in row["exposed"]}
+    # Of what no receipt lists, what is declared: other trees are other people's.
+    declared = {row["path"] for row in plan["toolkits"] if not row.get("found")}
+    declared |= {row["venv"] for row in plan["stacks"]}
+    trees = [(tree["path"], tree.get("exposed", [])) for tree in observed["toolkits"]["trees"]]
+    trees += [(stack["venv"], stack.get("exposed", [])) for stack in observed["stacks"]["stacks"]]
+    causes |= {entry["path"]: entry["what"] for path, found in trees if path in declared
+               for entry in found}
     exposed = [f"{path} ({what})" for path, what in causes.items()]
     if exposed:
         yield Finding(

@@ -19,6 +19,7 @@ from gpufleet.model.verdict import (
     Verdicts,
     worst,
 )
+from gpufleet.probe.constants import REFUSED
 
 from . import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections, causes
 from .holders import CUDA_SECTIONS, behind_mps
@@ -166,7 +167,7 @@ def _findings(
         behind_mps(finding, observed) if name in CUDA_SECTIONS else finding
         for name in check.reads if (finding := unreadable_section(snapshot, name))]
     if unreadable:
-        return unreadable, []
+        return [_not_run(finding) for finding in unreadable], []
     findings: list[Finding] = []
     evidence: list[str] = []
     failed, starts_cuda = False, not CUDA_SECTIONS.isdisjoint(check.reads)
@@ -177,7 +178,8 @@ def _findings(
                 evidence.append(cut(item.evidence, MOST_EVIDENCE))
                 left -= len(evidence[-1])
             continue
-        finding = _bounded(behind_mps(item, observed) if starts_cuda else item, left)
+        finding = _bounded(
+            _not_run(behind_mps(item, observed) if starts_cuda else item), left)
         left -= len(finding.cause) + len(finding.evidence)
         findings.append(finding)
         failed = failed or finding.verdict is Verdict.FAIL
@@ -210,6 +212,15 @@ def _more(findings: list[Finding]) -> Finding:
     return Finding(f"More than {len(findings) - 1} findings of this check: the others are not"
                    " listed", "repair the listed ones first",
                    verdict=worst(finding.verdict for finding in findings))
+
+
+def _not_run(finding: Finding) -> Finding:
+    """Nothing is known of what root did not run, since others could have written it."""
+    if REFUSED not in finding.cause or finding.verdict is Verdict.HUNG:
+        return finding
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, remedy=person(
+        "on the host: chown root:root and chmod go-w what is named (chown -R, chmod -R for a"
+        " directory), if it is to be root's; what one account alone owns is run as that account"))
 
 
 def _damaged(defect: Defect) -> Finding:

@@ -77,6 +77,8 @@ def _mismatches(toolkit: PlannedToolkit, tree: ToolkitTree) -> Iterator[str]:
         yield f"its nvcc does not run: {tree['nvcc_error']}"
     elif tree["nvcc"] and numbers(tree["nvcc"])[:2] != wanted[:2]:
         yield f"its nvcc reports {tree['nvcc']}"
+    for library in tree.get("unfit", []):
+        yield f"its {library['path'].rpartition('/')[2]} cannot be loaded: {library['error']}"
     for header in tree["headers"]:
         if numbers(header["version"])[:2] != wanted[:2]:
             yield f"its {header['path'].rpartition('/')[2]} reports {header['version']}"

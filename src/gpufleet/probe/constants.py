@@ -8,3 +8,5 @@ CUDA_FILE = re.compile(
 DRIVER_FILE = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so(\.|$)")
 FRAMEWORK_MARK = "gpufleet-framework: "
 COMPUTE_MARK = "gpufleet-compute: "
+# What ends the reason where root would run, or load, what another account could have written.
+REFUSED = "it is not run as root"

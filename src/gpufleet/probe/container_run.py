@@ -11,8 +11,9 @@ from .jit_cache import cache_variables, open_cache
 from .processes import NoAnswerError, run_command
 from .receipts import receipts_of_kind
 from .text import last_lines, natural
+from .trust import RefusedError, account_for, interpreter_code
 from .venvs import packages_of, venvs
-from .workload_run import parse_framework_output, write_script
+from .workload_run import FRAMEWORK_SILENT, parse_framework_output, write_script
 
 # On everything that a verification makes in an engine, so that nothing of it is left behind.
 OWN_LABEL = "gpufleet=verify"
@@ -152,6 +153,10 @@ class TrialContainer:
         return json.loads(out)
 
     def framework(self, venv):
+        try:
+            account_for(interpreter_code(self.host.path(venv + "/bin/python")), as_owner=False)
+        except RefusedError as error:
+            return dict(FRAMEWORK_SILENT, state="failed", error=str(error))
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
         variables = ["%s=%s" % item for item in cache_variables(self.host, self.cache).items()]
         return parse_framework_output(*self.call(

@@ -1,11 +1,19 @@
 """Read ELF files: a library's SONAME and dependencies, a kernel module's information."""
 import os
+import platform
+import re
 import struct
+
+from .text import open_regular
+
+MACHINES = {3: "i386", 21: "ppc64le", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
 def elf_dynamic(path):
-    """{"soname", "needed"} of a shared library; ValueError with the plain reason if it is none."""
-    with open(path, "rb") as stream:
+    """{"soname", "needed", "runpath", "interpreter", "unfit"} of a library or program; ValueError
+    with the plain reason if it is none. `unfit`: why this host cannot load it, if so.
+    """
+    with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         head = stream.read(64)
         if head[:4] != b"\x7fELF":
@@ -34,18 +42,81 @@ def elf_dynamic(path):
         pair = struct.Struct(order + ("qQ" if wide else "iI"))
         entries = list(pair.iter_unpack(raw[:len(raw) // pair.size * pair.size]))
         values = dict(reversed(entries))
+        found = {"soname": None, "needed": [], "runpath": [], "interpreter": None,
+                 "unfit": _other_machine(head, order, wide)}
         if 5 not in values or 10 not in values:
-            return {"soname": None, "needed": []}
+            return found
         stream.seek(_file_offset(segments, values[5]))
         strings = stream.read(values[10])
+        for kind, offset, _address, length in segments:
+            if kind == 3:
+                stream.seek(offset)
+                found["interpreter"] = stream.read(length).rstrip(b"\0").decode("utf-8", "replace")
+        versions = _needed_versions(stream, segments, values, order)
 
     def string(offset):
         return strings[offset:strings.index(b"\0", offset)].decode("utf-8", "replace")
     try:
-        needed = [string(value) for tag, value in entries if tag == 1]
-        return {"soname": string(values[14]) if 14 in values else None, "needed": needed}
+        found["needed"] = [string(value) for tag, value in entries if tag == 1]
+        found["soname"] = string(values[14]) if 14 in values else None
+        found["runpath"] = [place for tag in (15, 29) if tag in values
+                            for place in string(values[tag]).split(":")]
+        found["unfit"] = found["unfit"] or _newer_glibc(map(string, versions))
+        return found
     except ValueError:
         raise ValueError("damaged: its string table does not end") from None
+
+
+def _other_machine(head, order, wide):
+    number, own = struct.unpack_from(order + "H", head, 18)[0], platform.machine()
+    name = MACHINES.get(number, "machine %d" % number)
+    if own in MACHINES.values() and (name != own or (order == ">")):
+        return "it is for %s%s, this host is %s" % (name, " (big-endian)" * (order == ">"), own)
+    if wide != (struct.calcsize("P") == 8):
+        return "it is of %d bits, this host's programs are of %d" % (
+            64 if wide else 32, struct.calcsize("P") * 8)
+    return None
+
+
+def _needed_versions(stream, segments, values, order):
+    """Where the names of the versions are that a file needs of its libraries."""
+    found = []
+    if 0x6ffffffe in values:
+        at = _file_offset(segments, values[0x6ffffffe])
+        for _ in range(min(values.get(0x6fffffff, 0), 1000)):
+            stream.seek(at)
+            count, _, first, more = struct.unpack_from(order + "2xHIII", stream.read(16))
+            place = at + first
+            for _ in range(min(count, 1000)):
+                stream.seek(place)
+                name, further = struct.unpack_from(order + "8xII", stream.read(16))
+                found.append(name)
+                place += further
+            at += more
+    return found
+
+
+def _newer_glibc(versions):
+    try:
+        own = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
+    except (AttributeError, OSError, ValueError):
+        return None
+    most = max([_numbers(name) for name in versions if re.match(r"GLIBC_\d", name)], default=[])
+    if most <= _numbers(own):
+        return None
+    return "it needs GLIBC_%s, this host has %s" % (".".join(map(str, most)), own)
+
+
+def _numbers(text):
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def unfit(path):
+    """Why this host cannot load a library or program that is there; None if nothing tells."""
+    try:
+        return elf_dynamic(path)["unfit"]
+    except (ValueError, LookupError, OSError, struct.error):
+        return None
 
 
 def _not_elf(head, size):
@@ -74,7 +145,7 @@ def _file_offset(segments, address):
 
 def elf_modinfo(path):
     """{key: value} of a kernel module's own information; ValueError if it has none."""
-    with open(path, "rb") as stream:
+    with open_regular(path) as stream:
         head = stream.read(64)
         if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
             raise ValueError("not a kernel module of this machine")

@@ -1,8 +1,15 @@
 """The environment after a login."""
 import os
 
+from .constants import REFUSED
 from .processes import NoAnswerError, run_command
+from .settings_files import assignments, files_of
 from .text import last_lines
+from .trust import Account, mentioned, program, tree, walk
+
+# Where variables are set for sessions, and what a login shell runs.
+PROFILE_LOCATIONS = ("/etc/environment", "/etc/profile", "/etc/profile.d/*.sh", "/etc/bash.bashrc",
+                  "/etc/bashrc", "~/.profile", "~/.bash_profile", "~/.bash_login", "~/.bashrc")
 
 
 def login_variables(host, found, identity):
@@ -41,18 +48,48 @@ def connected_account():
         return None
     try:
         import pwd
-        return pwd.getpwnam(name)
+        uid, gid = pwd.getpwnam(name)[2:4]
+        return Account(name, uid, gid, os.getgrouplist(name, gid))
     except (ImportError, KeyError):
         return None
 
 
-def login_as(host, found, account):
-    """The login of another account, or of this one where it is None."""
-    if account:
-        os.initgroups(account.pw_name, account.pw_gid)
-        os.setgid(account.pw_gid)
-        os.setuid(account.pw_uid)
+def login_as(host, found):
+    """The login of this process' account."""
     return login_variables(host, found, login_identity())
+
+
+def foreign_profile(host, found):
+    """Why root's login shell is not run, if so: what it would run, or load, others could have
+    written. `found`: the variables that it starts with."""
+    if not host.real or os.geteuid() != 0:
+        return None
+    writers = {}
+    for directory in (found["LD_LIBRARY_PATH"] or "").split(":"):
+        writers.update(tree(directory) if directory[:1] == "/" else {})
+    for library in (found["LD_PRELOAD"] or "").replace(":", " ").split():
+        writers.update(program(library) if library[:1] == "/" else {})
+    for name in profiles(host):
+        writers.update(walk(name)[0])
+        # Directories that it sets for programs and libraries.
+        for path in mentioned(name, "^(?!.*MAIL).*="):
+            writers.update(walk(path)[0])
+    return "%s: %s" % (next(iter(writers.values())), REFUSED) if writers else None
+
+
+def variables_by_reading(host, found):
+    """The steering variables, as far as the files of a login assign them in plain words."""
+    found = dict(found)
+    for name in profiles(host):
+        found.update((key, value) for key, value in assignments(
+            host, host.text_or_none(name) or "") if key in found)
+    return found
+
+
+def profiles(host):
+    """The files in which a login of this account finds its variables."""
+    home = login_identity()["HOME"].rstrip("/")
+    return files_of(host, [location.replace("~", home, 1) for location in PROFILE_LOCATIONS])
 
 
 def login_identity():

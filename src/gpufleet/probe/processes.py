@@ -3,15 +3,29 @@
 Whatever can hang (a dead NFS mount, a driver in a D state, a profile that waits for input) runs
 in a process of its own session that writes to a file. When its deadline passes it is killed and
 *abandoned*: waiting for a process in a D state would hang the probe with it.
+
+It is also the one gate: every program that the probe starts, and every library that it loads, is
+judged first by `trust`: root starts and loads nothing that others could have written.
 """
+import ctypes
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+
+from .elf import unfit
+from .privileges import forbid_new_privileges
+from .trust import CACHE, SYSTEM_PATH, RefusedError, account_for, library_file
+
+# What a program may print, and what of root's own environment programs get.
+MOST_OUTPUT = 64 << 20
+KEPT_VARIABLES = ("LANG", "LANGUAGE", "LC_ALL", "TERM", "TZ", "XDG_RUNTIME_DIR", "DOCKER_HOST",
+                  "CONTAINER_HOST")
 
 
 def scratch_file():
@@ -53,9 +67,13 @@ class NoAnswerError(Exception):
 
 
 class Child:
-    """`function(*arguments)` in a forked process of its own session, its result in a file."""
+    """`function(*arguments)` in a forked process of its own session, its result in a file.
 
-    def __init__(self, function, arguments, deadline_s):
+    As another `account`, where one is given: with no open file but those that are arguments.
+    """
+
+    def __init__(self, function, arguments, deadline_s, account=None):
+        self.account = account
         self.started = time.monotonic()
         self.deadline = self.started + deadline_s
         self.deadline_s = deadline_s
@@ -75,6 +93,16 @@ class Child:
             null = os.open(os.devnull, os.O_RDWR)
             for descriptor in (0, 1, 2):
                 os.dup2(null, descriptor)
+            if self.account:
+                kept = {0, 1, 2, self.output.fileno()} | {
+                    item.fileno() for item in arguments if hasattr(item, "fileno")}
+                for name in os.listdir("/proc/self/fd"):
+                    if int(name) not in kept:
+                        try:
+                            os.close(int(name))
+                        except OSError:  # that of the listing itself
+                            pass
+                become(self.account)
             try:
                 answer = ["ok", function(*arguments), None]
             except PermissionError as error:
@@ -83,7 +111,8 @@ class Child:
                 answer = ["hung", None, str(error)]
             except Exception as error:
                 # A RuntimeError is this file's own, with a plain message.
-                kind = "" if type(error) is RuntimeError else type(error).__name__ + ": "
+                own = type(error) in (RuntimeError, RefusedError)
+                kind = "" if own else type(error).__name__ + ": "
                 answer = ["error", None, kind + str(error)]
             self.output.write(json.dumps(answer).encode("utf-8", "surrogatepass"))
             self.output.flush()
@@ -149,34 +178,75 @@ def await_all(children):
     return [child.outcome for child in children]
 
 
-def in_child(function, arguments, deadline_s):
+def in_child(function, arguments, deadline_s, account=None):
     """(state, value, error) of a call that may crash or hang."""
-    return await_all([Child(function, arguments, deadline_s)])[0][:3]
+    return await_all([Child(function, arguments, deadline_s, account)])[0][:3]
 
 
-def run_command(argv, deadline_s, env=None, cwd=None, partial=False):
+def become(account):
+    """Become another account for good: none of root's groups, no way back by a setuid program."""
+    os.setgroups(account.groups)
+    os.setgid(account.gid)
+    os.setuid(account.uid)
+    forbid_new_privileges()
+
+
+def open_library(path, mode=ctypes.DEFAULT_MODE):
+    """A library by ctypes, unless root would load what others could have written."""
+    account_for([path if "/" in path else library_file(path) or CACHE], as_owner=False)
+    try:
+        return ctypes.CDLL(path, mode=mode)
+    except OSError as error:
+        reason = unfit(path)
+        raise RuntimeError("%s: %s" % (path, reason) if reason else str(error)) from None
+
+
+def environment(given):
+    """Variables for a program: of root's own only what steers no library, module or program."""
+    if os.geteuid() != 0:
+        return given
+    if given is None:
+        import pwd
+        given = {key: os.environ[key] for key in KEPT_VARIABLES if key in os.environ}
+        given["HOME"] = pwd.getpwuid(0).pw_dir
+    return dict({"PATH": SYSTEM_PATH}, **given)
+
+
+def run_command(argv, deadline_s, env=None, cwd=None, *, partial=False, code=None):
     """(status, stdout, stderr); status None when it could not be started or did not end.
 
-    Its output before it hung is kept if `partial`; stderr then is the plain reason.
+    Its output before it hung is kept if `partial`; stderr then is the plain reason. `code`: what
+    else it loads, of a program that may run as its owner. Raises RefusedError where root would run
+    what others could have written.
     """
+    path = argv[0]
+    if os.geteuid() == 0 and "/" not in path:
+        path = shutil.which(path, path=SYSTEM_PATH) or path
+    account = account_for([path, *(code or ())], as_owner=code is not None) if "/" in path else None
     out, err = scratch_file(), scratch_file()
     try:
         with open(os.devnull) as null:
-            process = subprocess.Popen(argv, stdin=null, stdout=out, stderr=err, env=env, cwd=cwd,
-                                       start_new_session=True)
+            process = subprocess.Popen(
+                [path, *argv[1:]], stdin=null, stdout=out, stderr=err, env=environment(env),
+                cwd=cwd or ("/" if account else None), start_new_session=True,
+                # Nothing in it looks anything up, as threads may hold locks.
+                preexec_fn=account and (lambda: become(account)))  # noqa: PLW1509
     except OSError as error:
-        return None, "", "%s: %s" % (argv[0], error.strerror)
-    deadline = time.monotonic() + deadline_s
-    while process.poll() is None and time.monotonic() < deadline:
+        return None, "", "%s: %s" % (argv[0], unfit(path) or error.strerror)
+    deadline, endless = time.monotonic() + deadline_s, False
+    while process.poll() is None and time.monotonic() < deadline and not endless:
         time.sleep(0.003)
+        endless = any(os.fstat(stream.fileno()).st_size > MOST_OUTPUT for stream in (out, err))
     hung = process.returncode is None
     if hung:
         kill_session(process.pid)
     texts = []
     for stream in (out, err):
         stream.seek(0)
-        texts.append(stream.read().decode("utf-8", "replace"))
+        texts.append(stream.read(MOST_OUTPUT).decode("utf-8", "replace"))
         stream.close()
+    if endless:
+        return None, "", "it prints without end"
     if hung:
         return None, texts[0] if partial else "", "no answer within %g s" % deadline_s
     return process.returncode, texts[0], texts[1]

@@ -1,5 +1,8 @@
 """Small helpers for the text that commands and files give."""
+import errno
+import os
 import re
+import stat
 
 
 def last_lines(text, limit):
@@ -19,3 +22,28 @@ def first_match(pattern, text):
 def natural(text):
     """A sort key by which 10 follows 9."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text)]
+
+
+# More than any text that the probe reads. What is longer is no such file.
+MOST_BYTES = 64 << 20
+
+
+def open_regular(path):
+    """A regular file, opened to read bytes; a pipe or device that anybody may have put there is
+    neither waited for nor touched."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bounded(path):
+    """The text of a regular file."""
+    blocks = []
+    with open_regular(path) as stream:
+        # In blocks: for one of that size the kernel has no memory where it makes the text itself.
+        for block in iter(lambda: stream.read(1 << 16), b""):
+            blocks.append(block)
+            if len(blocks) > MOST_BYTES >> 16 or os.fstat(stream.fileno()).st_size > MOST_BYTES:
+                raise OSError(errno.EFBIG, "it has more than %d bytes" % MOST_BYTES, path)
+    return b"".join(blocks).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")

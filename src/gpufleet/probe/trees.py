@@ -1,7 +1,12 @@
 """Toolkit trees, the libraries in them, and whether other users can read them."""
+import glob
 import os
+import re
 import stat
 
+from . import trust
+from .constants import CUDA_FILE
+from .elf import unfit
 from .manifest import mode_of
 from .receipts import receipts_of_kind
 from .text import natural
@@ -17,16 +22,58 @@ def toolkit_trees(host):
     return sorted(trees, key=natural)
 
 
+def library_directories(host, tree):
+    """Where a toolkit has its libraries, or a stack those of its wheels."""
+    names = (tree + "/lib64", *host.glob(glob.escape(tree) + "/targets/*/lib"), tree + "/lib",
+             *host.glob(glob.escape(tree) + "/lib/python3*/site-packages/nvidia/*/lib"))
+    return [name for name in names if host.exists(name)]
+
+
 def library_directory(host, tree):
-    for name in (tree + "/lib64", *host.glob(tree + "/targets/*/lib"), tree + "/lib"):
-        if host.exists(name):
-            return name
-    return None
+    return next(iter(library_directories(host, tree)), None)
 
 
 def libraries(host, directory, stem):
     return sorted(host.glob(host.realpath(directory) + "/lib%s*.so*" % stem), key=natural) \
         if directory else []
+
+
+MISSING = re.compile(r"([\w./+-]+\.so[\w.]*): (?:cannot open shared object file[^\n;'\"]*"
+                     r"|version `GLIBC[^\n;]*|wrong ELF class[^\n;]*)")
+
+
+def with_unfit_libraries(host, document, trees):
+    """A document, its loaders' messages put right: a loader passes over a library that is there
+    and is for another machine, and reports that there is none."""
+    if isinstance(document, dict):
+        return {key: with_unfit_libraries(host, value, trees) for key, value in document.items()}
+    if isinstance(document, list):
+        return [with_unfit_libraries(host, value, trees) for value in document]
+    if not isinstance(document, str) or ".so" not in document:
+        return document
+
+    def reason(match):
+        name = match.group(1)
+        names = [name] if name.startswith("/") else [
+            host.path(location) + "/" + name for tree in trees if tree
+            for location in library_directories(host, tree)]
+        found = [(path, unfit(path)) for path in names]
+        return next(("%s: %s" % (host.name(path), why) for path, why in found if why),
+                    match.group())
+    return MISSING.sub(reason, document)
+
+
+def unfit_libraries(host, names):
+    """[{"path", "error"}] of those libraries that this host cannot load."""
+    found = [(name, unfit(host.path(name))) for name in names
+             if CUDA_FILE.match(os.path.basename(name)) and not os.path.islink(host.path(name))]
+    return [{"path": name, "error": why} for name, why in found if why]
+
+
+def foreign_parts(host, tree, received):
+    """[{"path", "what"}]: who beside root can change a tree, of those that no receipt lists."""
+    return [] if received else [{"path": tree, "what": host.name(reason)}
+                                for reason in trust.tree(host.path(tree)).values()]
 
 
 def unreadable_by_others(host, names):

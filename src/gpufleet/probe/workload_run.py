@@ -8,6 +8,7 @@ import tempfile
 from .constants import FRAMEWORK_MARK
 from .processes import run_command, signal_description
 from .text import last_lines
+from .trust import RefusedError, account_for, interpreter_code
 
 FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [], "matmul": [],
                     "tower_sum": None, "mapped": [], "strangers": [], "seconds": None,
@@ -17,8 +18,11 @@ TELLING = re.compile(r"^.*(?:minimum required Cuda capability|jit-compiled from 
                      r"|Skipping registering GPU|CUDA_ERROR_OUT_OF_MEMORY).*$", re.MULTILINE)
 
 
-def write_script(host):
-    """A new directory and the script in it, where there is room: a full /tmp is no obstacle."""
+def write_script(host, account=None):
+    """A new directory and the script in it, where there is room: a full /tmp is no obstacle.
+
+    Both belong to the account that runs it, where that is another one.
+    """
     for directory in (host.path(host["tmpdir"]), "/dev/shm", "/run", None):
         home = None
         try:
@@ -26,6 +30,9 @@ def write_script(host):
             script = os.path.join(home, "matmul.py")
             with open(script, "w", encoding="utf-8") as stream:
                 stream.write(host["matmul"])
+            if account:
+                os.chown(home, account.uid, account.gid)
+                os.chmod(script, 0o644)
             return home, script
         except OSError as error:
             problem = error
@@ -44,16 +51,22 @@ def run_framework(host, stack, deadline_s, variables=None):
     """Run the workload in a stack's interpreter, with an empty environment; its document."""
     python = host.path(stack["venv"] + "/bin/python")
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
+    code = interpreter_code(python)
     try:
-        home, script = write_script(host)
+        account = account_for(code, as_owner=True)
+        home, script = write_script(host, account)
+    except RefusedError as error:
+        return dict(FRAMEWORK_SILENT, state="failed", error=str(error))
     except OSError as error:
         return dict(FRAMEWORK_SILENT, state="failed",
                     error="no directory to write the script in: %s" % error)
+    if account:
+        variables = {}  # the cache of what the driver compiled is root's
     try:
         status, out, err = run_command([python, script, "--expect-gpus", expect], deadline_s,
                                        env=dict(gpu_variables(host), PATH="/usr/bin:/bin",
                                                 HOME=home, **(variables or {})),
-                                       cwd=home, partial=True)
+                                       cwd=home, partial=True, code=code)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     return parse_framework_output(status, out, err)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpufleet.probe.constants import REFUSED
 from tests.support.check_faults import faults_on, no_gpus
 from tests.support.healthy_host import Document, data
 from tests.support.host_parts import PROVISION, receipt
@@ -39,3 +40,11 @@ def profile_no_longer_declared(plan: Document, snapshot: Document) -> None:
 def environment_never_written(plan: Document, snapshot: Document) -> None:
     receipts = data(snapshot, "receipts")["receipts"]
     receipts.remove(receipt(snapshot, "environment"))
+
+
+@fault("environment.login", verdict="INCONCLUSIVE",
+       cause="The login of root was not run: /etc/profile.d/x.sh belongs to alice (1000)",
+       remedy="chown root:root")
+def profile_that_a_user_owns(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "environment")["unread"] = [
+        f"/etc/profile.d/x.sh belongs to alice (1000): {REFUSED}"]

@@ -140,6 +140,13 @@ def file_of_another_owner(plan: Document, snapshot: Document) -> None:
         {"path": "/usr/local/cuda-11.8/bin/nvcc", "what": "belongs to user 1000"}]
 
 
+@fault("install.owned",
+       cause="/usr/local/cuda-11.8 belongs to alice (1000)", remedy="chown root:root")
+def tree_without_a_receipt_of_another_owner(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"][0]["exposed"] = [
+        {"path": "/usr/local/cuda-11.8", "what": "/usr/local/cuda-11.8 belongs to alice (1000)"}]
+
+
 @fault("gpu.count",
        cause="1 NVIDIA GPUs are in the host, declared is gpu_expect: {count: 0}",
        remedy="inventory")

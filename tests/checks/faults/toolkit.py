@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpufleet.probe.constants import REFUSED
 from tests.support.check_faults import faults_on, no_gpus
 from tests.support.healthy_host import Document, data
 from tests.support.host_parts import PROVISION, receipt
@@ -100,3 +101,19 @@ def toolkit_closed_to_users(plan: Document, snapshot: Document) -> None:
 @fault("toolkit.readable", cause="/usr/local is mounted noexec", remedy="remount,exec /usr/local")
 def toolkits_mounted_noexec(plan: Document, snapshot: Document) -> None:
     data(snapshot, "disks")["noexec"] = ["/tmp", "/usr/local"]
+
+
+@fault("toolkit.present", verdict="INCONCLUSIVE",
+       cause="/usr/local/cuda-11.8/bin/nvcc belongs to alice (1000)", remedy="chown root:root")
+def nvcc_that_a_user_owns(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"][0].update(nvcc=None, nvcc_error=(
+        "/usr/local/cuda-11.8/bin/nvcc belongs to alice (1000); every account can write"
+        f" /usr/local/cuda-11.8: {REFUSED}"))
+
+
+@fault("toolkit.present", remedy=PROVISION,
+       cause="libcufft.so.10.9 cannot be loaded: it is for aarch64, this host is x86_64")
+def library_of_another_machine(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "toolkits")["trees"][0]["unfit"] = [
+        {"path": "/usr/local/cuda-11.8/lib64/libcufft.so.10.9",
+         "error": "it is for aarch64, this host is x86_64"}]

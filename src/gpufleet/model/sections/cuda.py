@@ -15,11 +15,25 @@ class ClosedPath(TypedDict):
     mode: Annotated[Text, "such as 0750"]
 
 
+class ExposedFile(TypedDict):
+    """A file or directory that an unprivileged account could change."""
+
+    path: Text
+    what: Annotated[Text, "not owned by root, writable by others, or mounted over"]
+
+
 class Header(TypedDict):
     """A C header and the version that it defines."""
 
     path: Path
     version: Text | None
+
+
+class UnfitLibrary(TypedDict):
+    """A library that the host cannot load."""
+
+    path: Path
+    error: Annotated[Text, "such as: it is for aarch64, this host is x86_64"]
 
 
 class ToolkitTree(TypedDict):
@@ -36,6 +50,9 @@ class ToolkitTree(TypedDict):
     receipt: Annotated[bool, "gpufleet has a receipt for it"]
     realpath: Path
     closed: Annotated[list[ClosedPath], "parts that other users cannot enter or read"]
+    exposed: NotRequired[
+        Annotated[list[ExposedFile], "who can change it, where it has no receipt", UNCHECKED]]
+    unfit: NotRequired[Annotated[list[UnfitLibrary], UNCHECKED]]
 
 
 class DefaultLink(TypedDict):
@@ -147,13 +164,6 @@ class ChangedFile(TypedDict):
     error: NotRequired[Annotated[str, "why it is unreadable"]]
     disk: NotRequired[
         Annotated[str | None, "of an unreadable one: what is mounted where, as `/dev/sda1 at /`"]]
-
-
-class ExposedFile(TypedDict):
-    """A file or directory that an unprivileged account could change."""
-
-    path: Text
-    what: Annotated[Text, "not owned by root, writable by others, or mounted over"]
 
 
 class ReceiptStatus(ReceiptFields):

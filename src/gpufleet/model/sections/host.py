@@ -212,6 +212,7 @@ class Environment(TypedDict):
     mentions: NotRequired[
         Annotated[dict[str, list[Text]], "by variable: the profiles that name it"]]
     unread: NotRequired[
-        Annotated[list[Text], "files that the probe's user may not read"]]
+        Annotated[list[Text], "files that the probe's user may not read, and why root's login was"
+                  " not run"]]
     offers: Annotated[
         dict[str, list[Text]], "by directory that they name: its CUDA and cuDNN libraries"]

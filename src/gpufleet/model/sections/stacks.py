@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from gpufleet.model.types import UNCHECKED, Path, Text
 
-from .cuda import ClosedPath
+from .cuda import ClosedPath, ExposedFile
 
 State = Literal["ok", "failed", "hung"]
 RUN_STATE = "`ok`: ran to its end; `failed`: `error` is the reason; `hung`: gave no answer"
@@ -147,6 +147,8 @@ class InstalledStack(TypedDict):
     framework: Annotated[Framework | None, "null in mode `facts`"]
     realpath: Path
     closed: list[ClosedPath]
+    exposed: NotRequired[
+        Annotated[list[ExposedFile], "who can change it, where it has no receipt", UNCHECKED]]
 
 
 class Stacks(TypedDict):

@@ -1,4 +1,5 @@
 """Section `compute`: what each toolkit, or a stack's wheels, compute by their own libraries."""
+import os
 import shutil
 import sys
 import time
@@ -6,8 +7,9 @@ import time
 from ..constants import COMPUTE_MARK
 from ..processes import run_command
 from ..receipts import receipts_of_kind
-from ..trees import toolkit_trees
-from ..wheels import newest_wheels, refusal
+from ..trees import library_directories, toolkit_trees, with_unfit_libraries
+from ..trust import CACHE, RefusedError, account_for
+from ..wheels import newest_wheels
 from ..workload_run import gpu_variables, parse_output, write_script
 
 COMPUTE_SILENT = {"driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
@@ -25,18 +27,13 @@ def section_compute(host):
     # The minutes of load are for the newest, which comes last: they would disturb the others.
     if deep:
         ends -= 2 * host["sustained_s"]
-    trees, refused = toolkit_trees(host), {}
+    trees = toolkit_trees(host)
     # Where CUDA comes from wheels alone, those with the newest cuBLAS load the GPUs.
     ours = {receipt["path"] for receipt in receipts_of_kind(host, "toolkit")}
     wheels = newest_wheels(host) if host["expect_gpus"] != 0 and not ours & set(trees) else None
     if wheels:
-        trees = [*trees, wheels[0]]
-        refused[wheels[0]] = refusal(host, *wheels)
+        trees = [*trees, wheels]
     for at, tree in enumerate(trees):
-        if refused.get(tree):
-            found["runs"].append(dict(
-                COMPUTE_SILENT, toolkit=tree, state="failed", error=refused[tree]))
-            continue
         share_s = max(1, (ends - time.monotonic()) / (len(trees) - at))
         more = [] if at < len(trees) - 1 else ["--host-copies"] + ["--deep"] * deep
         found["runs"].append(run_toolkit(
@@ -48,19 +45,28 @@ def run_toolkit(host, tree, deadline_s, more):
     """Run the workload for one toolkit (or stack), with an empty environment; its document."""
     silent = dict(COMPUTE_SILENT, toolkit=tree)
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
+    code = [sys.executable, CACHE, *(path for path in (
+        host.path(name) for name in library_directories(host, tree)) if os.path.isdir(path))]
     try:
-        home, script = write_script(host)
+        account = account_for(code, as_owner=True)
+        home, script = write_script(host, account)
+    except RefusedError as error:
+        return dict(silent, state="failed", error=str(error))
     except OSError as error:
         return dict(silent, state="failed",
                     error="no directory to write the script in: %s" % error)
     args = ["--expect-gpus", expect, "--budget", str(host["budget_mib"]),
              "--deadline", str(deadline_s * 0.9), "--sustained", str(host["sustained_s"])]
     try:
-        ended = run_command([sys.executable, "-I", "-S", script, "--toolkit", host.path(tree),
+        # The interpreter of the probe may be in root's own directory.
+        python = "/usr/bin/python3" if account and os.path.exists(
+            "/usr/bin/python3") else sys.executable
+        ended = run_command([python, "-I", "-S", script, "--toolkit", host.path(tree),
                             *args, *more], deadline_s, env=dict(
                                 gpu_variables(host), PATH="/usr/bin:/bin", HOME=home),
-                           cwd=home, partial=True)
+                           cwd=home, partial=True, code=code)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     found = parse_output(silent, COMPUTE_MARK, *ended)
+    found = with_unfit_libraries(host, found, (tree,))
     return dict(found, toolkit=tree, mapped=[host.name(path) for path in found["mapped"]])

@@ -9,6 +9,7 @@ from ..container_run import OWN_NAME, run_trial
 from ..container_units import character_majors, containers_with_gpus
 from ..processes import run_command
 from ..text import first_match, last_lines
+from ..trust import CACHE, account_for, mentioned
 
 CDI_LOCATIONS = ("/etc/cdi/*", "/run/cdi/*")
 DEVICE_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/nvidia-cap*")
@@ -20,8 +21,30 @@ DAEMON_FILE = "/etc/docker/daemon.json"
 TOOLKIT_PACKAGE = "nvidia-container-toolkit"
 
 
+# What engines run as root, or name as what they do.
+PLUGIN_LOCATIONS = tuple(place + "/cli-plugins" for place in (
+    "/usr/local/lib/docker", "/usr/local/libexec/docker", "/usr/lib/docker",
+    "/usr/libexec/docker", "/root/.docker"))
+CONFIGURATIONS = (
+    DAEMON_FILE, "/etc/containers/*.conf", "/usr/share/containers/*.conf", *CDI_LOCATIONS,
+    "/etc/nvidia-container-runtime/config.toml", "/etc/containers/oci/hooks.d/*",
+    "/usr/share/containers/oci/hooks.d/*")
+
+
+def judge_engine(host):
+    """Raise RefusedError where an engine would run, as root, what others could have written."""
+    code = [name for name in PLUGIN_LOCATIONS if os.path.isdir(name)]
+    for pattern in CONFIGURATIONS:
+        for name in host.glob(pattern):
+            code += [path for path in mentioned(name)
+                     if os.path.isfile(path) and (os.stat(path).st_mode & 0o111 or ".so" in path)]
+    account_for([*dict.fromkeys(code), CACHE], as_owner=False)
+
+
 def section_containers(host):
     wanted = host["containers"]
+    if wanted and host.real:
+        judge_engine(host)
     engine = probe_engine(host, wanted["engine"]) if wanted else None
     if engine and os.geteuid() != 0 and "permission denied" in (engine["error"] or "").lower():
         raise PermissionError("%s: %s" % (engine["name"], engine["error"]))

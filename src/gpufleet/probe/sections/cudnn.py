@@ -5,10 +5,17 @@ import stat
 
 from ..elf import elf_dynamic
 from ..manifest import mode_of
-from ..processes import in_child, scratch_file
+from ..processes import in_child, open_library, scratch_file
 from ..receipts import receipts_of_kind
 from ..text import first_match, natural
-from ..trees import libraries, library_directory, toolkit_trees, unreadable_by_others
+from ..trees import (
+    libraries,
+    library_directory,
+    toolkit_trees,
+    unreadable_by_others,
+    with_unfit_libraries,
+)
+from ..trust import CACHE, RefusedError, account_for
 
 
 def section_cudnn(host):
@@ -46,7 +53,8 @@ def cudnn_in_tree(host, tree):
             try:
                 if not stat.S_ISREG(info.st_mode):
                     raise ValueError("it is not a regular file")
-                soname = elf_dynamic(path)["soname"]
+                headers = elf_dynamic(path)
+                soname, error = headers["soname"], headers["unfit"]
             except (ValueError, OSError) as problem:
                 error = str(problem)
             found["libraries"].append({"path": name, "soname": soname, "size_bytes": info.st_size,
@@ -64,7 +72,13 @@ def cudnn_in_tree(host, tree):
         if not host.exists(path):
             path = by_soname.get(soname, path)
         stderr = scratch_file()
-        state, version, error = in_child(load_cudnn, (host.path(path), stderr), host.inner_s / 4)
+        try:
+            # It loads others beside it.
+            account = account_for([host.path(path), host.path(directory), CACHE], as_owner=True)
+            state, version, error = in_child(load_cudnn, (host.path(path), stderr),
+                                             host.inner_s / 4, account)
+        except RefusedError as refused:
+            state, version, error = "error", None, str(refused)
         stderr.seek(0)
         message = stderr.read().decode("utf-8", "replace").strip()
         stderr.close()
@@ -73,16 +87,14 @@ def cudnn_in_tree(host, tree):
         # One that lacks another library reports it, and aborts.
         if error and message:
             error += " (%s)" % message[-300:]
+        error = with_unfit_libraries(host, error, (tree,))
         found["loaded"].append({"soname": soname, "path": path, "version": version, "error": error})
     return found
 
 
 def load_cudnn(path, stderr):
     os.dup2(stderr.fileno(), 2)
-    try:
-        library = ctypes.CDLL(path, mode=os.RTLD_NOW)
-    except OSError as error:
-        raise RuntimeError(str(error)) from None
+    library = open_library(path, os.RTLD_NOW)
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = library.cudnnGetVersion()
     # 8.9.7 is 8907, 9.1.0 is 90100.

@@ -7,8 +7,9 @@ import re
 from ..holders import holders_of
 from ..kernel_modules import driver_modules, forbids_nouveau, modprobe_files
 from ..nvlink import subnet_manager
-from ..processes import NoAnswerError, in_child, run_command
+from ..processes import NoAnswerError, in_child, open_library, run_command
 from ..text import first_match
+from ..trust import CACHE, account_for, library_file
 from .kernel import running_kernel
 
 # Where the driver's user-space libraries are: of distributions, of a container that has them from
@@ -29,6 +30,15 @@ def driver_library(host, soname):
     return host.path(host.realpath(found[0]) if found else LIBRARY_LOCATIONS[-1] + "/" + soname)
 
 
+def judge_library(name):
+    """Raise RefusedError where root would load what others could have written.
+
+    Such a library opens others by their names.
+    """
+    account_for([name, CACHE] if "/" in name else [library_file(name) or CACHE, CACHE],
+                as_owner=False)
+
+
 def section_driver(host):
     loaded = first_match(r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s",
                          host.text_or_none("/proc/driver/nvidia/version"))
@@ -36,8 +46,9 @@ def section_driver(host):
     library = installed_library(host)
     found = {"version": None, "cuinit": None, "path": None, "capabilities": None}
     if library or host.real:
-        state, answer, error = in_child(query_driver, (driver_library(host, "libcuda.so.1"),),
-                                        host.inner_s)
+        name = driver_library(host, "libcuda.so.1")
+        judge_library(name)
+        state, answer, error = in_child(query_driver, (name,), host.inner_s)
         if state == "hung":
             raise NoAnswerError("libcuda.so.1 gave no answer: %s" % error)
         found = answer if state == "ok" else found
@@ -131,7 +142,7 @@ def query_driver(name):
     compute capability of each card."""
     # Not through another account's MPS server, which root would wait for.
     os.environ["CUDA_MPS_PIPE_DIRECTORY"] = os.devnull
-    cuda, version = ctypes.CDLL(name), ctypes.c_int()
+    cuda, version = open_library(name), ctypes.c_int()
     found = {"version": None, "cuinit": None, "path": mapped_library(), "capabilities": None}
     if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0:
         found["version"] = "%d.%d" % (version.value // 1000, version.value % 1000 // 10)

@@ -6,15 +6,17 @@ import shutil
 
 from ..constants import CUDA_FILE, DRIVER_FILE
 from ..elf import soname_of
-from ..login import connected_account, login_as, login_identity
+from ..login import (
+    connected_account,
+    foreign_profile,
+    login_as,
+    profiles,
+    variables_by_reading,
+)
 from ..processes import Child, NoAnswerError, await_all, run_command
-from ..settings_files import STEERING_VARIABLES, files_of, settings_of_files
+from ..settings_files import STEERING_VARIABLES, settings_of_files
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
-
-# Where variables are set: for sessions, for all services, for one, for cron's jobs.
-PROFILE_LOCATIONS = ("/etc/environment", "/etc/profile", "/etc/profile.d/*.sh", "/etc/bash.bashrc",
-                  "/etc/bashrc", "~/.profile", "~/.bash_profile", "~/.bash_login", "~/.bashrc")
 
 
 def section_environment(host):
@@ -25,19 +27,21 @@ def section_environment(host):
         key = key.replace("export ", "").strip()
         if mark and key in found:
             found[key] = value.strip().strip("\"'")
-    accounts = [None]
+    refused = foreign_profile(host, found)
+    accounts = [] if refused else [None]
     if host.real and connected_account():
         accounts.append(connected_account())
     # Beside each other: a slow home directory is slow for each.
-    outcomes = await_all([Child(login_as, (host, found, account), host.inner_s * 0.85)
+    outcomes = await_all([Child(login_as, (host, found), host.inner_s * 0.85, account)
                           for account in accounts])
     for state, _, error, _ in outcomes:
         if state == "hung":
             raise NoAnswerError(error)
         if state != "ok":
             raise RuntimeError(error)
-    login = outcomes[0][1]
-    others = [{"where": "A login of %s" % account.pw_name, "variables": outcome[1], "job": False}
+    unread = [refused] if refused else []
+    login = variables_by_reading(host, found) if refused else outcomes[0][1]
+    others = [{"where": "A login of %s" % account.name, "variables": outcome[1], "job": False}
               for account, outcome in zip(accounts, outcomes) if account]
     others.append({"where": "systemd, for its services,", "variables": service_variables(host),
                    "job": False})
@@ -45,7 +49,6 @@ def section_environment(host):
     preload = " ".join((host.text_or_none("/etc/ld.so.preload") or "").split()) or None
     others.append({"where": "/etc/ld.so.preload", "variables": {"LD_PRELOAD": preload},
                    "job": False})
-    unread = []
     others += settings_of_files(host, unread)
     environments = [login, *(other["variables"] for other in others)]
     return {"login": login, "others": others, "mentions": files_that_mention(host, unread),
@@ -55,9 +58,7 @@ def section_environment(host):
 def files_that_mention(host, unread):
     """{variable: [files]}: the files that mention the variables that a session sets."""
     found = {}
-    home = login_identity()["HOME"]
-    patterns = [location.replace("~", home.rstrip("/"), 1) for location in PROFILE_LOCATIONS]
-    for name in files_of(host, patterns):
+    for name in profiles(host):
         try:
             text = re.sub(r"^\s*#.*$", "", host.text_or_none(name) or "", flags=re.MULTILINE)
         except PermissionError:

@@ -5,6 +5,7 @@ import re
 
 from ..processes import NoAnswerError, run_command
 from ..text import natural
+from ..trust import RefusedError, interpreter_code
 
 # Where interpreters usually stand, in the order of preference.
 PYTHON_LOCATIONS = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/gpufleet/python/*/bin")
@@ -43,7 +44,13 @@ def query_version(host, name):
     One that gives no answer is installed all the same: the host may be busy.
     """
     question = "import platform; print(platform.python_version())"
-    status, out, err = run_command([host.path(name), "-I", "-S", "-c", question], host.inner_s / 2)
+    path = host.path(name)
+    try:
+        status, out, err = run_command([path, "-I", "-S", "-c", question], host.inner_s / 2,
+                                       cwd="/", code=interpreter_code(path))
+    except RefusedError as error:
+        host.miss(name, str(error))
+        return None
     if status is None and err.startswith("no answer"):
         raise NoAnswerError("%s gave %s" % (name, err))
     return out.strip() if status == 0 else None

@@ -4,10 +4,10 @@ import os
 import re
 
 from ..nvlink import query_nvlink
-from ..processes import NoAnswerError, in_child, run_command
+from ..processes import NoAnswerError, in_child, open_library, run_command
 from ..programs import nvidia_smi
 from ..smi_document import parse_smi, pci_address
-from .driver import driver_library
+from .driver import driver_library, judge_library
 
 
 def section_smi(host):
@@ -24,6 +24,7 @@ def section_smi(host):
     known = []
     library = driver_library(host, "libnvidia-ml.so.1")
     if host.real or os.path.exists(library):
+        judge_library(library)
         state, answer, error = in_child(query_nvml, (library,), host.inner_s / 2)
         if state == "hung":
             raise NoAnswerError("libnvidia-ml.so.1 gave no answer: %s" % error)
@@ -64,7 +65,7 @@ def query_nvml(name):
 
     Status 18: driver and library differ.
     """
-    nvml = ctypes.CDLL(name)
+    nvml = open_library(name)
     found = {"status": nvml.nvmlInit_v2(), "version": None, "count": None}
     if found["status"] != 0:
         return found, [], None

@@ -16,7 +16,8 @@ from ..jit_cache import (
 from ..processes import run_command
 from ..receipts import receipts_of_kind
 from ..text import first_match, last_lines, natural
-from ..trees import unreadable_by_others
+from ..trees import foreign_parts, unreadable_by_others, with_unfit_libraries
+from ..trust import RefusedError, interpreter_code
 from ..venvs import bound_to, packages_of, start_hooks, venvs
 from ..workload_run import run_framework
 
@@ -32,7 +33,8 @@ def section_stacks(host):
         stacks.append({"name": received.get(venv, os.path.basename(venv)), "venv": venv,
                        "python": python, "packages": packages_of(host, venv),
                        "bound_to": bound_to(host, venv),
-                       "receipt": venv in received, "framework": None, "start": None,
+                       "receipt": venv in received, "framework": None,
+                       "exposed": foreign_parts(host, venv, venv in received), "start": None,
                        "binding": None, "hooks": start_hooks(host, venv),
                        "realpath": host.realpath(venv), "closed": unreadable_by_others(host, [
                            venv, venv + "/bin/python",
@@ -55,6 +57,8 @@ def section_stacks(host):
                 stack["framework"] = run.result()
             for stack, run in tries:
                 stack["binding"] = run.result()
+    stacks = [with_unfit_libraries(host, stack, (
+        os.path.dirname(stack["bound_to"] or ""), stack["venv"])) for stack in stacks]
     return {"stacks": stacks,
             "occupied": sorted(host.glob(host["stack_root"] + "/*"), key=natural)}
 
@@ -116,11 +120,16 @@ print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.pre
 
 def start_interpreter(host, venv):
     """Start a stack's interpreter as users do: its version, prefix and foreign module paths."""
-    status, out, err = run_command(
-        [host.path(venv + "/bin/python"), "-c", START],
-        # What computes has the time in mode full.
-        host.inner_s / (10 if host["mode"] == "full" else 2),
-        env={"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME") or "/"}, cwd="/")
+    python = host.path(venv + "/bin/python")
+    try:
+        status, out, err = run_command(
+            [python, "-c", START],
+            # What computes has the time in mode full.
+            host.inner_s / (10 if host["mode"] == "full" else 2),
+            env={"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME") or "/"}, cwd="/",
+            code=interpreter_code(python))
+    except RefusedError as error:
+        return {"python": None, "prefix": None, "strange": [], "error": str(error)}
     try:
         reported = json.loads(out.splitlines()[-1])
         return dict(reported, prefix=host.name(reported["prefix"]))
@@ -133,7 +142,11 @@ def try_binding(host, stack):
     """Why a library that a stack is bound to cannot be opened with all its symbols, if so."""
     if stack["bound_to"] is None:
         return None
-    status, out, err = run_command(
-        [host.path(stack["venv"] + "/bin/python"), "-m", "_gpufleet_binding"], host.inner_s / 10,
-        env={"PATH": "/usr/bin:/bin", "HOME": "/"}, cwd="/")
+    python = host.path(stack["venv"] + "/bin/python")
+    try:
+        status, out, err = run_command(
+            [python, "-m", "_gpufleet_binding"], host.inner_s / 10,
+            env={"PATH": "/usr/bin:/bin", "HOME": "/"}, cwd="/", code=interpreter_code(python))
+    except RefusedError as error:
+        return {"error": str(error)}
     return {"error": None if status == 0 else last_lines(err or out, 600) or "status %s" % status}

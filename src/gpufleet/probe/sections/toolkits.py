@@ -5,7 +5,15 @@ import os
 from ..processes import run_command
 from ..receipts import receipts_of_kind
 from ..text import first_match, last_lines, natural
-from ..trees import libraries, library_directory, toolkit_trees, unreadable_by_others
+from ..trees import (
+    foreign_parts,
+    libraries,
+    library_directory,
+    toolkit_trees,
+    unfit_libraries,
+    unreadable_by_others,
+)
+from ..trust import RefusedError
 
 
 def section_toolkits(host):
@@ -21,7 +29,10 @@ def section_toolkits(host):
             (".".join(version.split(".")[:2]) if version else None),
             "version": version, "version_source": source, "nvcc": nvcc, "nvcc_error": nvcc_error,
             "cudart": [v for v in cudart if v], "receipt": tree in received,
+            "exposed": foreign_parts(host, tree, tree in received),
             "headers": toolkit_headers(host, tree),
+            "unfit": unfit_libraries(host, toolkit_libraries(
+                host, library_directory(host, tree))),
             "realpath": host.realpath(tree), "closed": unreadable_by_others(host, [
                 name for name in (tree, tree + "/bin", tree + "/include", *toolkit_libraries(
                     host, library_directory(host, tree))) if host.exists(name)])})
@@ -65,8 +76,13 @@ def query_nvcc(host, tree):
     nvcc = host.path(tree + "/bin/nvcc")
     if not os.path.lexists(nvcc):
         return None, None
-    status, out, err = run_command([nvcc, "--version"], host.inner_s / 4,
-                                   env={"PATH": "/usr/bin:/bin", "LANG": "C"})
+    profile = nvcc + ".profile"
+    try:
+        status, out, err = run_command(
+            [nvcc, "--version"], host.inner_s / 4, env={"PATH": "/usr/bin:/bin", "LANG": "C"},
+            code=[profile] if os.path.exists(profile) else [])
+    except RefusedError as error:
+        return None, str(error)
     version = first_match(r"release [\d.]+, V([\d.]+)", out)
     if version:
         return version, None
