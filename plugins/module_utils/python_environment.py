@@ -11,6 +11,7 @@ import glob
 import os
 from urllib.parse import urlsplit
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.text import natural
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages import pins_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
@@ -24,6 +25,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import REC
 
 def run(module, lock, command, **environment):
     """Run a command as from a clean login; raises with its words when it fails."""
+    refuse_foreign(command)
     status, out, err = module.run_command(
         command, environ_update=environment, cwd="/", umask=0o022, pass_fds=[lock]
     )

@@ -108,6 +108,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     check_artifact,
     state_of,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
@@ -220,6 +221,7 @@ def run_installer(module, command, tmpdir, lock):
     for log in (STALE_LOG, LOG):
         # Some installers crash on a log that another user left behind.
         remove_tree(log)
+    refuse_foreign([command[1], tmpdir])
     environment = {"LANG": "C", "LC_ALL": "C", "TMPDIR": tmpdir, "PERL5LIB": "."}
     for name in ("DISPLAY", "SUDO_USER"):
         os.environ.pop(name, None)

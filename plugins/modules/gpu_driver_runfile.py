@@ -70,6 +70,7 @@ import glob
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import check_artifact
+from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
     DRIVER_PACKAGE,
@@ -121,6 +122,7 @@ class Runfile:
 
     def run(self, *words):
         """Run the installer or the uninstaller; raises with the end of its log."""
+        refuse_foreign([word for word in words if "log-file" not in word])
         status, out, err = self.module.run_command([*words, "--silent"])
         if status:
             raise StateError(

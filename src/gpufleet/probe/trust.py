@@ -179,6 +179,8 @@ def tree(top):
                 info = entry.stat(follow_symlinks=False)
             except OSError:  # it is gone
                 continue
+            if entry.name == ".lock" and stat.S_ISREG(info.st_mode):
+                continue  # uv's, in each environment; everybody can write it, and nothing reads it
             if info.st_uid or (info.st_mode & 0o022 and not entry.is_symlink()):
                 found.update(writers(entry.path, info))
             target = entry.path
