@@ -75,8 +75,8 @@ def test_a_host_without_gpus_is_not_judged_by_its_contents(
     nothing["expect"]["count"] = 0
     found = verdicts(nothing, snapshot)
     passed = {name for name, verdict in found.items() if verdict == "PASS"}
-    assert passed == {"host.probe", "host.plan", "host.disk", "install.complete", "install.owned",
-                      "install.contents", "gpu.count"}
+    assert passed == {"host.probe", "host.plan", "host.disk", "host.temporary", "install.complete",
+                      "install.owned", "install.contents", "gpu.count"}
     assert {found[name] for name in set(found) - passed} == {"NOT-DECLARED"}
 
 

@@ -1,6 +1,7 @@
 """All checks, in the order in which a person wants to read them."""
 
-from . import host, contents, toolkit, cudnn, linker, environment  # noqa: I001 (their order)
+from . import host, temporary, contents  # noqa: I001 (their order)
+from . import toolkit, cudnn, linker, environment
 from . import gpu, gpu_health, links, driver, driver_use, kernel, restart
 from . import compute, exactness, speed, after_load, stack, stack_run, hello, containers, pair
 from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Evidence
@@ -34,5 +35,6 @@ __all__ = [
     "speed",
     "stack",
     "stack_run",
+    "temporary",
     "toolkit",
 ]

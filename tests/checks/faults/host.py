@@ -35,6 +35,69 @@ def disk_mounted_read_only_after_an_error(plan: Document, snapshot: Document) ->
     data(snapshot, "disks")["readonly"] = ["/var/lib/gpufleet"]
 
 
+def shared(snapshot: Document, path: str) -> Document:
+    return next(row for row in data(snapshot, "disks")["shared"] if row["path"] == path)
+
+
+@fault("host.temporary", cause="/dev/shm has 0.1 MiB, at least 1024 MiB", remedy="remount,size=50%")
+def shared_memory_too_small(plan: Document, snapshot: Document) -> None:
+    shared(snapshot, "/dev/shm").update(size_mib=0.1, free_mib=0.1)
+
+
+@fault("host.temporary", cause="/dev/shm has 0.1 MiB, at least 60 MiB", remedy="--shm-size=1g")
+def shared_memory_of_a_container_too_small(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "kernel")["container"] = "podman"
+    shared(snapshot, "/dev/shm").update(size_mib=0.1, free_mib=0.1)
+
+
+@fault("host.temporary", cause="/dev/shm is full", remedy="fuser -v")
+def shared_memory_full(plan: Document, snapshot: Document) -> None:
+    shared(snapshot, "/dev/shm")["free_mib"] = 0.0
+
+
+@fault("host.temporary", cause="/dev/shm is mounted read-only", remedy="remount,rw")
+def shared_memory_read_only(plan: Document, snapshot: Document) -> None:
+    shared(snapshot, "/dev/shm")["readonly"] = True
+
+
+@fault("host.temporary", cause="/dev/shm is not mounted as tmpfs", remedy="mount -t tmpfs")
+def shared_memory_not_mounted(plan: Document, snapshot: Document) -> None:
+    shared(snapshot, "/dev/shm")["mounted"] = None
+
+
+@fault("host.temporary", cause="/dev/shm is not there", remedy="mount -t tmpfs")
+def shared_memory_gone(plan: Document, snapshot: Document) -> None:
+    shared(snapshot, "/dev/shm")["exists"] = False
+
+
+@fault("host.temporary", cause="/tmp has mode 0755", remedy="chmod 1777 /tmp")
+def tmp_for_root_alone(plan: Document, snapshot: Document) -> None:
+    shared(snapshot, "/tmp")["mode"] = "0755"
+
+
+@fault("host.temporary", verdict="INCONCLUSIVE", cause="It was not observed", remedy="verify")
+def shared_memory_not_observed(plan: Document, snapshot: Document) -> None:
+    del data(snapshot, "disks")["shared"]
+
+
+@harmless
+def container_with_the_shared_memory_that_engines_give(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "kernel")["container"] = "podman"
+    shared(snapshot, "/dev/shm").update(size_mib=62.5, free_mib=62.5)
+
+
+@harmless
+def container_without_shared_memory(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "kernel")["container"] = "docker"
+    shared(snapshot, "/dev/shm")["exists"] = False
+
+
+@harmless
+def shared_memory_of_a_small_machine(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "disks")["memory_mib"] = 1900
+    shared(snapshot, "/dev/shm").update(size_mib=950.0, free_mib=950.0)
+
+
 @fault("host.plan",
        cause="gpu_stacks[0].tensorflow: There is no TensorFlow 9.9", remedy="the newest")
 def wish_refused(plan: Document, snapshot: Document) -> None:

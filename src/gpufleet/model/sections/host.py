@@ -73,6 +73,20 @@ class Kernel(TypedDict):
     secure_boot: SecureBoot
 
 
+class SharedDirectory(TypedDict):
+    """A directory in which every account may write; its other values are null without it."""
+
+    path: Annotated[Path, "/dev/shm or /tmp"]
+    exists: Annotated[bool, "it is a directory"]
+    mode: Annotated[Text | None, "such as 1777"]
+    owner: Annotated[int | None, "the number of its account"]
+    mounted: Annotated[Text | None, "the type of the file system that is mounted there, if any"]
+    size_mib: float | None
+    free_mib: float | None
+    free_files: Annotated[int | None, "null where the file system creates them as needed"]
+    readonly: bool | None
+
+
 class Disks(TypedDict):
     """File systems at `/`, `/tmp`, the toolkits' and stacks' directories and the state directory.
 
@@ -85,6 +99,8 @@ class Disks(TypedDict):
     filesystem: Annotated[dict[str, Text], "the device id of each file system"]
     noexec: Annotated[list[Path], "directories that are mounted noexec"]
     readonly: Annotated[list[Path], "directories that are mounted read-only"]
+    shared: NotRequired[Annotated[list[SharedDirectory], UNCHECKED]]
+    memory_mib: NotRequired[Annotated[int | None, "the memory of the host", UNCHECKED]]
 
 
 class Package(TypedDict):

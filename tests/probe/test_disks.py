@@ -1,0 +1,28 @@
+"""Section `disks`: what every account may write in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.planted_host import look, put
+
+
+def test_shared_directories_and_what_is_mounted_over_them(root: Path) -> None:
+    """/dev/shm with 64 kB, and a /tmp that users cannot write in, were not noticed."""
+    (root / "tmp").chmod(0o1777)
+    (root / "run/shm").mkdir(parents=True)
+    (root / "dev").mkdir(exist_ok=True)
+    (root / "dev/shm").symlink_to("/run/shm")
+    put(root, "proc/self/mountinfo", "22 1 0:20 / /run rw - tmpfs tmpfs rw,size=9k\n"
+        "23 22 0:21 / /run/shm rw,nosuid shared:1 - ext4 /dev/x rw\n"
+        "24 22 0:22 / /run/shm rw,nosuid shared:1 - tmpfs tmpfs rw,size=64k\n")
+    put(root, "proc/meminfo", "MemTotal:       65536000 kB\nMemFree: 1 kB\n")
+    found = look(root)["disks"]
+    shm, tmp = found["shared"]
+    assert found["memory_mib"] == 64000
+    assert (shm["path"], shm["exists"], shm["mounted"]) == ("/dev/shm", True, "tmpfs")
+    assert (tmp["path"], tmp["mode"], tmp["mounted"]) == ("/tmp", "1777", None)
+    assert tmp["size_mib"] >= tmp["free_mib"] > 0
+    (root / "tmp").rmdir()
+    assert look(root, tmpdir="/var/tmp")["disks"]["shared"][1] == dict(
+        dict.fromkeys(tmp), path="/tmp", exists=False)
