@@ -5,7 +5,6 @@ days, a seventh of them to spare; what skipped and short nights left is due too.
 whole or not at all, and what was found wrong is read again first. Reads only, and knows of earlier
 nights by the states that it is given and returns (`ContentsRead` in model/sections/cuda.py).
 """
-import ctypes
 import errno
 import fcntl
 import hashlib
@@ -13,6 +12,8 @@ import mmap
 import os
 import stat
 import time
+
+from .privileges import LIBC
 
 BLOCK = 1 << 20
 DAY_S = 86400
@@ -70,7 +71,7 @@ def in_background():
     """Let this process have what disks and processors have to spare, as far as it is allowed to."""
     number = IOPRIO_SET.get(os.uname().machine)
     if number:
-        ctypes.CDLL(None).syscall(number, 1, 0, IOPRIO_IDLE)
+        LIBC.syscall(number, 1, 0, IOPRIO_IDLE)
     os.nice(19)
     try:
         # Where the kernel weighs sessions, and processes only within one.

@@ -51,8 +51,8 @@ class ToolkitTree(TypedDict):
     realpath: Path
     closed: Annotated[list[ClosedPath], "parts that other users cannot enter or read"]
     exposed: NotRequired[
-        Annotated[list[ExposedFile], "who can change it, where it has no receipt", UNCHECKED]]
-    unfit: NotRequired[Annotated[list[UnfitLibrary], UNCHECKED]]
+        Annotated[list[ExposedFile], "who can change it, where it has no receipt"]]
+    unfit: NotRequired[list[UnfitLibrary]]
 
 
 class DefaultLink(TypedDict):

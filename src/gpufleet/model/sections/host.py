@@ -99,8 +99,8 @@ class Disks(TypedDict):
     filesystem: Annotated[dict[str, Text], "the device id of each file system"]
     noexec: Annotated[list[Path], "directories that are mounted noexec"]
     readonly: Annotated[list[Path], "directories that are mounted read-only"]
-    shared: NotRequired[Annotated[list[SharedDirectory], UNCHECKED]]
-    memory_mib: NotRequired[Annotated[int | None, "the memory of the host", UNCHECKED]]
+    shared: NotRequired[list[SharedDirectory]]
+    memory_mib: NotRequired[Annotated[int | None, "the memory of the host"]]
 
 
 class Package(TypedDict):

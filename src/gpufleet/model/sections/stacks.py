@@ -148,7 +148,7 @@ class InstalledStack(TypedDict):
     realpath: Path
     closed: list[ClosedPath]
     exposed: NotRequired[
-        Annotated[list[ExposedFile], "who can change it, where it has no receipt", UNCHECKED]]
+        Annotated[list[ExposedFile], "who can change it, where it has no receipt"]]
 
 
 class Stacks(TypedDict):
