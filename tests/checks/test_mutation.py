@@ -46,6 +46,13 @@ HARMLESS: dict[str, str] = {
     "disks/free_*/local: drop null": "where toolkits go must have room when one is installed",
     "disks/free_*/stacks: drop null": "the same",
     "disks/free_files/*: null": "some file systems make inodes as they need them",
+    "disks/memory_mib: other": "with more memory /dev/shm needs no more than a GiB",
+    "disks/shared/shm/free_files: other null": "as above",
+    "disks/shared/shm/*_mib: other": "more room than before",
+    "disks/shared/tmp/free_*": "judged where the free space of /tmp stands",
+    "disks/shared/tmp/mounted: other": "/tmp may be a file system of its own, or not",
+    "disks/shared/tmp/readonly*": "judged among the directories that are read-only",
+    "disks/shared/tmp/size_mib*": "told; its free space is judged",
     # The driver: of several words for the same thing one is judged.
     "driver/cuda_version": "told; the driver's own version is compared with the plan",
     "driver/on_disk: null": "each kernel's module is judged where it stands",

@@ -57,7 +57,7 @@ def _usable(row: SharedDirectory, container: str | None) -> Iterator[Finding]:
             " some accounts cannot use it, or can remove the files of others",
             f"on the host: chown root:root {path}; chmod 1777 {path}")
     # /tmp is one of host.disk's.
-    if path == SHM and row["readonly"]:
+    if path == SHM and required(row["readonly"], "whether it is mounted read-only"):
         yield Finding(f"{path} is mounted read-only", f"on the host: mount -o remount,rw {path}")
 
 
