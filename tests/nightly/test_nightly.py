@@ -394,6 +394,7 @@ def test_a_probe_is_given_where_the_last_night_stopped_to_read(
     options = ProbeOptions(scrub=given)
     assert probe_config(hosts[0], options)["scrub"] == given["gone"]
     assert "scrub" not in probe_config(hosts[0], ProbeOptions())
+    assert probe_config(hosts[0], ProbeOptions(contents=True))["contents"] is True
     # A history that cannot be read is a failed step of its own, and hides no host.
     (settings.state_dir / "history.sqlite").write_text("no history")
     assert scrub(settings, hosts) == first

@@ -159,7 +159,7 @@ def test_a_changed_byte_is_the_same_finding_at_night_as_with_deep(
 ) -> None:
     wrong = [{"path": LIBRARY, "what": "sha256"}]
     assert looked(root) == ([], {})
-    assert looked(root, deep=True) == (wrong, {})
+    assert looked(root, deep=True) == looked(root, contents=True) == (wrong, {})
     changed, night = looked(root, scrub=NIGHT)
     assert changed == wrong
     state, = night["components"]

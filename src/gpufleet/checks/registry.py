@@ -318,7 +318,7 @@ def files_unchanged(
             f" {shortened(reasons)}; their disk: {disks}",
             then(person("on the host: look for errors of that disk in the kernel log (dmesg -T) and"
                         " in its own (smartctl -a); a disk that fails has to be replaced"),
-                 provision(plan, component)),
+                 provision(plan, component, contents=True)),
             "\n".join([*reasons, f"disk: {disks}"]))
     changed = [f"{entry['path']} ({entry['what']})" for entry in found[0]["changed"]
                if entry not in unreadable]
@@ -327,7 +327,8 @@ def files_unchanged(
         yield Finding(
             f"Since {kind} {receipt_id} was installed, {len(changed)} of its"
             f" {found[0]['files']} files changed under {found[0]['path']}: {shortened(changed)}",
-            provision(plan, component),
+            provision(plan, component, contents=any(
+                entry["what"] == "sha256" for entry in found[0]["changed"])),
             "\n".join(changed),
             about=tuple(dict.fromkeys(
                 _subject(found[0]["path"], entry["path"]) for entry in found[0]["changed"]))

@@ -42,14 +42,17 @@ class Remedy:
         return self.text
 
 
-def provision(plan: Plan, *components: Component, note: str = "") -> Remedy:
+def provision(
+    plan: Plan, *components: Component, note: str = "", contents: bool = False
+) -> Remedy:
     """`./gpufleet provision`: it repairs these components, the most likely one first.
 
-    Without components it does what the plan's changes say.
+    Without components it does what the plan's changes say. `contents`: only a run that reads the
+    contents of all files sees what is wrong.
     """
     if locally_found(plan):
         return person("repair it by hand, or declare it and run ./gpufleet provision")
-    line = f"./gpufleet provision --limit {plan['host']}"
+    line = f"./gpufleet provision --limit {plan['host']}" + (" --contents" if contents else "")
     parts: list[Repair] = [
         {"by": "provision", "command": line, "component": each.kind, "name": each.name}
         for each in dict.fromkeys(components)]

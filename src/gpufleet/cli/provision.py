@@ -53,7 +53,9 @@ def parser() -> Parser:
     group.add_argument("-C", "--check", action="store_true", help="Change nothing")
     group.add_argument("-D", "--diff", action="store_true",
                        help="Show the changes of files; --check implies it")
-    add_probe(verb)
+    add_probe(verb).add_argument(
+        "--contents", action="store_true",
+        help="Read the contents of all installed files, and repair what differs from its receipt")
     add_output(verb)
     verb.set_defaults(local=False, snapshot=[], save=None)
     return verb
@@ -62,7 +64,7 @@ def parser() -> Parser:
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Provision the hosts and report; the exit status."""
     check_playbook_args(parser(), rest)
-    how = probe_options(options, "full")
+    how = probe_options(options, "full", contents=options.contents)
     selected = selector(options)
     require(SSH)
     if default_inventory(options):

@@ -11,7 +11,7 @@ SCHEMA = 1
 DEFAULTS = {
     "host": None, "mode": "facts", "prefix": "/usr/local", "stack_root": "/opt/gpufleet/stacks",
     "state_dir": "/var/lib/gpufleet", "tmpdir": "/tmp", "root": "/", "expect_gpus": None,
-    "matmul": None, "deadline_s": 120, "deep": False, "pythons": [],
+    "matmul": None, "deadline_s": 120, "deep": False, "contents": False, "pythons": [],
     "mig": False,
     # Of a GPU's memory, for a product beside other people's jobs; how long --deep loads it.
     "budget_mib": 1024, "sustained_s": 120,

@@ -54,6 +54,8 @@ class ProbeOptions:
     warm: bool = False
     # By host, what its probe reads of the contents tonight: `scrub` of its configuration.
     scrub: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Read the contents of all installed files, as a deep probe does, without its load.
+    contents: bool = False
 
     @property
     def host_s(self) -> float:
@@ -147,6 +149,7 @@ def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
         "mode": options.mode,
         "deadline_s": options.deadline_of(host),
         "deep": options.deep,
+        "contents": options.contents,
         "expect_gpus": visible_gpus(host.variables),
         **probe_settings(host.variables, warm=options.warm),
     }

@@ -41,6 +41,12 @@ def sub_library_truncated_and_relinked(plan: Document, snapshot: Document) -> No
     link["target"], link["exists"] = "another", False
 
 
+@fault("cudnn.files", cause="libcudnn.so.8.6.0 (sha256)", remedy=f"{PROVISION} --contents")
+def library_of_another_content(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "cudnn")["changed"] = [
+        {"path": "targets/x86_64-linux/lib/libcudnn.so.8.6.0", "what": "sha256"}]
+
+
 @fault("cudnn.files", cause="libcudnn.so.8.6.0 (mtime)", remedy=PROVISION)
 def library_replaced(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "cudnn")["changed"] = [

@@ -177,7 +177,8 @@ def disk_too_busy_to_be_read_for_weeks(plan: Document, snapshot: Document) -> No
 
 
 @fault("toolkit.files", cause="lib64/libcufft.so.10.9.0.58 (Input/output error); their disk:"
-       " /dev/sda1 at /", remedy="smartctl -a")
+       " /dev/sda1 at /",
+       remedy=f"a disk that fails has to be replaced; then {PROVISION} --contents")
 def file_that_the_disk_cannot_give(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "toolkit")["changed"] = [
         {"path": "lib64/libcufft.so.10.9.0.58", "what": "unreadable",

@@ -70,7 +70,7 @@ def section_receipts(host):
 def compare_contents(host, components, receipts, mounts):
     """Add what differs in content to the receipts; {"scrub": how far it was read}, each night."""
     settings, error = host["scrub"], None
-    if host["deep"]:
+    if host["deep"] or host["contents"]:
         found = scrub(components, settings or {"components": []}, True)
     elif settings:
         # In a process of its own: a disk that gives no answer must not take the section with it.
