@@ -51,6 +51,13 @@ def test_what_differs_by_its_metadata_is_repaired_by_that_first() -> None:
         {TOOLKIT: "metadata"}, {TOOLKIT: "recreate"}]
 
 
+def test_what_differs_by_its_content_alone_is_compared_first() -> None:
+    """The metadata step left it as it was: Ansible on the host saw nothing to do."""
+    result = failing("toolkit.files", TOOLKIT)
+    result["checks"][0]["repairs"][0]["command"] += " --contents"
+    assert climbed(result, {TOOLKIT: "changed"})[0] == {TOOLKIT: "contents"}
+
+
 def test_what_has_only_its_role_is_tried_once() -> None:
     assert climbed(failing("driver.held", "driver driver")) == []  # not managed by this plan
     link = f"default_link {PLAN['default_link']['path']}"

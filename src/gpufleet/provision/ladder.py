@@ -49,7 +49,9 @@ class Ladder:
         found: dict[str, tuple[str, str]] = {}
         for check in demanding(result):
             first, *others = [name for name in components(check) if name in known] or [""]
-            rung = self._rung(first, first in differing) if first else None
+            # What differs only in content is nothing that metadata could show.
+            differs = first in differing and not needs_contents(check)
+            rung = self._rung(first, differs) if first else None
             if rung is None:
                 continue
             found[first] = (rung, f"{check['id']} fails")
@@ -91,6 +93,11 @@ def components(check: CheckResult) -> list[str]:
     return list(dict.fromkeys(
         key(part["component"], part["name"]) for part in check.get("repairs", [])
         if part["by"] == "provision" and "component" in part and "name" in part))
+
+
+def needs_contents(check: CheckResult) -> bool:
+    """Whether only a comparison of contents shows what the check has found."""
+    return any("--contents" in part.get("command", "") for part in check.get("repairs", []))
 
 
 def sentence(name: str, rung: str, why: str) -> str:
