@@ -7,6 +7,7 @@ import hashlib
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def made(home: Path, name: str) -> tuple[Path, str]:
     path = home / f"{name}.asc"
     path.write_text(gpg(home, "--armor", "--export"))
     return path, fingerprint
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_agent_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """gpg starts an agent for each home, which would go on running."""
+    yield
+    for home in tmp_path_factory.getbasetemp().glob("*"):
+        if (home / "pubring.kbx").exists():
+            subprocess.run(["gpgconf", "--homedir", str(home), "--kill", "all"], check=True)
 
 
 @pytest.fixture(scope="module")
