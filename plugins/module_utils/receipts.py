@@ -59,7 +59,7 @@ def digest_of(path, algorithm="sha256"):
 def write_atomically(path, text, mode=0o644):
     """Write ``text`` under a partial name, flush it to disk, rename it to ``path``.
 
-    The name is flushed as well: after a loss of power what was begun is in the journal.
+    The name is flushed as well: after a loss of power the journal has what was started.
     """
     make_folder(os.path.dirname(path))
     handle, partial = tempfile.mkstemp(prefix=".partial-", dir=os.path.dirname(path))

@@ -172,7 +172,7 @@ def own_tmpdir(module):
         ):
             raise StateError(
                 "Other accounts can replace what is in {0}, and the installer would run it as root."
-                " Set gpu_tmpdir to a directory of root, or mend this one: chown root {0}; chmod "
+                " Set gpu_tmpdir to a directory of root, or repair this one: chown root {0}; chmod "
                 "1777 {0}".format(parent)
             )
     remove_tree(folder)

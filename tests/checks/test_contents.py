@@ -28,7 +28,7 @@ def test_the_report_shows_when_each_component_was_last_read_whole(
     assert found["evidence"].splitlines() == [
         "cudnn-11.8-8: 40 files, 3072 MiB, read whole 2027-01-02 08:00 UTC",
         "toolkit-11.8: 40 files, 3072 MiB, read whole 2027-01-02 08:00 UTC",
-        "stack-tf: 40 files, 3072 MiB, reading begun 2027-01-15 08:00 UTC"]
+        "stack-tf: 40 files, 3072 MiB, reading started 2027-01-15 08:00 UTC"]
 
 
 def test_a_busy_disk_is_no_finding_before_the_days_are_over(

@@ -55,7 +55,7 @@ def contents(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def _age(entry: ContentsRead, now: int) -> str:
     days = (now - last_read(entry)) // DAY_S
     if entry["read"] is None:
-        return f"{entry['component']} (not yet read whole, begun {days} days ago)"
+        return f"{entry['component']} (not yet read whole, started {days} days ago)"
     return f"{entry['component']} (last read whole {days} days ago)"
 
 
@@ -64,4 +64,4 @@ def _when(entry: ContentsRead) -> str:
         moment = datetime.fromtimestamp(last_read(entry), UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (OverflowError, OSError, ValueError):
         moment = "at no possible time"
-    return f"reading begun {moment}" if entry["read"] is None else f"read whole {moment}"
+    return f"reading started {moment}" if entry["read"] is None else f"read whole {moment}"

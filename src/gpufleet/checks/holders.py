@@ -61,7 +61,7 @@ IN_USE, IN_USE_THOUGH_IDLE = 10, 50
 def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
     """What used a GPU beside the probe: its speed then proves nothing. None if nothing is known."""
     data = observed.read_elsewhere()
-    # A job may have begun during the test: by then the processes of the test itself have ended.
+    # A job may have started during the test: by then the processes of the test itself have ended.
     again = [each for each in (data["smi_after"].get("devices") or []
                                if "smi_after" in data else [])
              if card["address"] and each["address"] == card["address"]]

@@ -30,11 +30,11 @@ def sound_states(states: object) -> list[ContentsRead]:
 
 
 def last_read(state: ContentsRead) -> int:
-    """When it was last read whole, or else when it was first begun to be read."""
+    """When it was last read whole, or else when its first reading started."""
     return state["first"] if state["read"] is None else state["read"]
 
 
 def oldest_reading(snapshot: Mapping[str, Any] | None) -> int | None:
-    """The time since which every component was read whole, or begun to be read."""
+    """The time since which every component was read whole, or its reading started."""
     scrub = scrub_of(snapshot)
     return min(map(last_read, scrub["components"]), default=None) if scrub else None
