@@ -20,6 +20,8 @@ from gpufleet.probe.sections import environment
 from gpufleet.probe.sections.compute import section_compute
 from gpufleet.probe.sections.stacks import section_stacks
 from gpufleet.probe.sections.toolkits import section_toolkits
+from gpufleet.transport.connection import NO_PYTHON
+from gpufleet.verification import pairs
 from tests.support.elf_file import runpath, shared_library
 from tests.support.planted_host import NOBODY, look, put
 from tests.support.trusted_files import forget_writers
@@ -231,6 +233,32 @@ def test_a_stack_of_roots_that_is_bound_to_a_users_toolkit_runs_as_that_user(pla
     assert account.uid == NOBODY
 
 
+def test_a_side_of_a_pair_starts_as_the_account_that_could_have_written_its_stack(
+    place: Path
+) -> None:
+    """Its standard input goes on to the program that it becomes, from the first byte."""
+    venv = stack_of(place)
+    python, site = venv / "bin/python", next(venv.glob("lib/python3*")) / "site-packages"
+    python.write_text("#!/bin/sh\nid -u; cat\n")
+
+    def side() -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", pairs.READER],
+            input=pairs.gate(str(python)) + b"for the stack\n", capture_output=True, check=False)
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    assert side() == (0, "0\nfor the stack\n", "")
+    given(put(site, "sitecustomize.py"))
+    assert side() == (0, f"{NOBODY}\nfor the stack\n", "")
+    other = given(put(site, "other.py"), uid=OTHER)
+    status, out, error = side()
+    assert (status, out) == (1, "")
+    assert str(other) in error or "sitecustomize.py" in error
+    assert error.endswith("it is not run as root\n")
+    python.unlink()
+    assert side() == (NO_PYTHON, "", "")
+
+
 def test_roots_login_runs_no_profile_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,11 +315,12 @@ def test_a_pipe_an_endless_file_and_a_link_of_others_are_not_read(
 
 
 def test_there_is_one_gate() -> None:
-    """Each program and library goes through `processes`; the workload was judged as a whole."""
+    """Each program and library goes through `processes`; a pair's side through `as_owner`."""
     source = Path(processes.__file__).parent
     texts = {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8")
              for path in source.rglob("*.py")}
     starts = {name for name, text in texts.items() if re.search(
         r"subprocess\.|os\.(system|exec|spawn|posix_spawn|popen)|CDLL\(|LoadLibrary", text)}
-    assert starts == {"processes.py", "privileges.py"}
+    assert starts == {"as_owner.py", "processes.py", "privileges.py"}
+    assert texts["as_owner.py"].count("os.exec") == 1
     assert re.findall(r"CDLL\((.*)\)", texts["privileges.py"]) == ["None"]

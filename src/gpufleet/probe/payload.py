@@ -62,6 +62,9 @@ main(globals().get("CONFIG"))
 COMMENT = re.compile("^ *#.*$", re.MULTILINE)
 # What does not travel: this file, and what starts a package by hand.
 LEFT_OUT = ("payload", "__main__")
+# `as_owner`, what it imports, and what that imports.
+AS_OWNER = ("as_owner", "constants", "elf", "host", "linker_cache", "privileges", "processes",
+            "text", "trust")
 
 
 @functools.lru_cache(maxsize=None)
@@ -80,6 +83,14 @@ def workload():
 def distributed():
     """The text of one side of a distributed run."""
     return find_engine_program("gpufleet.workload.distributed", _workload())
+
+
+@functools.lru_cache(maxsize=None)
+def as_owner():
+    """The text that becomes another interpreter. Its configuration: see `as_owner.main`."""
+    texts = sources("probe")
+    return find_engine_program("gpufleet.probe.as_owner", {name: texts[name] for name in (
+        "gpufleet", "gpufleet.probe", *("gpufleet.probe." + module for module in AS_OWNER))})
 
 
 def _workload():

@@ -12,7 +12,7 @@ import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ClusterShell.Event import EventHandler
@@ -40,8 +40,16 @@ MOST_BYTES = 4 << 20
 SSH_FAILED = 255
 # Beyond the side's own deadline, at which the host's kernel has ended it.
 GRACE_S = 5
-# A side reads its program by its length: messages follow it on standard input.
-READER = "import sys; i = sys.stdin.buffer; exec(i.read(int(i.readline())).decode())"
+# Reads a program by its length, and not a byte more: what follows on standard input is for the next
+# program, or for this one.
+READER = """\
+import sys
+given, text = open(0, "rb", 0, closefd=False), b""
+size = int(given.readline())
+while len(text) < size:
+    text += given.read(size - len(text)) or sys.exit("standard input ended")
+exec(text.decode())
+"""
 
 Notify = Callable[[str], None]
 
@@ -51,6 +59,7 @@ class _Side:
     """The messages and the output of one host of a run so far."""
 
     connection: Connection
+    python: str
     deadline_s: float
     worker: Any = None
     messages: list[Any] = field(default_factory=list)
@@ -84,7 +93,7 @@ class _Side:
         if self.late:
             return {**found, "state": "hung", "error": f"no answer within {self.deadline_s:g} s"}
         if self.status == NO_PYTHON:
-            return {**found, "state": "absent", "error": f"{self.connection.python} was not found"}
+            return {**found, "state": "absent", "error": f"{self.python} was not found"}
         if not self.document and self.status in {None, SUDO_REFUSED, SSH_FAILED}:
             cause, remedy = failure_reason(self.connection, self.status, output)
             return {**found, "state": "silent", "error": cause, "remedy": remedy}
@@ -106,7 +115,7 @@ class _JobRun:
     def __init__(self, job: Job, deadline_s: float) -> None:
         self.job, self.exchanged = job, 0
         self.sides = [
-            _Side(replace(host.connection, python=f"{venv}/bin/python"), deadline_s)
+            _Side(host.connection, f"{venv}/bin/python", deadline_s)
             for host, venv in zip(job.pair.hosts, job.stack.venvs, strict=True)
         ]
 
@@ -120,11 +129,12 @@ class _JobRun:
                 "kind": self.job.kind, "index": index, "addresses": addresses,
                 "gpus": gpus[index], "deadline_s": side.deadline_s}
             run = (f"env -i PATH=/usr/bin:/bin {shlex.quote(side.connection.python)}"
-                   f" -I -c {shlex.quote(READER)}")
+                   f" -I -S -c {shlex.quote(READER)}")
             side.worker = task.shell(
                 f"exec {shlex.join(command(side.connection, run))}", key=side.connection.name,
                 handler=_SideHandler(self, side), stderr=True, timeout=side.deadline_s + GRACE_S)
-            side.worker.write(with_password(side.connection, program(config)))
+            side.worker.write(with_password(
+                side.connection, gate(side.python) + program(config)))
 
     def received(self, side: _Side) -> None:
         """A side sent a message: once both have, send both messages to both."""
@@ -151,9 +161,18 @@ class _JobRun:
                 "gpus": list(pair.gpus), "sides": [side.outcome() for side in self.sides]}
 
 
+def gate(python: str) -> bytes:
+    """The first program of a side: it becomes the stack's interpreter, as root only if root may."""
+    return _framed({"argv": [python, "-I", "-c", READER], "absent": NO_PYTHON}, payload.as_owner())
+
+
 def program(config: Mapping[str, Any]) -> bytes:
-    """A side's standard input: the length, its configuration, the program."""
-    text = f"CONFIG = {json.dumps(config)!r}\n{payload.distributed()}".encode()
+    """The second: one side of the run."""
+    return _framed(config, payload.distributed())
+
+
+def _framed(config: Mapping[str, Any], program: str) -> bytes:
+    text = f"CONFIG = {json.dumps(config)!r}\n{program}".encode()
     return b"%d\n%s" % (len(text), text)
 
 

@@ -1,0 +1,33 @@
+"""Become an interpreter of the host, as the account that alone could have written what it loads.
+
+It stands before a side of a distributed run, whose standard input has to reach that interpreter;
+the probe's own sections start theirs by `processes.run_command`, behind the same judgement.
+"""
+import json
+import os
+import sys
+
+from .processes import become
+from .trust import RefusedError, account_for, interpreter_code
+
+VARIABLES = {"PATH": "/usr/bin:/bin"}
+
+
+def main(config):
+    """Replace this process by `argv`, or exit: 1 with the reason, `absent` where it is not there.
+
+    `config`: JSON, `argv` (a list whose first entry is the interpreter's path) and `absent` (an
+    exit status).
+    """
+    config = json.loads(config)
+    python = config["argv"][0]
+    if not os.access(python, os.X_OK):
+        sys.exit(config["absent"])
+    try:
+        account = account_for(interpreter_code(python), as_owner=True)
+    except RefusedError as error:
+        sys.exit(str(error))
+    os.chdir("/")
+    if account:
+        become(account)
+    os.execve(python, config["argv"], VARIABLES)
