@@ -52,18 +52,12 @@ options:
     description: Where to unpack; needs about the toolkit's size, and must not be mounted noexec.
     type: path
     default: /tmp
-  repair:
-    description:
-      - The step of a repair, where a check that depends on it fails. V(contents) compares each file
-        with what is recorded of it; V(reinstall) installs over it; V(recreate) moves it aside and
-        installs as on a fresh host. Without it, sizes, times and modes are compared.
-    type: str
-    choices: [contents, reinstall, recreate]
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
 extends_documentation_fragment:
   - gpufleet.gpu.attributes
+  - gpufleet.gpu.repair
   - gpufleet.gpu.state_dir
 author: ["The gpufleet developers (!UNKNOWN)"]
 """

@@ -24,17 +24,12 @@ options:
     description: Directories to remove from the file, instead of O(directories).
     type: list
     elements: path
-  repair:
-    description:
-      - The step of a repair, where a check that depends on it fails. From V(reinstall) on, it is
-        written again even where nothing differs.
-    type: str
-    choices: [contents, reinstall, recreate]
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
 extends_documentation_fragment:
   - gpufleet.gpu.attributes
+  - gpufleet.gpu.repair
 author: ["The gpufleet developers (!UNKNOWN)"]
 """
 

@@ -90,18 +90,12 @@ options:
     description: Where downloads are kept during the installation.
     type: path
     default: /var/cache/gpufleet/python
-  repair:
-    description:
-      - The step of a repair, where a check that depends on it fails. V(contents) compares each file
-        with what is recorded of it; V(reinstall) installs over it; V(recreate) moves it aside and
-        installs as on a fresh host. Without it, sizes, times and modes are compared.
-    type: str
-    choices: [contents, reinstall, recreate]
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
 extends_documentation_fragment:
   - gpufleet.gpu.attributes
+  - gpufleet.gpu.repair
   - gpufleet.gpu.state_dir
 author: ["The gpufleet developers (!UNKNOWN)"]
 """

@@ -39,17 +39,12 @@ options:
       files, and with the last component the shared files.
     type: list
     elements: str
-  repair:
-    description:
-      - The step of a repair, where a check that depends on it fails. From V(reinstall) on, it is
-        written again even where nothing differs.
-    type: str
-    choices: [contents, reinstall, recreate]
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
 extends_documentation_fragment:
   - gpufleet.gpu.attributes
+  - gpufleet.gpu.repair
   - gpufleet.gpu.state_dir
 author: ["The gpufleet developers (!UNKNOWN)"]
 """
