@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.diff import changes
 from gpufleet.resolver import resolve
-from tests.support.host_documents import codes, section, snapshot, wish
+from tests.support.host_documents import codes, converged, receipt, section, snapshot, wish
 
 Row = dict[str, Any]
 
@@ -137,6 +137,23 @@ def test_another_cudnn_or_a_damaged_one_is_refused(
     assert told in problem["message"]
     assert "the next run then installs cuDNN 8.6.0.163" in problem["remedy"]
     assert actions(ADOPT, host)["cudnn", "11.8-8"] == "refuse"
+
+
+def test_in_our_own_toolkit_the_planned_cudnn_without_a_receipt_is_installed_again(
+    host: Row,
+) -> None:
+    """It was refused, and a person had to move it away."""
+    tree = section(host, "cudnn")["trees"][0]
+    ours = converged(resolve(wish("2.13.1")))
+    section(ours, "cudnn")["trees"] = [tree]
+    section(ours, "receipts")["receipts"].remove(receipt(ours, "cudnn", "11.8-8"))
+    plan = resolve(wish("2.13.1"), ours)
+    assert codes(plan) == []
+    (row,) = changes(plan, ours)
+    assert (row["action"], row["step"]) == ("repair", "reinstall")
+    assert "the receipt of libcudnn.so.8 in /usr/local/cuda-11.8 is lost" in row["because"]
+    tree["loaded"][0]["version"] = "8.9.7"
+    assert [row["action"] for row in changes(resolve(wish("2.13.1"), ours), ours)] == ["refuse"]
 
 
 def test_a_copy_where_a_link_belongs_is_refused(host: Row) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from gpufleet.model.plan import PlannedCudnn, PlannedStack, PlannedToolkit
 
+from . import adoption
 from .host import Host
 
 
@@ -41,11 +42,15 @@ def foreign_toolkit(host: Host, row: PlannedToolkit) -> bool:
 def foreign_cudnn(host: Host, row: PlannedCudnn, adopting: bool = False) -> bool:
     """Whether a toolkit of gpufleet has libraries of that cuDNN that gpufleet did not install.
 
-    `adopting`: a foreign toolkit counts as well, since it is adopted.
+    `adopting`: a foreign toolkit counts as well, since it is adopted. In gpufleet's own toolkit the
+    planned release is gpufleet's, its receipt lost: whoever put it there loses nothing by it.
     """
     libraries = host.cudnn_libraries(row["toolkit_path"], row["soname"])
-    ours = adopting or host.receipt("toolkit", row["toolkit"]) is not None
-    return ours and foreign(host, "cudnn", row["id"], bool(libraries))
+    if not foreign(host, "cudnn", row["id"], bool(libraries)):
+        return False
+    if host.receipt("toolkit", row["toolkit"]) is None:
+        return adopting
+    return adopting or any(adoption.cudnn(host, row))
 
 
 def foreign_stack(host: Host, row: PlannedStack) -> bool:
