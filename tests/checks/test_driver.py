@@ -89,7 +89,7 @@ def test_a_section_that_hung_never_makes_the_driver_healthy(
         "state": "hung", "seconds": 20, "error": "no answer within 20 s", "data": None}
     found = verdicts(plan, snapshot)
     readers = {"kernel": {"driver.modules", "driver.nouveau", "driver.secure-boot",
-                          "driver.pending"},
+                          "driver.pending", "host.temporary"},
                "packages": {"driver.packages", "driver.held", "driver.modules", "driver.fabric"},
                "gpus": {"driver.loaded", "driver.nodes", "driver.fabric", "gpu.mig", "gpu.count",
                         "driver.pending", "driver.cuda", "driver.access", "gpu.visible",
