@@ -7,44 +7,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.lab_fleet import ROOT, RUNFILE, TOOLKIT, Done, Fleet
+from tests.support.lab_fleet import ROOT, RUNFILE, TOOLKIT, Fleet
+from tests.support.refusals import provision, refused
 
 pytestmark = pytest.mark.lab
 
 UNREACHABLE = "http://127.0.0.1:9"
-
-
-def provision(fleet: Fleet, host: str = "lab1", **wishes: Any) -> Done:
-    """The playbook for one host, with wishes on top of the lab's."""
-    playbook = ROOT / ".venv" / "bin" / "ansible-playbook"
-    words = ("playbooks/site.yml", "--limit", host, "-e", json.dumps(wishes))
-    return fleet.run(playbook, *words, status=None)
-
-
-def refused(fleet: Fleet, done: Done, *told: str, host: str = "lab1") -> None:
-    """The run failed with these words, and left nothing behind."""
-    said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode != 0
-    for words in told:
-        assert words in said
-    assert "Traceback" not in said
-    assert fleet.on(host, "ls -d /usr/local/cuda* /opt/gpufleet /var/lib/gpufleet/* || :") == ""
-
-
-@pytest.mark.newcomer
-def test_an_unknown_release_is_refused_before_any_host_is_touched(fleet: Fleet) -> None:
-    done = fleet.gpufleet(
-        "provision", "-e", json.dumps({"gpu_stacks": [{"tensorflow": "9.9"}]}), status=4
-    )
-    said = " ".join((done.stdout + done.stderr).split())
-    assert "gpu_stacks[0].tensorflow" in said
-    assert "9.9" in said
-    assert "Nothing was changed on any host." in said
-    assert "PLAY" not in said
 
 
 def test_a_wrong_checksum_in_the_catalogue(fleet: Fleet) -> None:
@@ -55,21 +26,9 @@ def test_a_wrong_checksum_in_the_catalogue(fleet: Fleet) -> None:
     refused(fleet, done, RUNFILE, "0" * 64, "gpu_artifacts")
 
 
-@pytest.mark.newcomer
-def test_an_artifact_that_is_missing_from_its_directory(fleet: Fleet, tmp_path: Path) -> None:
-    done = provision(fleet, gpu_artifacts_source=str(tmp_path))
-    refused(fleet, done, f"{RUNFILE} is not in {tmp_path}", "gpu_artifacts_source")
-
-
 def test_an_unreachable_mirror(fleet: Fleet) -> None:
     done = provision(fleet, gpu_artifacts_source=UNREACHABLE)
     refused(fleet, done, f"{UNREACHABLE}/{RUNFILE}", "refused")
-
-
-@pytest.mark.newcomer
-def test_a_licence_that_nobody_accepted(fleet: Fleet) -> None:
-    done = provision(fleet, gpu_accept_nvidia_eula=False)
-    refused(fleet, done, "gpu_accept_nvidia_eula")
 
 
 def test_a_tmp_from_which_nothing_runs(fleet: Fleet) -> None:

@@ -46,7 +46,7 @@ def test_a_cause_is_shown_with_its_consequences_by_name(
     folded = [check for check in judge.judge(plan, snapshot)["checks"] if "explained_by" in check]
     assert len(folded) > 5
     assert text.count("Probing 'stacks' hung") == 1
-    assert f"explains  +{len(folded)} consequences: install.contents, stack.release, " in text
+    assert f"explains  +{len(folded)} consequences: install.owned, stack.release, " in text
     assert text.count("remedy") == 1
 
 
