@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from .records import Row
 
@@ -12,11 +13,17 @@ _VGPU = re.compile(r"^GRID\b|-\d+[ABCQ](4|ME)?$", re.IGNORECASE)
 _PORTABLE = re.compile(r"laptop|mobile|max-q(?! workstation)", re.IGNORECASE)
 
 
+# Few names stand in a fleet, and each is compared with every row; hosts may send any.
+_remembered = lru_cache(maxsize=1024)
+
+
+@_remembered
 def tokens(text: str) -> list[str]:
     """The words of a name, without punctuation and in lower case."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
+@_remembered
 def contains(name: str, model: str) -> bool:
     """Whether all words of a model stand side by side in a name."""
     have, wanted = tokens(name), tokens(model)
