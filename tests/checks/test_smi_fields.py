@@ -220,6 +220,9 @@ def bad(rule: smi.Rule) -> Iterator[tuple[str, str, Verdict]]:
         yield "0", nought["says"].format(value=0), Verdict(nought.get("verdict", "FAIL"))
     if least := row.get("falls_to"):
         yield "-9 C", least["says"].partition("{value}")[0], Verdict.FAIL
+    if "rises_to" in row:
+        # Where a limit is printed at all, the corpus has 95 C.
+        yield "95 C", "has memory at 95 °C, and its limit is 95 °C", Verdict.FAIL
     if rule.key == "ecc_uncorrected_volatile":
         yield "7", "had 7 uncorrected memory errors", Verdict.FAIL
     if rule.key == "remap.pending":
@@ -230,13 +233,24 @@ def bad(rule: smi.Rule) -> Iterator[tuple[str, str, Verdict]]:
         yield "Active", "is throttled by", Verdict.FAIL
 
 
+def test_a_count_below_zero_was_not_read(host: Any) -> None:
+    for sample, rule, path in CASES:
+        if rule.check != "gpu.memory-errors" or rule.read != "number":
+            continue
+        findings = judged(host, sample, {}, {path: "-1"}, checks=(rule.check,))[rule.check]
+        assert Verdict.INCONCLUSIVE in {each.verdict for each in findings}, (sample, path)
+        assert all(each.cause.startswith(SECOND) for each in findings)
+
+
 def test_a_bad_value_is_a_finding_of_its_card_with_a_remedy(host: Any) -> None:
     seen = set()
     for sample, rule, path in CASES:
         for text, words, wanted in bad(rule):
             # Laptops are throttled by design; GB200 and GB300 work before the racks' switches do.
             if ("laptop" in sample and rule.check == "gpu.throttle") or (
-                    sample.startswith("gb") and text == "Not Started"):
+                    sample.startswith("gb") and text == "Not Started") or (
+                    "rises_to" in rule.row and smi_corpus.card(sample).get(
+                        rule.row["rises_to"]["against"]) != "95 C"):
                 continue
             findings = judged(host, sample, {}, {path: text}, checks=(rule.check,))[rule.check]
             assert {each.cause.startswith(SECOND) and words in each.cause and bool(each.remedy)
@@ -297,7 +311,8 @@ def test_every_rule_names_elements_sources_and_remedies_that_are_there() -> None
         assert set(rule.row["source"]) <= set(sources), rule.name
         assert rule.check in CHECKS
         for found in [*rule.row.get("bad", {}).values(), *(
-                rule.row[key] for key in ("other", "at_least", "falls_to") if key in rule.row)]:
+                rule.row[key] for key in ("other", "at_least", "falls_to", "rises_to")
+                if key in rule.row)]:
             assert smi.remedy(found["remedy"])
 
 

@@ -176,7 +176,9 @@ def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding |
                 yield _unread(rule, reader, text or "nothing")
         elif rule.read == "number":
             match = NUMBER.match(text)
-            if match and abs(float(match[1])) < SENTINEL and float(match[1]) != SENTINEL_32:
+            if match and rule.check == "gpu.memory-errors" and float(match[1]) < 0:
+                yield _unread(rule, reader, text)  # a count that no driver means
+            elif match and abs(float(match[1])) < SENTINEL and float(match[1]) != SENTINEL_32:
                 values.append(float(match[1]))
             elif not match or _needed(rule, reader):
                 yield _unread(rule, reader, text)
@@ -238,6 +240,10 @@ def _number(rule: Rule, reader: _Reader, value: float) -> Iterator[Finding | Evi
         if value <= limit:
             yield replace(_finding(least, reader, f"{value:g}", f"{limit:g}"),
                           entails=subjects.slow(reader.card["address"]))
+    if (most := row.get("rises_to")) and (
+            match := NUMBER.match(reader.text(most["against"]) or "")) and (
+            0 < float(match[1]) <= value):
+        yield _finding(most, reader, f"{value:g}", match[1])
     if value and row.get("note"):
         yield Evidence(f"{reader.label}: {value:g} {row['note']}")
 
