@@ -54,7 +54,8 @@ END
 """
 
 # Everything that the probe does there, it does on the frozen file system: a login writes its
-# history, TensorFlow's script wants a directory, nvcc and a cuDNN write when they are asked.
+# history, TensorFlow's script wants a directory, nvcc and a cuDNN write when they are asked. It is
+# root's: what others could have written is not run.
 FREEZE = """
 set -e
 cd /srv/frozen
@@ -66,7 +67,6 @@ echo '#include <fcntl.h>
 __attribute__((constructor)) static void hang(void) { open("/srv/frozen/opened", O_CREAT, 0600); }
 ' | gcc -xc -shared -fPIC -Wl,-soname,libcudnn.so.8 -o cuda-11.8/lib64/libcudnn.so.8 -
 echo 'date >/srv/frozen/history' >/home/frozen/.bash_profile
-chmod 777 .
 fsfreeze --freeze /srv/frozen
 """
 
