@@ -101,11 +101,12 @@ def test_in_every_field_by_itself_the_verdicts_stay(pair: tuple[Document, Docume
     plan, snapshot = pair
     count = sum(1 for _ in texts(snapshot["sections"]))
     everything = " ".join(SECRETS)
-    for number in range(0, count, 7):
+    for number in range(0, count, 13):
         there = deepcopy(snapshot)
         container, key = list(texts(there["sections"]))[number]
-        # A version is compared number by number: one with an address in it is none.
-        if not container[key][:1].isdigit():
+        # A version is compared number by number, a GPU known by the words of its name: with an
+        # address in it each is another, and `same_verdicts` says so.
+        if not container[key][:1].isdigit() and not (key == "name" and "uuid" in container):
             container[key] = f"{container[key]} {everything}"
         bundle, = bundles([run(plan, there)])
         assert bundle["same_verdicts"], (key, container)

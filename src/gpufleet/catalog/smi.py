@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 
 from . import facts, pci, versions
 from .records import Row
@@ -91,6 +91,7 @@ def is_model(name: str | None, group: str) -> bool:
     return re.search(facts.document("smi_rules.yml")["models"][group], name or "") is not None
 
 
+@lru_cache(maxsize=1024)
 def fault(text: str) -> Row | None:
     """What an error text says of the card itself: `says` and `remedy`; None of other texts."""
     return next((row for pattern, row in _patterns()[1].items() if pattern.search(text)), None)

@@ -162,7 +162,7 @@ def _readers(
 
 
 def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding | Evidence]:
-    shape = max(rule.shapes, key=lambda paths: (
+    shape = rule.shapes[0] if len(rule.shapes) == 1 else max(rule.shapes, key=lambda paths: (
         sum(reader.text(path) is not None for path in paths) / len(paths), len(paths)))
     texts = {path: reader.text(path) for path in shape}
     if None in texts.values() and _demanded(rule, reader):

@@ -14,7 +14,7 @@ from .parser import Parser
 from .system_packages import ALERTS, BROWSER, COMPILER, LAB, VM, require
 
 # The tests of one file share hosts and depend on each other; those of two files do not.
-PARALLEL = ("--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder")
+PARALLEL = ("--dist=loadfile", "--no-loadscope-reorder")
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,15 @@ class Tier:
 
     markers: str
     left_out: str = ""
+    # Hosts are busy while their worker waits for them.
+    workers: int = 2
 
 
 TIERS = {
     "default": Tier(
         "not slow and (not lab or newcomer)",
         "Left out: most tests on lab hosts (./gpufleet test --hosts), and those that take minutes"
-        " (./gpufleet test --all runs every test)."),
+        " (./gpufleet test --all runs every test).", workers=3),
     "hosts": Tier(
         "lab and not slow and not newcomer",
         "Left out: the tests without hosts (./gpufleet test), and those that take minutes"
@@ -58,7 +60,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     require({**LAB, **COMPILER, **BROWSER, **ALERTS, **(VM if options.tier == "all" else {})})
     tier = TIERS[options.tier]
     markers = ["-m", tier.markers] if tier.markers else []
-    status = run_command([str(BIN / "pytest"), *PARALLEL, *markers, *rest], cwd=ROOT)
+    workers = f"--numprocesses={tier.workers}"
+    status = run_command([str(BIN / "pytest"), workers, *PARALLEL, *markers, *rest], cwd=ROOT)
     if tier.left_out:
         log(tier.left_out)
     return status

@@ -18,7 +18,7 @@ def printable(text: str) -> str:
     Replaced are control characters (not line feeds and tabs), characters that change the direction
     or joining of text, surrogates, private and unassigned ones: all that Unicode does not print.
     """
-    if text.isprintable():
+    if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(character if character.isprintable() or character in _KEPT else REPLACEMENT
                    for character in text)
