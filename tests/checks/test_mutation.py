@@ -20,6 +20,8 @@ from gpufleet.model.verdict import Verdict
 from tests.support.healthy_host import Document, document, with_driver
 from tests.support.host_parts import with_gpus
 
+pytestmark = pytest.mark.exhaustive
+
 Path = tuple[str | int, ...]
 
 # The richest host first: what is noticed on it is not tried again on the others.

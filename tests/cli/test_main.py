@@ -192,8 +192,8 @@ def test_lab_bench_and_docs_hand_on_everything(commands: list[list[str]]) -> Non
 
 
 @pytest.mark.parametrize(("args", "markers", "left_out"), [
-    ([], "not slow and (not lab or newcomer)", "--all runs every test"),
-    (["--hosts"], "lab and not slow and not newcomer", "(./gpufleet test)"),
+    ([], "not slow and not exhaustive and (not lab or newcomer)", "--all runs every test"),
+    (["--hosts"], "(lab or exhaustive) and not slow and not newcomer", "(./gpufleet test)"),
     (["--all"], None, None)])
 def test_a_tier_of_tests_ends_with_what_it_leaves_out(
     commands: list[list[str]], capsys: pytest.CaptureFixture[str],

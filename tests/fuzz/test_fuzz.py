@@ -32,6 +32,8 @@ from tests.support.nightly_sessions import at
 from . import readers
 from .mutations import Mutant, mutant, places
 
+pytestmark = pytest.mark.exhaustive
+
 FORMER = Path(__file__).parents[1] / "fixtures" / "2fb692b"
 VARIABLES: dict[str, Any] = {
     "gpu_stacks": [{"tensorflow": "2.13.1", "name": "mine", "env": {"A": "b"}},

@@ -97,6 +97,7 @@ def test_no_secret_comes_out_of_any_text(pair: tuple[Document, Document], secret
         assert word not in text
 
 
+@pytest.mark.exhaustive
 def test_in_every_field_by_itself_the_verdicts_stay(pair: tuple[Document, Document]) -> None:
     plan, snapshot = pair
     count = sum(1 for _ in texts(snapshot["sections"]))

@@ -170,6 +170,7 @@ def test_a_thousand_hosts_are_small_and_quick(show: Open, pages: Callable[[str],
     assert min(times) < MOST_MS
 
 
+@pytest.mark.exhaustive
 def test_the_worst_night_and_the_longest_past_fit_too() -> None:
     assert len(directory.render_page(all_broken(1000)).encode()) < MOST_BYTES
     assert len(rendered(fleet(1000, nights=90, broken=0.3)).encode()) < MOST_BYTES

@@ -14,7 +14,7 @@ from .parser import Parser
 from .system_packages import ALERTS, BROWSER, COMPILER, LAB, VM, require
 
 # The tests of one file share hosts and depend on each other; those of two files do not.
-PARALLEL = ("--dist=loadfile", "--no-loadscope-reorder")
+PARALLEL = ("--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder")
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,16 @@ class Tier:
 
     markers: str
     left_out: str = ""
-    # Hosts are busy while their worker waits for them.
-    workers: int = 2
 
 
 TIERS = {
     "default": Tier(
-        "not slow and (not lab or newcomer)",
-        "Left out: most tests on lab hosts (./gpufleet test --hosts), and those that take minutes"
-        " (./gpufleet test --all runs every test).", workers=3),
+        "not slow and not exhaustive and (not lab or newcomer)",
+        "Left out: most tests on lab hosts and those of thousands of cases (./gpufleet test"
+        " --hosts), and those that take minutes (./gpufleet test --all runs every test)."),
     "hosts": Tier(
-        "lab and not slow and not newcomer",
-        "Left out: the tests without hosts (./gpufleet test), and those that take minutes"
+        "(lab or exhaustive) and not slow and not newcomer",
+        "Left out: the other tests without hosts (./gpufleet test), and those that take minutes"
         " (./gpufleet test --all runs every test)."),
     "all": Tier(""),
 }
@@ -46,8 +44,9 @@ def parser() -> Parser:
                   exit_status="Exit status: pytest's: 0 all passed, 1 a test failed.")
     group = verb.add_argument_group("Tier").add_mutually_exclusive_group()
     group.add_argument("--hosts", dest="tier", action="store_const", const="hosts",
-                       default="default", help="Run the tests that need lab hosts (default: the"
-                       " newcomer's tests, which include a sample of these)")
+                       default="default", help="Run the tests that need lab hosts, and those of"
+                       " thousands of cases (default: the newcomer's tests, which include a sample"
+                       " of these)")
     group.add_argument("--all", dest="tier", action="store_const", const="all",
                        default="default", help="Run every test, those that take minutes included"
                        " (default: see --hosts)")
@@ -60,8 +59,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     require({**LAB, **COMPILER, **BROWSER, **ALERTS, **(VM if options.tier == "all" else {})})
     tier = TIERS[options.tier]
     markers = ["-m", tier.markers] if tier.markers else []
-    workers = f"--numprocesses={tier.workers}"
-    status = run_command([str(BIN / "pytest"), workers, *PARALLEL, *markers, *rest], cwd=ROOT)
+    status = run_command([str(BIN / "pytest"), *PARALLEL, *markers, *rest], cwd=ROOT)
     if tier.left_out:
         log(tier.left_out)
     return status
