@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.gpu_containers import CARDS, NO_CARDS, containers, wishes, words
 from tests.support.lab_fleet import ROOT, Fleet
+from tests.support.moments import some_slow
 
 pytestmark = pytest.mark.lab
 UP = ("--hosts", "lab1,lab2")
@@ -93,15 +94,15 @@ def test_what_cannot_be_done_is_refused_and_docker_is_as_it_was(
     fleet.on("lab1", "! dpkg -s nvidia-container-toolkit")
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "test -e /etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources",
-        "grep -q '^Package: nvidia-container-toolkit-base' /var/lib/dpkg/status",
-        "grep -q live-restore /etc/docker/daemon.json",
-        "test -e /etc/systemd/system/multi-user.target.wants/gpufleet-containers.service",
-    ],
-)
+MOMENTS = [
+    "test -e /etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources",
+    "grep -q '^Package: nvidia-container-toolkit-base' /var/lib/dpkg/status",
+    "grep -q live-restore /etc/docker/daemon.json",
+    "test -e /etc/systemd/system/multi-user.target.wants/gpufleet-containers.service",
+]
+
+
+@pytest.mark.parametrize("moment", some_slow(MOMENTS, MOMENTS[1:3]))
 def test_a_killed_run_is_finished_by_the_next(
     fleet: Fleet, wishes: dict[str, Any], theirs: str, moment: str
 ) -> None:

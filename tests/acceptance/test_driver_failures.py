@@ -17,6 +17,7 @@ import pytest
 
 from lab import driver_repository
 from tests.support.lab_fleet import ROOT, Done, Fleet
+from tests.support.moments import some_slow
 
 pytestmark = pytest.mark.lab
 
@@ -294,15 +295,10 @@ MOMENTS = {
     "all stands but the receipt": f"dkms status nvidia/{NEW} | grep -q installed",
 }
 
-
-# Two of them each time; the others with the slow tests.
 USUAL = {"a package is being unpacked", "the module is being built"}
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in USUAL)) for name in MOMENTS],
-)
+@pytest.mark.parametrize("moment", some_slow(MOMENTS, USUAL))
 def test_a_killed_upgrade_is_finished_by_the_next_run(host: Host, moment: str) -> None:
     host.on("mkdir -p /run/stand-in; echo 3 >/run/stand-in/unpack; echo 3 >/run/stand-in/build")
     host.fleet.killed(MOMENTS[moment], *host.command(NEW))

@@ -11,6 +11,7 @@ import json
 import pytest
 
 from tests.support.lab_fleet import ROOT, TOOLKIT, Fleet
+from tests.support.moments import some_slow
 
 pytestmark = pytest.mark.lab
 
@@ -28,8 +29,11 @@ MOMENTS = {
     "cuDNN stands, its receipt does not": f"test -e {LIB}/libcudnn_ops_train.so.8",
 }
 
+USUAL = ("the tree is being written", "the tree stands, its receipt does not",
+         "the archive is being unpacked")
 
-@pytest.mark.parametrize("moment", MOMENTS)
+
+@pytest.mark.parametrize("moment", some_slow(MOMENTS, USUAL))
 def test_a_killed_run_is_finished_by_the_next(fleet: Fleet, moment: str) -> None:
     fleet.on("lab1", f"rm -rf {TOOLKIT} {STATE} /usr/local/cuda /var/cache/gpufleet")
     command = [ROOT / ".venv/bin/ansible-playbook", "playbooks/site.yml", "-e", WISHES]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.lab_fleet import ROOT, TOOLKIT, Fleet
+from tests.support.moments import some_slow
 
 pytestmark = pytest.mark.lab
 
@@ -86,12 +87,6 @@ def finished(
     assert "changed=0 " in fleet.run(*playbook(wishes)).stdout
 
 
-def moments(every: dict[str, str], usual: int) -> list[Any]:
-    """The moments, of which so many are tried each time, and the others with the slow tests."""
-    names = list(every)
-    return names[:usual] + [pytest.param(name, marks=pytest.mark.slow) for name in names[usual:]]
-
-
 GOING = {
     "files are going": f"! test -e {RELIC}/many/00100",
     "it is gone, the linker's file still names it": f"! test -e {STATE}/receipts/toolkit-8.0.json",
@@ -99,7 +94,7 @@ GOING = {
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", moments(GOING, 1))
+@pytest.mark.parametrize("moment", some_slow(GOING, [next(iter(GOING))]))
 def test_remove(fleet: Fleet, moment: str) -> None:
     command = playbook({}, "remove", gpu_remove_toolkits=["8.0"])
     finished(fleet, command, GOING[moment], ONE, TOOLKIT)
@@ -108,7 +103,7 @@ def test_remove(fleet: Fleet, moment: str) -> None:
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", moments(GOING, 1))
+@pytest.mark.parametrize("moment", some_slow(GOING, [next(iter(GOING))]))
 def test_prune(fleet: Fleet, moment: str) -> None:
     wishes = {**ONE, "gpu_prune": True}
     finished(fleet, playbook(wishes), GOING[moment], wishes, TOOLKIT)
@@ -145,7 +140,7 @@ def cudnn(fleet: Fleet) -> set[str]:
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", moments(BRINGING, 1))
+@pytest.mark.parametrize("moment", some_slow(BRINGING, [next(iter(BRINGING))]))
 def test_upgrade(fleet: Fleet, moment: str) -> None:
     wishes = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
     kept = f"{RELIC} {TOOLKIT}"
@@ -170,7 +165,7 @@ ADOPTING = {
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", moments(ADOPTING, 1))
+@pytest.mark.parametrize("moment", some_slow(ADOPTING, [next(iter(ADOPTING))]))
 def test_adopt(fleet: Fleet, moment: str) -> None:
     fleet.on("lab1", f"rm -r {STATE}")
     command = playbook(BOTH, gpu_artifacts_source="/nowhere")

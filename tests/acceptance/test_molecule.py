@@ -11,8 +11,8 @@ from tests.support.lab_fleet import ROOT
 
 SCENARIOS = sorted(path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml"))
 # What happens in them is also killed half-way, and compared, in test_killed_later.py; what is done
-# to a driver, in test_driver_failures.py.
-RARE = {"adopt", "driver", "prune", "remove", "switch", "upgrade"}
+# to a driver, in test_driver_failures.py; to containers, in test_containers.py.
+RARE = {"adopt", "containers", "driver", "prune", "remove", "switch", "upgrade"}
 # Each of its steps builds the driver's modules: on each Debian, and only with the slow tests.
 BRANCHES = "branches"
 
