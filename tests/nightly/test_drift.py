@@ -427,3 +427,21 @@ def test_a_card_that_is_as_fast_again_is_reported_and_one_noisy_night_is_not() -
     assert (good.weight, good.text) == (
         "good", "GPU-aaaa is as fast as before again in CUDA 12.3, after 3 nights.")
     assert morning([*past, 40.0, 50.0]) == []
+
+
+def test_a_host_whose_versions_cannot_be_compared_costs_no_other_its_changes(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(texts: Any, *rest: Any) -> Any:
+        if any(host == "b" for host, _ in texts):
+            raise ValueError("strange")
+        return compare(texts, *rest)
+
+    compare = drift.version_changes
+    monkeypatch.setattr(drift, "version_changes", fails)
+    window = Window(
+        ["2026-11-20T02:00:00Z", "2026-11-21T02:00:00Z"], {"a": "PP", "b": "PP"},
+        texts={(host, "driver.version"): ("535.1", "535.2") for host in "ab"})
+    found = {change["host"]: change for change in drift.document(window)["changes"]}
+    assert "Driver changed from 535.1 to 535.2" in found["a"]["text"]
+    assert "gpufleet failed while it compared this host" in found["b"]["text"]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.provision import provision
 from gpufleet.report import directory as report
+from gpufleet.report import junit, terminal
 from gpufleet.report.bundle import bundles
 from gpufleet.transport.fanout import Outcome
 from gpufleet.verification import session as sessions
@@ -126,6 +129,30 @@ def test_a_host_that_cannot_be_rendered_is_shown_as_not_judged(
     session = three()
     page = report.render_page(session)
     assert "gpufleet failed while it wrote the report on this host" in page
+    assert {name: found["verdict"] for name, found in results(session).items()} == {
+        "a": "PASS", "b": "INCONCLUSIVE", "c": "PASS"}
+
+
+@pytest.mark.parametrize(("module", "name"), [(terminal, "_host"), (junit, "_outcome")])
+def test_a_host_that_cannot_be_shown_is_shown_as_not_judged(
+    module: Any, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session = three()
+    session.hosts[1].result["checks"][0]["cause"] = "strange"
+    shown = getattr(module, name)
+
+    def fails(first: Any, *rest: Any) -> Any:
+        if '"strange"' in json.dumps(rest[-1:] if module is junit else rest[1]):
+            raise ValueError("strange")
+        return shown(first, *rest)
+
+    monkeypatch.setattr(module, name, fails)
+    output = io.StringIO()
+    terminal.show(Console(file=output, width=200), session, None)
+    report.write_junit(tmp_path / "junit.xml", session, "ansible")
+    text = (tmp_path / "junit.xml").read_text() if module is junit else output.getvalue()
+    assert "gpufleet failed while it wrote the report on this host" in text
+    assert output.getvalue().count("✓ a ") == 1, "nothing is printed twice"
     assert {name: found["verdict"] for name, found in results(session).items()} == {
         "a": "PASS", "b": "INCONCLUSIVE", "c": "PASS"}
 

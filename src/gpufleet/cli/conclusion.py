@@ -17,7 +17,7 @@ from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.model.verdict import Bundle
 from gpufleet.paths import LAB_INVENTORY, ROOT, host_file_name
-from gpufleet.report import bundle, junit, terminal
+from gpufleet.report import bundle, terminal
 from gpufleet.report import directory as report
 from gpufleet.verification.session import Session
 from gpufleet.verification.suite import PreparedSession
@@ -41,12 +41,12 @@ def conclude(
     if rest:
         run_suite(session, directory / "junit.xml", options, rest)
     else:
-        junit.write(directory / "junit.xml", session, scheme(options))
+        report.write_junit(directory / "junit.xml", session, scheme(options))
     latest = report.update_latest(directory) / page.name
     if options.json:
         print_json(session.document)
     else:
-        terminal.show(Console(), session.for_display(), latest if latest.exists() else page)
+        terminal.show(Console(), session, latest if latest.exists() else page)
     if saved:
         show_saved(saved, options.save, console)
     return judge.exit_status(session.document)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 from gpufleet.checks import judge
 from gpufleet.errors import Defect, guarded
@@ -22,7 +23,9 @@ from gpufleet.model.verdict import Verdict
 
 from . import baselines
 from .change import WEIGHTS, Change, count_nights
-from .versions import version_changes
+from .versions import card_hosts, version_changes
+
+T = TypeVar("T")
 
 SCHEMA = 1
 REACHABLE = "host.reachable"
@@ -105,22 +108,41 @@ def _standing(window: Window) -> Iterator[Standing]:
             if now.explained_by:
                 row["explained_by"] = now.explained_by
             yield row
-    yield from baselines.standing(window.speeds)
+    for speeds in _by_host(window.speeds).values():
+        # Where it fails, that is among the host's changes.
+        yield from guarded("compared the throughput of this host",
+                           partial(_slow_devices, speeds), lambda defect: [])
+
+
+def _slow_devices(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> list[Standing]:
+    return list(baselines.standing(speeds))
+
+
+def _by_host(values: Mapping[tuple[str, str], T]) -> dict[str, dict[tuple[str, str], T]]:
+    found: dict[str, dict[tuple[str, str], T]] = defaultdict(dict)
+    for key, value in values.items():
+        found[key[0]][key] = value
+    return found
 
 
 def _changes(window: Window) -> Iterator[Change]:
     """The changes of each host; a host on which comparing fails has that as its only one."""
+    lines, texts, speeds = (
+        _by_host(window.checks), _by_host(window.texts), _by_host(window.speeds))
     now, before = (_explains(window, night) for night in (-1, -2))
-    lines: dict[str, dict[str, list[CheckResult | None]]] = defaultdict(dict)
-    for (host, check), line in window.checks.items():
-        lines[host][check] = line
-    for host, letters in window.hosts.items():
-        yield from guarded(
-            "compared this host with the nights before",
-            partial(_host_changes, host, letters, lines[host], now, before),
-            partial(_defect_changes, host))
-    yield from version_changes(window.texts, window.cards)
-    yield from baselines.throughput_changes(window.speeds)
+    places = card_hosts(window.texts)
+
+    def changes_of(host: str) -> list[Change]:
+        return [
+            *_host_changes(host, window.hosts[host],
+                           {check: line for (_, check), line in lines.get(host, {}).items()},
+                           now, before),
+            *version_changes(texts.get(host, {}), places, window.cards.get(host, ())),
+            *baselines.throughput_changes(speeds.get(host, {}))]
+
+    for host in window.hosts:
+        yield from guarded("compared this host with the nights before",
+                           partial(changes_of, host), partial(_defect_changes, host))
 
 
 def _defect_changes(host: str, defect: Defect) -> list[Change]:

@@ -34,7 +34,7 @@ from gpufleet.model.nightly import Changes, Past
 from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.verdict import NOT_JUDGED, USAGE
 from gpufleet.report import directory as report
-from gpufleet.report import junit, summary, terminal
+from gpufleet.report import summary, terminal
 from gpufleet.transport.slurm import as_job_steps
 from gpufleet.verification import collected
 from gpufleet.verification.session import ProbeOptions, Session, utc_now, verify
@@ -133,7 +133,7 @@ class NightlyRun:
         self.status = judge.exit_status(session.document)
         with self._step("report"):
             page = report.write_report(directory, session, self.changes, self.past)
-            junit.write(directory / "junit.xml", session, "ansible")
+            report.write_junit(directory / "junit.xml", session, "ansible")
             report.update_latest(directory)
             self.link = _link(settings, directory.name)
             if settings.published_dir:

@@ -11,21 +11,27 @@ from .change import Change
 KINDS = {"driver": "driver", "kernel": "kernel", "gpus": "gpu"}
 
 
-def version_changes(texts: Mapping[tuple[str, str], tuple[str | None, str]],
-             known: Mapping[str, Collection[str]]) -> Iterator[Change]:
-    """Yield a change for each text that differs from the last recorded one.
+Texts = Mapping[tuple[str, str], tuple[str | None, str]]
 
-    `texts`: by host and measure, the last recorded text and tonight's. `known`: by host, the cards
-    that it had in any of the nights before.
+
+def card_hosts(texts: Texts) -> dict[str, str]:
+    """Each card's host tonight. `texts`: by host and measure, the last recorded and tonight's."""
+    return {card: host for (host, name), (_, after) in texts.items() if name == "gpus"
+            for card in cards(after)}
+
+
+def version_changes(texts: Texts, places: Mapping[str, str], known: Collection[str]
+                    ) -> Iterator[Change]:
+    """Yield a change for each text of a host that differs from the last recorded one.
+
+    `texts`: by host and measure, the last recorded text and tonight's. `places`: `card_hosts()` of
+    all hosts. `known`: the cards that the host had in any of the nights before.
     """
-    card_hosts = {card: host for (host, name), (_, after) in texts.items() if name == "gpus"
-              for card in cards(after)}
     for (host, name), (before, after) in texts.items():
         if before is None or before == after:
             continue
         if name == "gpus":
-            yield from card_changes(
-                host, cards(before), cards(after), card_hosts, known.get(host, ()))
+            yield from card_changes(host, cards(before), cards(after), places, known)
             continue
         what = name.partition(".")[0]
         yield Change(KINDS.get(what, "version"), host, None, before, after,
@@ -42,11 +48,11 @@ def cards(text: str) -> dict[str, tuple[str, str]]:
 
 def card_changes(
     host: str, before: Mapping[str, tuple[str, str]], after: Mapping[str, tuple[str, str]],
-    card_hosts: Mapping[str, str], known: Collection[str] = (),
+    places: Mapping[str, str], known: Collection[str] = (),
 ) -> Iterator[Change]:
     """Yield the changes of a host's cards by UUID: replaced, moved, missing, returned, new.
 
-    `before` and `after` are `cards()`; `card_hosts`: each card's host tonight; `known`: the cards
+    `before` and `after` are `cards()`; `places`: each card's host tonight; `known`: the cards
     that the host had before.
     """
     now = {address: uuid for uuid, (address, _) in after.items()}
@@ -65,12 +71,12 @@ def card_changes(
                              f" {after[uuid][0]}.", "", "note")
         elif other and other not in before:
             swapped.add(other)
-            moved = f"; {uuid} is in {card_hosts[uuid]} now" if uuid in card_hosts else ""
+            moved = f"; {uuid} is in {places[uuid]} now" if uuid in places else ""
             yield change(uuid, other, f"The card at {address} was replaced: {other}"
                          f" ({after[other][1]}) instead of {uuid} ({model}){moved}.",
                          "if gpu_expect.uuids is declared, put the new UUID into it", "note")
-        elif uuid in card_hosts:
-            yield change(uuid, None, f"{uuid} ({model}) is in {card_hosts[uuid]} now.", "", "note")
+        elif uuid in places:
+            yield change(uuid, None, f"{uuid} ({model}) is in {places[uuid]} now.", "", "note")
         else:
             yield change(uuid, None, f"{uuid} ({model}) at {address} is missing.",
                          "see gpu.count and kernel.log; check that the card is seated in its slot"

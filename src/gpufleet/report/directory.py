@@ -26,7 +26,7 @@ from gpufleet.model.verdict import SYMBOLS, Bundle, Verdict
 from gpufleet.paths import host_file_name
 from gpufleet.verification.session import HostRun, Session
 
-from . import change_summary, fleet_versions, guard, page, summary
+from . import change_summary, fleet_versions, guard, junit, page, summary
 from .bundle import bundles
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -173,6 +173,12 @@ def write_report(
     path = directory / "report.html"
     _write(path, render_page(session, changes, past))
     return path
+
+
+def write_junit(path: Path, session: Session, scheme: str) -> None:
+    """Write the JUnit file; a host that cannot be written is shown as not judged."""
+    guard.without_defects(session, lambda: junit.write(path, session, scheme),
+                          lambda single: junit.write(path, single, scheme))
 
 
 def update_latest(directory: Path) -> Path:

@@ -19,7 +19,7 @@ from gpufleet.model.verdict import SYMBOLS, CheckResult, HostResult, Verdict, co
 from gpufleet.transport.fanout import Outcome, Report
 from gpufleet.verification.session import Session
 
-from . import summary
+from . import guard, summary
 
 STYLES = {
     Verdict.PASS: "green",
@@ -70,8 +70,19 @@ def progress(console: Console, action: str, total: int) -> Iterator[Report]:
 def show(console: Console, session: Session, report: Path | None) -> None:
     """Print each host and check, failures in full, then what passed and what was skipped.
 
-    Of many hosts, the healthy ones are one line, and the others have only their failures.
+    Of many hosts, the healthy ones are one line, and the others have only their failures. A host
+    that cannot be shown is shown as not judged.
     """
+    def text(shown: Session) -> str:
+        # Nothing is printed before all of it can be.
+        with console.capture() as capture:
+            _show(console, shown.for_display(), report)
+        return capture.get()
+
+    console.file.write(guard.without_defects(session, lambda: text(session), text))
+
+
+def _show(console: Console, session: Session, report: Path | None) -> None:
     brief = len(session.hosts) > MOST_IN_FULL
     healthy = [host.name for host in session.hosts if host.result["verdict"] == Verdict.PASS]
     if brief and healthy:

@@ -215,7 +215,7 @@ class Rollout:
                  if host.name in batch.hosts and host.name not in self.progress.left
                  and host.result["verdict"] != Verdict.PASS]
         if wrong:
-            terminal.show(self.console, self.session(wrong).for_display(), None)
+            terminal.show(self.console, self.session(wrong), None)
         if wrong and self.progress.settings["rollback"]:
             why += "; " + self.roll_back([host.name for host in wrong])
         self.progress.status, self.progress.why = "stopped", why
