@@ -141,7 +141,9 @@ def parser() -> argparse.ArgumentParser:
 
     made = verb("up", up, "start hosts, and wait until they answer over ssh")
     made.add_argument("--hosts", default="lab1,lab2", metavar="lab1,lab2", help="their names")
-    made.add_argument("--suite", default="bookworm", help="the Debian suite they run")
+    made.add_argument(
+        "--suite", default="bookworm",
+        help="what they run: Debian's suite, or a stand-in such as ubuntu-22.04")
     made.add_argument(
         "--python",
         action="append",

@@ -1,4 +1,7 @@
-"""Images of fresh Debian servers, made from packages and without a container registry.
+"""Images of fresh servers, made from Debian's packages and without a container registry.
+
+A suite is one of Debian's, or a named stand-in: a Debian (`base`) that says in its files that it is
+another distribution, and has that one's tools (`packages`) and layout (`script`).
 
 An image is a tarball in the cache, named by a digest of everything that went into it, so that a
 changed recipe, mirror or certificate makes a new one. podman gets its own copy per lab.
@@ -18,7 +21,7 @@ import yaml
 from lab import machine, mirror
 from lab.command import podman, run
 from lab.errors import LabError
-from lab.files import lock, move, scratch
+from lab.files import lock, move, scratch, write
 from lab.progress import Progress
 from lab.settings import RECIPE_LABEL, SUITE_LABEL, Lab
 
@@ -38,9 +41,15 @@ class Recipe:
             )
         chosen: dict[str, Any] = plan["suites"][suite]
         self.suite = suite
-        self.packages: list[str] = plan["packages"]
-        self.components: list[str] = chosen.get("components", plan["components"])
-        self.apt_options: list[str] = chosen.get("apt_options", [])
+        self.base: str = chosen.get("base", suite)
+        self.title: str = chosen.get("title", f"Debian {suite}")
+        # What names the distribution: the text of each file by its path below the root.
+        self.files: dict[str, str] = chosen.get("files", {})
+        self.script = HERE / chosen["script"] if "script" in chosen else None
+        debian: dict[str, Any] = plan["suites"][self.base]
+        self.packages: list[str] = [*plan["packages"], *chosen.get("packages", [])]
+        self.components: list[str] = debian.get("components", plan["components"])
+        self.apt_options: list[str] = debian.get("apt_options", [])
         self.mirror = mirror.find(os.environ)
         self.network = machine.network(os.environ)
 
@@ -52,6 +61,10 @@ class Recipe:
             [[path.name, path.read_text("utf-8")] for path in self.network.certificates],
             _CUSTOMIZE.read_text(encoding="utf-8"),
         ]
+        if self.base != self.suite:
+            parts += [self.base, self.files]
+        if self.script:
+            parts.append(self.script.read_text(encoding="utf-8"))
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
     def build(self, work: Path) -> Path:
@@ -59,7 +72,14 @@ class Recipe:
         overlay = work / "overlay"
         overlay.mkdir()
         self.network.write(overlay)
-        hook = f'sh {shlex.quote(str(_CUSTOMIZE))} "$1" {shlex.quote(str(overlay))}'
+        for name, text in self.files.items():
+            write(overlay / name, text)
+        # The distribution's own script first: it makes way for the files that name it.
+        hooks = [
+            f'sh {shlex.quote(str(script))} "$1" {shlex.quote(str(overlay))}'
+            for script in (self.script, _CUSTOMIZE)
+            if script
+        ]
         run(
             "mmdebstrap",
             "--format=tar",
@@ -67,8 +87,8 @@ class Recipe:
             f"--components={','.join(self.components)}",
             f"--include={','.join(self.packages)}",
             *(f"--aptopt={option}" for option in self.apt_options),
-            f"--customize-hook={hook}",
-            self.suite,
+            *(f"--customize-hook={hook}" for hook in hooks),
+            self.base,
             target,
             self.mirror,
             timeout=1800,
@@ -85,7 +105,7 @@ def tarball(lab: Lab, recipe: Recipe, progress: Progress) -> Path:
             # What is taken over from this machine may hold a password for the package index.
             lab.images.mkdir(mode=0o700, parents=True, exist_ok=True)
             with (
-                progress.step(f"Building a fresh Debian {recipe.suite} from packages"),
+                progress.step(f"Building a fresh {recipe.title} from packages"),
                 scratch(lab.cache, f"image-{recipe.suite}") as work,
             ):
                 work.chmod(0o711)  # apt fetches as a user of its own
@@ -104,7 +124,7 @@ def ensure(lab: Lab, suite: str, progress: Progress) -> str:
     present = podman("image", "inspect", "--format", template, name, check=False)
     if present != recipe.digest:
         path = tarball(lab, recipe, progress)
-        with progress.step(f"Giving podman the image of Debian {suite}"):
+        with progress.step(f"Giving podman the image of {recipe.title}"):
             labels = [lab.label, f"{SUITE_LABEL}={suite}", f"{RECIPE_LABEL}={recipe.digest}"]
             changes = ["CMD /sbin/init", *(f"LABEL {label}" for label in labels)]
             options = [f"--change={change}" for change in changes]

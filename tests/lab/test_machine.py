@@ -136,6 +136,22 @@ def test_an_image_is_named_by_all_that_goes_into_it(monkeypatch: pytest.MonkeyPa
     assert Recipe("bookworm").digest != one
 
 
+def test_a_stand_in_is_another_distribution_on_top_of_a_debian(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GPUFLEET_DEBIAN_MIRROR", "http://one.example/debian")
+    jammy, bookworm = Recipe("ubuntu-22.04"), Recipe("bookworm")
+    assert (jammy.base, bookworm.base) == ("bookworm", "bookworm")
+    assert set(bookworm.packages) < set(jammy.packages)
+    assert "ID=ubuntu\n" in jammy.files["usr/lib/os-release"]
+    assert jammy.digest != bookworm.digest
+    before = jammy.digest
+    jammy.files["usr/lib/os-release"] += "VARIANT=server\n"
+    assert jammy.digest != before
+    assert Recipe("ubuntu-20.04").components == Recipe("bullseye").components
+    assert Recipe("rocky-9").script != jammy.script
+
+
 def test_suites_differ_where_debian_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUFLEET_DEBIAN_MIRROR", "http://one.example/debian")
     assert "non-free-firmware" not in Recipe("bullseye").components
