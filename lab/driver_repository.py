@@ -29,9 +29,9 @@ KEY_FILE = "key.asc"
 # {version: what cuDriverGetVersion says}
 VERSIONS = {"570.124.06": 12080, "580.65.06": 13000}
 
-_SLOWLY = 'if [ -e /run/stand-in/{0} ]; then sleep "$(cat /run/stand-in/{0})"; fi'
+SLOWLY = 'if [ -e /run/stand-in/{0} ]; then sleep "$(cat /run/stand-in/{0})"; fi'
 _DKMS = """\
-PACKAGE_NAME="nvidia"
+PACKAGE_NAME="{name}"
 PACKAGE_VERSION="{version}"
 BUILT_MODULE_NAME[0]="nvidia"
 DEST_MODULE_LOCATION[0]="/updates/dkms"
@@ -99,43 +99,65 @@ class Package:
     version: str
     depends: str = ""
     conflicts: str = ""
+    provides: str = ""
+    replaces: str = ""
     files: dict[str, str | Path] = field(default_factory=dict)
     scripts: dict[str, str] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+    revision: str = "-1"
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}_{self.version}{self.revision}_amd64.deb"
 
     def control(self) -> str:
         lines = {
             "Package": self.name,
-            "Version": f"{self.version}-1",
+            "Version": self.version + self.revision,
             "Architecture": "amd64",
             "Maintainer": "The gpufleet developers <gpufleet@localhost>",
             "Depends": self.depends,
             "Conflicts": self.conflicts,
+            "Replaces": self.replaces,
+            "Provides": self.provides,
             "Description": f"stand-in for {self.name}, with nothing of NVIDIA's inside",
         }
         return "".join(f"{key}: {value}\n" for key, value in lines.items() if value)
 
 
+def source_files(version: str, flavour: str, name: str = "nvidia") -> dict[str, str | Path]:
+    """The kernel module's source, as DKMS builds it: {path: text}."""
+    source = f"/usr/src/{name}-{version}"
+    return {
+        f"{source}/dkms.conf": _DKMS.format(name=name, version=version),
+        f"{source}/Makefile": _MAKEFILE.format(version=version),
+        f"{source}/nvidia.c": _MODULE.format(
+            version=version, license="Dual MIT/GPL" if flavour == "open" else "NVIDIA"
+        ),
+    }
+
+
+def dkms_scripts(version: str, name: str = "nvidia") -> dict[str, str]:
+    """What the package with the module's source does when it is installed and removed."""
+    build = f'/usr/lib/dkms/common.postinst {name} {version} /usr/share/{name} "" "$2"'
+    return {
+        "preinst": SLOWLY.format("unpack"),
+        "postinst": build,
+        "prerm": f"dkms remove -m {name} -v {version} --all || :",
+    }
+
+
 def kernel(version: str, flavour: str) -> Package:
     """The package with the kernel module's source."""
     open_ = flavour == "open"
-    source = f"/usr/src/nvidia-{version}"
     return Package(
         "nvidia-kernel-open-dkms" if open_ else "nvidia-kernel-dkms",
         version,
         depends="dkms",
         conflicts="nvidia-kernel-dkms" if open_ else "nvidia-kernel-open-dkms",
-        files={
-            f"{source}/dkms.conf": _DKMS.format(version=version),
-            f"{source}/Makefile": _MAKEFILE.format(version=version),
-            f"{source}/nvidia.c": _MODULE.format(
-                version=version, license="Dual MIT/GPL" if open_ else "NVIDIA"
-            ),
-        },
-        scripts={
-            "preinst": _SLOWLY.format("unpack"),
-            "postinst": f'/usr/lib/dkms/common.postinst nvidia {version} /usr/share/nvidia "" "$2"',
-            "prerm": f"dkms remove -m nvidia -v {version} --all || :",
-        },
+        files=source_files(version, flavour),
+        scripts=dkms_scripts(version),
     )
 
 
@@ -184,22 +206,26 @@ def make(package: Package, folder: Path, work: Path) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(content, path)
         else:
-            write(path, content)
+            write(path, content, mode=package.modes.get(name, 0o644))
+    for name, target in package.links.items():
+        link = root / name.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
     write(root / "DEBIAN/control", package.control())
     for name, text in package.scripts.items():
         write(root / "DEBIAN" / name, f"#!/bin/sh\nset -e\n{text}\n", mode=0o755)
-    made = folder / f"{package.name}_{package.version}-1_amd64.deb"
+    made = folder / package.file
     run("dpkg-deb", "--root-owner-group", "-Zgzip", "--build", root, made)
     return made
 
 
-def index(files: Iterable[Path]) -> str:
-    """The repository's list of packages."""
+def index(files: Iterable[Path], place: str = "./") -> str:
+    """The repository's list of packages, which lie in `place`."""
     text = ""
     for file in sorted(files):
         content = file.read_bytes()
         text += run("dpkg-deb", "--field", file).stdout.rstrip()
-        text += f"\nFilename: ./{file.name}\nSize: {len(content)}\n"
+        text += f"\nFilename: {place}{file.name}\nSize: {len(content)}\n"
         text += f"SHA256: {hashlib.sha256(content).hexdigest()}\n\n"
     return text
 
@@ -213,16 +239,23 @@ def sign(folder: Path, label: str, work: Path) -> str:
         f"Architectures: amd64\nDate: Fri, 20 Nov 2026 12:00:00 UTC\nSHA256:\n"
         f" {hashlib.sha256(listed).hexdigest()} {len(listed)} Packages\n",
     )
+    gpg, fingerprint = key(folder, label, work)
+    run(*gpg, "--clearsign", "--output", folder / "InRelease", folder / "Release")
+    return fingerprint
+
+
+def key(folder: Path, label: str, work: Path) -> tuple[list[str], str]:
+    """Write a new public key; returns the gpg that signs with it, and its fingerprint."""
     home = Path(tempfile.mkdtemp(dir=work))
     gpg = ["gpg", "--homedir", str(home), "--batch", "--yes", "--quiet"]
     gpg += ["--pinentry-mode", "loopback"]
     user = f"{label} repository, for tests"
     # So is NVIDIA's own key. Its agent ends when its home directory goes.
     run(*gpg, "--passphrase", "", "--quick-generate-key", user, "rsa3072", "sign", "never")
-    run(*gpg, "--clearsign", "--output", folder / "InRelease", folder / "Release")
     write(folder / KEY_FILE, run(*gpg, "--armor", "--export").stdout)
     listing = run(*gpg, "--with-colons", "--fingerprint").stdout
-    return next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr"))
+    lines = listing.splitlines()
+    return gpg, next(line.split(":")[9] for line in lines if line.startswith("fpr"))
 
 
 def build(

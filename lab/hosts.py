@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from lab import files, images, state
+from lab import archives, files, images, state
 from lab.command import podman, run
 from lab.errors import LabError
 from lab.progress import Progress
@@ -89,6 +89,7 @@ def up(lab: Lab, names: list[str], suite: str, progress: Progress) -> list[Host]
                 hosts = listed(lab)  # again, because a host that stood still has no address
                 _trust(lab, hosts)
                 _each(lambda host: _reach(lab, host), (h for h in hosts if h.name in waited))
+                archives.give(lab, (h for h in hosts if h.name in absent), progress)
         reached = settled.union(waited)
         state.save(lab, [host for host in hosts if host.name in reached])
     return hosts

@@ -45,6 +45,8 @@ class Recipe:
         self.title: str = chosen.get("title", f"Debian {suite}")
         # What names the distribution: the text of each file by its path below the root.
         self.files: dict[str, str] = chosen.get("files", {})
+        # The archive of stand-in packages on its hosts: its kind, and where they keep its key.
+        self.archive: dict[str, str] = chosen.get("archive", {})
         self.script = HERE / chosen["script"] if "script" in chosen else None
         debian: dict[str, Any] = plan["suites"][self.base]
         self.packages: list[str] = [*plan["packages"], *chosen.get("packages", [])]
