@@ -18,7 +18,8 @@ from typing import Any
 
 import yaml
 
-from lab import machine, mirror
+from gpufleet.catalog.facts import DATA
+from lab import driver_repository, machine, mirror
 from lab.command import podman, run
 from lab.errors import LabError
 from lab.files import lock, move, scratch, write
@@ -48,6 +49,8 @@ class Recipe:
         # The archive of stand-in packages on its hosts: its kind, and where they keep its key.
         self.archive: dict[str, str] = chosen.get("archive", {})
         self.script = HERE / chosen["script"] if "script" in chosen else None
+        if "catalog" in chosen:
+            self.files = {**self.files, **stand_ins(DATA / chosen["catalog"], suite)}
         debian: dict[str, Any] = plan["suites"][self.base]
         self.packages: list[str] = [*plan["packages"], *chosen.get("packages", [])]
         self.components: list[str] = debian.get("components", plan["components"])
@@ -97,6 +100,35 @@ class Recipe:
             extra={"TMPDIR": str(work)},
         )
         return target
+
+
+def stand_ins(catalog: Path, suite: str) -> dict[str, str]:
+    """What makes a distribution's packages on the host: the program, and the facts and contents that
+    it works from."""
+    facts: dict[str, Any] = yaml.safe_load(catalog.read_text(encoding="utf-8"))
+    facts["major"] = suite.partition("-")[2]
+    facts["driver_cuda"] = driver_repository.VERSIONS
+    facts["driver_source"] = {
+        version: {
+            flavour: {
+                name: str(text)
+                for name, text in driver_repository.kernel(version, flavour).files.items()
+            }
+            for flavour in ("open", "proprietary")
+        }
+        for version in facts["driver"]["versions"]
+    }
+    toolkit = [path for path in (HERE.parent / "container_toolkit").iterdir() if path.is_file()]
+    return {
+        "usr/lib/stand-in/facts.json": json.dumps(facts),
+        **{
+            f"usr/lib/stand-in/{name}": path.read_text(encoding="utf-8")
+            for name, path in [
+                (f"{catalog.stem}.py", HERE / f"{catalog.stem}.py"),
+                *((f"toolkit/{path.name}", path) for path in toolkit),
+            ]
+        },
+    }
 
 
 def tarball(lab: Lab, recipe: Recipe, progress: Progress) -> Path:

@@ -118,7 +118,7 @@ def final_flavour(driver, state):
 def reasons(driver, state):
     """Return one message per reason to act; an empty list where nothing has to change."""
     if state == "present":
-        return driver.differences(driver.apt.query())
+        return driver.differences(driver.rows())
     if state == "previous":
         return ["a rollback to the previous driver is requested"]
     known = driver.receipt or driver.installation.journal or {"source": "runfile"}

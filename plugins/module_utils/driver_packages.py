@@ -38,9 +38,13 @@ class DriverPackages:
         self.note = ""  # apt's errors from refreshing its lists, appended to later errors
         self.after = self.installed()  # {name: version} after this run; predicted in check mode
 
+    def rows(self):
+        """Return every package: {name: {"version", "status", "held"}}."""
+        return self.apt.query()
+
     def installed(self, rows=None):
         """Return {name: version} of the driver's packages that dpkg knows, in any state."""
-        rows = self.apt.query() if rows is None else rows
+        rows = self.rows() if rows is None else rows
         return {name: row["version"] for name, row in rows.items() if DRIVER_PACKAGE.match(name)}
 
     def missing_headers(self, rows):

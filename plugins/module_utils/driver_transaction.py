@@ -37,6 +37,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 class DriverTransaction(DriverSelection):
     """One change of the driver's packages, with its journal and receipt."""
 
+    held_files = (PINS, UNATTENDED)
+
     def store_dir(self, version):
         """Return the directory that keeps the packages of a version."""
         return os.path.join(self.state_dir, "driver", version)
@@ -217,7 +219,7 @@ class DriverTransaction(DriverSelection):
         return {
             "source": target["source"],
             "manifest": manifest_of(
-                "/", [os.path.relpath(path, "/") for path in (PINS, UNATTENDED)]
+                "/", [os.path.relpath(path, "/") for path in self.held_files]
             ),
             # Dependencies that were installed with it: compiler tools and headers.
             "brought": sorted(brought | set((receipt or {}).get("brought", []))),

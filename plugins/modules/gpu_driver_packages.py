@@ -8,8 +8,9 @@ DOCUMENTATION = r"""
 module: gpu_driver_packages
 short_description: Install and hold the packages of a driver
 description:
-  - For Debian and its family. Installs the packages and the headers of every installed kernel,
-    holds and pins exactly the installed versions, and excludes them from unattended upgrades.
+  - Installs the packages and the headers of every installed kernel. On Debian and its family, holds
+    and pins exactly the installed versions, and excludes them from unattended upgrades; on Red Hat's
+    family, locks their versions (versionlock).
   - The transaction is simulated first, and refused if it would install, change or remove a kernel,
     remove other packages, install another branch, or mix two repositories.
   - When the installation fails, the former packages are restored. The next run finishes an
@@ -115,6 +116,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_apt import (
     final_flavour,
     reasons,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_dnf import DnfDriver
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError, host_lock
 
 
@@ -147,13 +149,14 @@ def main():
         supports_check_mode=True,
     )
     state = module.params["state"]
-    if not os.path.exists("/var/lib/dpkg/status"):
+    kind = AptDriver if os.path.exists("/var/lib/dpkg/status") else DnfDriver
+    if kind is DnfDriver and not module.get_bin_path("dnf"):
         module.fail_json(
-            msg="This host has no dpkg: this module supports Debian and its family only. To roll "
-            "back elsewhere, declare the former version (gpu_driver: {branch: ...}) and provision."
+            msg="This host has neither dpkg nor dnf: gpufleet installs drivers with these. Declare "
+            "gpu_driver: {source: runfile}, or {source: preinstalled}."
         )
     try:
-        driver = AptDriver(module)
+        driver = kind(module)
         before = driver.installed()
         because = reasons(driver, state)
         answer = {"changed": bool(because), "because": because}
@@ -162,7 +165,7 @@ def main():
             lock = contextlib.nullcontext() if module.check_mode else host_lock(driver.state_dir)
             with lock:
                 # Another run may have changed the driver while this one waited for the lock.
-                driver = AptDriver(module)
+                driver = kind(module)
                 answer["version"] = getattr(driver, state)(module.check_mode)
         answer["flavour"] = final_flavour(driver, state)
         after = driver.after if module.check_mode else driver.installed()
