@@ -44,6 +44,12 @@ PROVIDES = {
 ON_DEMAND = "cronie ocl-icd opencl-filesystem python3.11 python3.12 podman subscription-manager"
 SERVICE = "[Unit]\nDescription=Stand-in for {}\n[Service]\nExecStart={}\n"
 WANTED = "[Install]\nWantedBy=multi-user.target\n"
+AUTOMATIC = """\
+#!/usr/libexec/platform-python
+import sys
+from dnf.automatic.main import main
+sys.exit(main(sys.argv[1:]))
+"""
 LIBCUDA = """\
 int cuInit(unsigned flags) {{ return 100; }}
 int cuDriverGetVersion(int *version) {{ *version = {}; return 0; }}
@@ -111,7 +117,10 @@ def build(packages: Iterable[Rpm], folder: Path, work: Path) -> None:
         words += ["--define", f"_rpmdir {folder}", "--define", "_rpmfilename %{NVRA}.rpm"]
         # %install empties the build root: these have none, and rpmbuild leaves the root alone.
         made = subprocess.Popen(
-            [*words, str(place / "spec")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*words, str(place / "spec")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         running.append((package.name, made))
         if len(running) == 2:
@@ -127,7 +136,7 @@ def finish(name: str, made: subprocess.Popen[str]) -> None:
 
 
 def sign(folder: Path, label: str, work: Path) -> str:
-    """Sign a folder's packages with a new key, which is put beside them; returns its fingerprint."""
+    """Sign a folder's packages with a new key, put beside them; returns the key's fingerprint."""
     home = work / "gpg"
     home.mkdir(mode=0o700)
     gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--pinentry-mode", "loopback"]
@@ -152,10 +161,11 @@ def index(folder: Path, modules: str = "") -> None:
 def related(row: dict[str, Any], version: str, kernel: str = "") -> dict[str, list[str]]:
     """A row's relations, with its version in the place of their signs."""
     found: dict[str, list[str]] = {}
+    upstream = version.partition("-")[0]
     for kind in ("requires", "recommends", "provides", "conflicts", "obsoletes"):
         texts = [*row.get(kind, []), *row.get(f"{kind}_{DIST}", [])]
         found[kind] = [
-            text.replace("@", version).replace("%", version.split("-")[0]).replace("KERNEL", kernel)
+            text.replace("@", version).replace("%", upstream).replace("KERNEL", kernel)
             for text in texts
         ]
     return found
@@ -181,7 +191,8 @@ def kernel_packages(version: str) -> list[Rpm]:
         "kernel-devel": {sources: f"->{headers}"},
     }
     # As kernel-install does: whoever has a hook for a new kernel runs.
-    hook = f"for hook in /usr/lib/kernel/install.d/*dkms.install; do [ ! -x $hook ] || $hook add {release}; done"
+    hooks = "/usr/lib/kernel/install.d/*dkms.install"
+    hook = f"for hook in {hooks}; do [ ! -x $hook ] || $hook add {release}; done"
     rows = [row for row in FACTS["kernel"] if applies(row, MAJOR)]
     return [
         Rpm(
@@ -196,7 +207,7 @@ def kernel_packages(version: str) -> list[Rpm]:
 
 
 def source(flavour: str, version: str) -> tuple[str, dict[str, str | Path]]:
-    """(DKMS's name of a driver, the files of its modules' source), as NVIDIA's packages have them."""
+    """(DKMS's name of a driver, the files of its modules' source), as in NVIDIA's packages."""
     name = "nvidia-open" if flavour == "open" else "nvidia"
     files: dict[str, str | Path] = {}
     for path, text in FACTS["driver_source"][version][flavour].items():
@@ -362,8 +373,8 @@ def base() -> None:
     """Everything of the distribution, and the packages of a fresh server."""
     older, newer = RELEASE["kernels"]
     version = f"{RELEASE['release']}-1.{DIST}"
-    automatic = "#!/usr/libexec/platform-python\nimport sys\nfrom dnf.automatic.main import main\nsys.exit(main(sys.argv[1:]))\n"
-    locks = [f"{PLUGINS}/versionlock.py", *(f"etc/dnf/plugins/versionlock.{x}" for x in ("conf", "list"))]
+    settings = [f"etc/dnf/plugins/versionlock.{end}" for end in ("conf", "list")]
+    locks = [f"{PLUGINS}/versionlock.py", *settings]
     release = Rpm(
         "rocky-release",
         version,
@@ -388,7 +399,7 @@ def base() -> None:
             "dnf-automatic",
             f"4.14.0-1.{DIST}",
             noarch=True,
-            files={"usr/bin/dnf-automatic": automatic, **taken("etc/dnf/automatic.conf")},
+            files={"usr/bin/dnf-automatic": AUTOMATIC, **taken("etc/dnf/automatic.conf")},
         ),
         Rpm(
             "epel-release",
@@ -415,14 +426,16 @@ def base() -> None:
             build(packages, folder, Path(work))
             sign(folder, f"Repository {folder.name}", Path(work))
         index(folder)
-    for taken_away in ("usr/sbin/dkms", "etc/dkms", "etc/modprobe.d/dkms.conf", "etc/dnf/automatic.conf", *locks):
+    packed = ["usr/sbin/dkms", "etc/dkms", "etc/modprobe.d/dkms.conf", "etc/dnf/automatic.conf"]
+    for taken_away in [*packed, *locks]:
         path = Path("/") / taken_away
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
     # One key file may hold several keys.
-    keys = "".join(Path(f"/srv/rocky/{name}/key.asc").read_text() for name in ("baseos", "appstream", "later"))
+    places = [Path("/srv/rocky") / name for name in ("baseos", "appstream", "later")]
+    keys = "".join((place / "key.asc").read_text() for place in places)
     Path(f"/{KEYS}/RPM-GPG-KEY-rocky").write_text(keys)
     Path("/etc/yum.repos.d").mkdir(exist_ok=True)
     Path("/etc/yum.repos.d/rocky.repo").write_text(repositories(["baseos", "appstream"], "rocky"))

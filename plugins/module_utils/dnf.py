@@ -157,7 +157,8 @@ class Dnf:
         """Return [(name, "epoch:version-release")] of the packages that repositories have."""
         form = "%{name}|%{epoch}:%{version}-%{release}\\n"
         status, text = self.dnf(
-            "--quiet", *options, "repoquery", "--available", "--showduplicates", "--qf", form, *names
+            *("--quiet", *options, "repoquery", "--available", "--showduplicates", "--qf", form),
+            *names,
         )
         if status:
             raise StateError("dnf cannot read its repositories: {}.".format(problems(text)))

@@ -53,7 +53,8 @@ EPEL = "https://dl.fedoraproject.org/pub/epel/epel-release-latest-{}.noarch.rpm"
 class DnfDriver(DriverTransaction):
     """One method per state of the module; with ``check`` it changes nothing."""
 
-    held_files = ()
+    # The list of version locks is the administrator's as well: its lines are compared one by one.
+    held_files = ("/etc/modprobe.d/gpufleet-nouveau.conf",)
 
     def __init__(self, module):
         self.dnf = Dnf(module, module.params["patience_s"])
@@ -94,7 +95,8 @@ class DnfDriver(DriverTransaction):
 
     def hold_differences(self, rows):
         """Return one message per package that is not held."""
-        return [name + " is not held" for name in sorted(self.installed(rows)) if not rows[name]["held"]]
+        packages = sorted(self.installed(rows))
+        return [name + " is not held" for name in packages if not rows[name]["held"]]
 
     def target(self, version):
         """Return the receipt's fields for the declared driver."""
@@ -182,9 +184,9 @@ class DnfDriver(DriverTransaction):
         found = sorted(name for name in self.rows() if FOREIGN.match(name))
         if found:
             raise StateError(
-                "A driver of another repository is installed ({}; RPM Fusion, negativo17 and ELRepo "
-                "have such), and two drivers exclude each other. Nothing was changed. Remove it "
-                "(dnf remove {}), and run again; or declare gpu_driver: {{source: "
+                "A driver of another repository is installed ({}; RPM Fusion, negativo17 and "
+                "ELRepo have such), and two drivers exclude each other. Nothing was changed. "
+                "Remove it (dnf remove {}), and run again; or declare gpu_driver: {{source: "
                 "preinstalled}}.".format(", ".join(found), " ".join(found))
             )
 
@@ -315,10 +317,10 @@ class DnfDriver(DriverTransaction):
         kernels = sorted(name for name in [*installs, *removes] if KERNEL.match(name))
         if kernels:
             raise StateError(
-                "This would install, change or remove a kernel ({}), and a driver installation must "
-                "not do that: dkms needs the kernel-devel-matched of an installed kernel, and no "
-                "repository has it any more. Nothing was changed: update the kernel (dnf upgrade "
-                "'kernel*'), reboot, and run again.".format(", ".join(kernels))
+                "This would install, change or remove a kernel ({}), and a driver installation "
+                "must not do that: dkms needs the kernel-devel-matched of an installed kernel, "
+                "and no repository has it any more. Nothing was changed: update the kernel "
+                "(dnf upgrade 'kernel*'), reboot, and run again.".format(", ".join(kernels))
             )
         foreign = sorted(
             name
@@ -438,9 +440,9 @@ class DnfDriver(DriverTransaction):
         rows = self.rows()
         packages = self.installed(rows)
         kept = [line for line in read_locks() if not is_driver_lock(line)]
-        text = "".join(x + "\n" for x in [*kept, *(rows[n]["nevr"] + ".*" for n in sorted(packages))])
-        if text != "".join(line + "\n" for line in read_locks()):
-            write_atomically(LOCKS, text)
+        lines = kept + [rows[name]["nevr"] + ".*" for name in sorted(packages)]
+        if lines != read_locks():
+            write_atomically(LOCKS, "".join(line + "\n" for line in lines))
         return packages
 
     def store_packages(self, packages, version):

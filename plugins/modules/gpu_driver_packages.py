@@ -9,8 +9,8 @@ module: gpu_driver_packages
 short_description: Install and hold the packages of a driver
 description:
   - Installs the packages and the headers of every installed kernel. On Debian and its family, holds
-    and pins exactly the installed versions, and excludes them from unattended upgrades; on Red Hat's
-    family, locks their versions (versionlock).
+    and pins exactly the installed versions, and excludes them from unattended upgrades; on Red
+    Hat's family, locks their versions (versionlock).
   - The transaction is simulated first, and refused if it would install, change or remove a kernel,
     remove other packages, install another branch, or mix two repositories.
   - When the installation fails, the former packages are restored. The next run finishes an

@@ -86,17 +86,18 @@ def test_what_dnf_brought_has_a_receipt_by_which_the_host_is_left_alone() -> Non
     known = {**variables("defaults/main.yml"), **variables("vars/main.yml"),
              **variables("vars/redhat-9.yml"),
              "nvidia_driver_repository": {"uri": "https://me:secret@mirror.example/nvidia/"},
-             "gpu_plan": plan, "gpu_changes": [before],
-             "__nvidia_driver_facts": {"snapshot": host}}
-    record = next(task for task in tasks("redhat_install") if task["name"] == "Write the receipt")
+             "gpu_plan": plan, "gpu_changes": [before]}
+    call = tasks("redhat")[0]["gpufleet.gpu.gpu_driver_packages"]
     told = Templar(loader=DataLoader(), variables=known).template(
-        trusted(record["gpufleet.gpu.gpu_installation_record"]))
-    assert told["version"] == "535.261.03"
-    assert told["facts"]["repository"]["uri"] == "https://mirror.example/nvidia/"
-    assert set(told["facts"]["packages"]) == set(names)
+        trusted({key: call[key] for key in call if key not in ("space_mib", "patience_s")}))
+    assert told["repository"]["uri"] == "https://mirror.example/nvidia/"
+    assert set(told["packages"] + told["helpers"]) <= set(names)
+    # What the module enters of it (driver_dnf.py).
     host["sections"]["receipts"]["data"]["receipts"] = [
-        {"kind": told["kind"], "id": told["id"], "version": told["version"], "changed": [],
-         **told["facts"]}]
+        {"kind": "driver", "id": "driver", "version": "535.261.03", "changed": [],
+         "source": told["source"], "branch": told["branch"], "module": told["flavour"],
+         "requested": told["packages"] + told["helpers"], "repository": told["repository"],
+         "packages": {row["name"]: row["version"] for row in rows}, "previous": None}]
     assert changes(plan, host) == []
 
 
