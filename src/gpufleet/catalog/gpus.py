@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from . import facts, pci, versions
 from .records import Architecture, Branch, Build, Toolkit
@@ -39,13 +40,18 @@ def capabilities(name: str) -> list[str]:
 
     A family can have several; an unknown name has none.
     """
+    return list(_capabilities(name))
+
+
+@lru_cache(maxsize=1024)
+def _capabilities(name: str) -> tuple[str, ...]:
     if re.fullmatch(r"[0-9]{1,2}\.[0-9]", name):
-        return [name]
+        return (name,)
     table = facts.document("gpus.yml")
     tokens = _tokens(name)
     for family, members in table["families"].items():
         if tokens == _tokens(family):
-            return list(members)
+            return tuple(members)
     best: tuple[int, str] = (0, "")
     for row in table["models"]:
         for model in row["names"]:
@@ -53,13 +59,14 @@ def capabilities(name: str) -> list[str]:
             positions = range(len(tokens) - len(wanted) + 1)
             if any(tokens[at : at + len(wanted)] == wanted for at in positions):
                 best = max(best, (len(wanted), row["compute_capability"]))
-    return [best[1]] if best[0] else []
+    return (best[1],) if best[0] else ()
 
 
 def _tokens(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
+@lru_cache(maxsize=4096)
 def runs_code_for(capability: str, target: str) -> bool:
     """Whether machine code for one compute capability runs on another.
 
@@ -99,10 +106,15 @@ def newer_than_build(gpu: Gpu, build: Build) -> bool:
 
 def architecture(gpu: Gpu) -> Architecture | None:
     """The architecture of a GPU: its own row, its major version's, or the nearest older one."""
+    return _architecture(gpu.capability)
+
+
+@lru_cache(maxsize=1024)
+def _architecture(capability: str) -> Architecture | None:
     found = None
-    have = versions.key(gpu.capability)
+    have = versions.key(capability)
     for row in facts.architectures():
-        if row.compute_capability in {gpu.capability, f"{have.major}.x"}:
+        if row.compute_capability in {capability, f"{have.major}.x"}:
             return row
         if not row.compute_capability.endswith("x"):
             known = versions.key(row.compute_capability)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from . import facts, model_names
 from .records import Row
@@ -29,6 +30,7 @@ class Floors:
                       reason + self.tflops_because, reason + self.gib_s_because)
 
 
+@lru_cache(maxsize=1024)
 def floors(name: str) -> Floors | None:
     """The floors of a GPU by its name in nvidia-smi; None if the model is not known.
 

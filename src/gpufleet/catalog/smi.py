@@ -63,6 +63,7 @@ def _patterns() -> tuple[re.Pattern[str], dict[re.Pattern[str], Row]]:
         re.compile(pattern, re.IGNORECASE): row for pattern, row in texts["faults"].items()}
 
 
+@lru_cache(maxsize=1024)
 def no_value(text: str) -> bool:
     """Whether the text says that the card has no such value."""
     return _patterns()[0].match(text) is not None
@@ -86,6 +87,7 @@ def _judged() -> frozenset[str]:
                      for shape in rule.shapes for path in shape)
 
 
+@lru_cache(maxsize=1024)
 def is_model(name: str | None, group: str) -> bool:
     """Whether a GPU's name is of a group of models of `smi_rules.yml`."""
     return re.search(facts.document("smi_rules.yml")["models"][group], name or "") is not None
@@ -158,10 +160,16 @@ _CAPABILITIES = {"2": "Fermi", "3": "Kepler", "5": "Maxwell", "6": "Pascal", "7"
 
 def generation(elements: Mapping[str, str], capability: str | None) -> str | None:
     """The generation of a GPU, by its PCI id, its architecture's name or compute capability."""
-    if match := re.match(r"(?:0x)?([0-9a-f]{4})10de$", elements.get("pci/pci_device_id", ""), re.I):
+    return _generation(elements.get("pci/pci_device_id", ""),
+                       elements.get("product_architecture") or "", capability)
+
+
+@lru_cache(maxsize=1024)
+def _generation(device: str, architecture: str, capability: str | None) -> str | None:
+    if match := re.match(r"(?:0x)?([0-9a-f]{4})10de$", device, re.I):
         found = pci.device(match[1])
         capability = found.capability if found else capability
-    name = (elements.get("product_architecture") or "").partition(" ")[0]
+    name = architecture.partition(" ")[0]
     if capability:
         return _CAPABILITIES.get(capability) or _CAPABILITIES.get(capability.partition(".")[0])
     return name if name in {*GENERATIONS, *LIKE} else None

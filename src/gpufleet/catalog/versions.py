@@ -84,5 +84,6 @@ def nearest(wanted: str, known: Iterable[str], count: int = 4) -> list[str]:
     return list(dict.fromkeys([*alike, *beside, *ordered]))[:count]
 
 
-def _parts(version: str) -> list[int | str]:
-    return [int(part) if part.isdigit() else part for part in version.split(".")]
+@lru_cache(maxsize=1024)
+def _parts(version: str) -> tuple[int | str, ...]:
+    return tuple(int(part) if part.isdigit() else part for part in version.split("."))

@@ -39,9 +39,9 @@ def cards_after_load(plan: Plan, observed: Sections) -> Iterator[Finding | Evide
     after = _with(before, "smi", by_name(before)["smi_after"])
     for each in list(CHECKS.values()):
         if (each.id.startswith("gpu.") and "smi" in each.reads and each.id not in UNRELATED
-                and not each.skip_reason(plan)):
+                and not each.skip_reason(plan) and (found := _findings(each, plan, after))):
             known = {_comparable(finding) for finding in _findings(each, plan, before)}
-            yield from (_caused_by_load(finding) for finding in _findings(each, plan, after)
+            yield from (_caused_by_load(finding) for finding in found
                         if _comparable(finding) not in known and not _clocks_fall(each, finding))
     yield Evidence(f"{len(observed['smi_after']['devices'])} GPUs read again after all work")
 

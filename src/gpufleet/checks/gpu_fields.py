@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gpufleet.catalog import model_names, smi
 from gpufleet.catalog.records import Row
@@ -45,13 +46,21 @@ class _Reader:
     label: str
     base: str = ""
 
-    @property
+    @cached_property
     def elements(self) -> Mapping[str, str]:
         return self.card.get("elements") or {}
 
+    @cached_property
+    def virtual(self) -> bool:
+        return virtual(self.card)
+
+    @cached_property
+    def generation(self) -> str | None:
+        return smi.generation(self.elements, self.card["compute_capability"])
+
     def text(self, path: str) -> str | None:
         """The text of an element, or of a block around it that is a text; None without one."""
-        return _text(self.elements, f"{self.base}{path}")
+        return _text(self.elements, self.base + path)
 
 
 def _text(elements: Mapping[str, str], path: str) -> str | None:
@@ -78,8 +87,9 @@ def fields(
                           verdict=Verdict.INCONCLUSIVE, about=subjects.card(card["address"]))
             continue
         absent: list[str] = []
+        whole = _Reader(card, driver, dtd, label(card))
         for rule in smi.rules(check_id):
-            for reader in _readers(rule, card, driver, dtd):
+            for reader in _readers(rule, whole):
                 yield from _judge(rule, reader, absent)
         if absent and card.get("broken"):
             yield Finding(f"What nvidia-smi printed of {label(card)} could be read in part only",
@@ -139,26 +149,24 @@ def portable(card: SmiDevice) -> bool:
     return model_names.is_portable(card["name"] or "")
 
 
-def _readers(
-    rule: Rule, card: SmiDevice, driver: str, dtd: int | None
-) -> Iterator[_Reader]:
-    """The card, or each of its MIG instances where the rule is of instances."""
-    each, only = rule.row.get("each"), rule.row.get("only")
-    if only and not (virtual(card) if only == "virtual" else smi.is_model(card["name"], only)):
+def _readers(rule: Rule, whole: _Reader) -> Iterator[_Reader]:
+    """The whole card, or each of its MIG instances where the rule is of instances."""
+    each, only, elements = rule.row.get("each"), rule.row.get("only"), whole.elements
+    if only and not (whole.virtual if only == "virtual"
+                     else smi.is_model(whole.card["name"], only)):
         return
     if not each:
-        yield _Reader(card, driver, dtd, label(card))
+        yield whole
         return
-    elements = card.get("elements") or {}
-    found = {match[0] for path in elements
-             if (match := re.match(rf"{re.escape(each)}(\[\d+\])?/", path))}
+    found = {match[0] for path in elements if path.startswith(each)
+             and (match := re.match(rf"{re.escape(each)}(\[\d+\])?/", path))}
     for base in sorted(found):
         number = "/".join(elements.get(f"{base}{part}_instance_id", "?")
                           for part in ("gpu", "compute"))
-        yield _Reader(card, driver, dtd, f"{label(card)}, MIG instance {number},", base)
+        yield replace(whole, label=f"{whole.label}, MIG instance {number},", base=base)
     if not found and (_text(elements, each) or "None") not in NO_MIG:
         # The list of instances is an error's text.
-        yield _Reader(card, driver, dtd, label(card), f"{each}/")
+        yield replace(whole, base=f"{each}/")
 
 
 def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding | Evidence]:
@@ -168,10 +176,11 @@ def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding |
     if None in texts.values() and _demanded(rule, reader):
         absent.extend(f"{reader.base}{path}" for path, text in texts.items() if text is None)
     values: list[float] = []
+    good = rule.row.get("good", ())
     for text in texts.values():
         if text is None:
             continue
-        if (smi.no_value(text) or text == "None") and text not in rule.row.get("good", ()):
+        if (text == "None" or smi.no_value(text)) and text not in good:
             if _needed(rule, reader):
                 yield _unread(rule, reader, text or "nothing")
         elif rule.read == "number":
@@ -189,25 +198,21 @@ def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding |
 
 
 def _demanded(rule: Rule, reader: _Reader) -> bool:
-    if virtual(reader.card) and rule.check != "gpu.smi":
+    if reader.virtual and rule.check != "gpu.smi":
         return False
-    return smi.demanded(rule, _generation(reader), reader.driver, reader.dtd)
-
-
-def _generation(reader: _Reader) -> str | None:
-    return smi.generation(reader.elements, reader.card["compute_capability"])
+    return smi.demanded(rule, reader.generation, reader.driver, reader.dtd)
 
 
 def _needed(rule: Rule, reader: _Reader) -> bool:
     """Whether N/A is no answer for such a card, as it is set now."""
     needs = rule.row.get("needs")
-    if not needs or virtual(reader.card) or (
+    if not needs or reader.virtual or (
             reader.elements.get("mig_mode/current_mig", "N/A") not in NO_MIG):
         return False
     ecc = reader.elements.get("ecc_mode/current_ecc") == "Enabled"
     name = reader.card["name"]
     return (ecc or not needs.get("ecc")) and (
-        "generations" not in needs or _generation(reader) in needs["generations"]) and (
+        "generations" not in needs or reader.generation in needs["generations"]) and (
         "models" not in needs or smi.is_model(name, needs["models"])) and not (
         "but" in needs and smi.is_model(name, needs["but"]))
 
@@ -232,7 +237,7 @@ def _number(rule: Rule, reader: _Reader, value: float) -> Iterator[Finding | Evi
     row = rule.row
     if (most := row.get("at_least")) and value >= most["limit"]:
         yield _finding(most, reader, f"{value:g}")
-    if (least := row.get("at_most")) and value <= least["limit"] and not virtual(reader.card):
+    if (least := row.get("at_most")) and value <= least["limit"] and not reader.virtual:
         yield _finding(least, reader, f"{value:g}")
     if (least := row.get("falls_to")) and not portable(reader.card):
         match = NUMBER.match(reader.text(least["against"]) or "")

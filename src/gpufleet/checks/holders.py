@@ -96,14 +96,15 @@ def _cards(
 
 def _used_by_others(error: str, device: str | int | None, observed: Sections) -> str | None:
     """How other processes may have caused an error, unless nvidia-smi rules it out."""
-    cards, own = _cards(observed, device)
     if TAKEN.search(error):
+        _, own = _cards(observed, device)
         modes = {card.get("compute_mode") for card in own} - {None}
         only = not modes or "exclusive_process" in modes
         return f"another process uses it exclusively ({error})" if only else None
     found = NO_ROOM.search(error)
     if not found:
         return None
+    cards, own = _cards(observed, device)
     free = [card.get("memory_free_mib") for card in (own if found["vague"] else cards)]
     enough = [mib is not None and mib >= (FULL_MIB if found["vague"] else ROOMY_MIB)
               for mib in free]
@@ -119,10 +120,12 @@ def busy_finding(
     `device` is the GPU that was tried: its index, or a name that ends with it. Missing memory that
     no process uses is a fault like any other.
     """
-    others = holders(observed)
     why = f"only {busy['free_mib']} MiB of its memory are free, {busy['wanted_mib']} are needed" \
         if busy else _used_by_others(error or "", device, observed)
-    if not why or (not busy and others == []):
+    if not why:
+        return None
+    others = holders(observed)
+    if not busy and others == []:
         return None
     who = f"held by {shortened(others)}" if others else (
         "its processes are unknown" if others is None else "no process of this host is known to"
@@ -148,10 +151,12 @@ def behind_mps(finding: Finding, observed: Sections) -> Finding:
     A program that starts CUDA can wait for another account's server. As long as nvidia-smi lists
     the GPUs, the driver itself answers.
     """
+    if finding.verdict is not Verdict.HUNG:
+        return finding
     data = observed.read_elsewhere()
     servers = data["gpus"].get("mps") or [] if "gpus" in data else []
     answers = "smi" in data and bool(data["smi"].get("devices"))
-    if finding.verdict is not Verdict.HUNG or not servers or not answers:
+    if not servers or not answers:
         return finding
     named = [f"pid {row['pid']} ({row['user']}, {row['command']})" for row in servers]
     return replace(

@@ -42,9 +42,14 @@ MOST_KEPT, MOST_REST = 64_000, 200
 
 def judge(plan: Plan, snapshot: Snapshot) -> HostResult:
     """The result of one host: its verdict and that of each check."""
+    return judge_typed(plan, mark_damaged(snapshot))
+
+
+def judge_typed(plan: Plan, snapshot: Snapshot) -> HostResult:
+    """The same of a snapshot that came through `model.received`, which has marked what is damaged.
+    """
     checks = [*CHECKS.values(), *(PAIR_CHECKS.values() if plan.get("pairs") else ())]
-    sound = mark_damaged(snapshot)
-    results = {check.id: _apply(check, plan, sound) for check in checks}
+    results = {check.id: _apply(check, plan, snapshot) for check in checks}
     explained = causes.explained({name: judged for name, (_, judged) in results.items()})
     for name, cause in explained.items():
         results[name][0]["explained_by"] = cause
@@ -142,7 +147,7 @@ def _apply(
         # The declaration is both the cause and what would change the verdict.
         entry = _entry(check.id, check.statement, Verdict.NOT_DECLARED, cause=skip_reason)
         return entry, causes.Judged(Verdict.NOT_DECLARED, [], [])
-    verdict = worst([finding.verdict for finding in findings] or [Verdict.PASS])
+    verdict = worst(finding.verdict for finding in findings) if findings else Verdict.PASS
     # What failed speaks; that something else could not be judged would only blur it.
     selected = [finding for finding in findings if finding.verdict == verdict]
     entry = _entry(
@@ -255,6 +260,8 @@ def _each_once(remedies: Iterable[str]) -> list[str]:
 def _joined(texts: Iterable[str], between: str, most: int) -> str:
     """Different texts as one, of which no more is built than `most` needs."""
     different = [text for text in dict.fromkeys(texts) if text]
+    if len(different) == 1:
+        return different[0]
     parts, length = [], 0
     for number, text in enumerate(different):
         if length > most or number == MOST_CAUSES:

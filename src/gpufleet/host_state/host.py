@@ -17,13 +17,12 @@ Row = dict[str, Any]
 
 def mapping(value: Any) -> Row:
     """A mapping as it is, anything else as an empty one."""
-    return dict(value) if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def mappings(value: Any) -> list[Row]:
     """The mappings in a list, nothing for anything else."""
-    listed = value if isinstance(value, list) else []
-    return [dict(each) for each in listed if isinstance(each, Mapping)]
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,11 @@ class Host:
 
     def section(self, name: str) -> Row | None:
         """A section's data, None unless it is `ok`."""
-        sections = (self.snapshot or {}).get("sections")
-        found = sections.get(name) if isinstance(sections, Mapping) else None
-        if not isinstance(found, Mapping) or found.get("state") != "ok":
+        found = mapping((self.snapshot or {}).get("sections")).get(name)
+        if not isinstance(found, dict) or found.get("state") != "ok":
             return None
         data = found.get("data")
-        return dict(data) if isinstance(data, Mapping) else None
+        return data if isinstance(data, dict) else None
 
     def unobserved(self, names: tuple[str, ...]) -> list[str]:
         """Those of the sections that could not be probed."""

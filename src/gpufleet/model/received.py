@@ -121,9 +121,13 @@ def _check_container(value: Any, location: Location, depth: int, most_items: int
             # Nearly every text passes this, and needs no call.
             if len(item) > MOST_TEXT or not item.isprintable():
                 value[key] = _text(item, (location, key))
-        elif kind is int or kind is float:
+        elif kind is float:
+            if not isfinite(item):
+                _check_number(item, (location, key))
+        elif kind is int and not LEAST_INTEGER <= item <= MOST_INTEGER:
             _check_number(item, (location, key))
-    if named and not all(len(key) <= MOST_KEY and key.isprintable() for key in value):
+    # All keys at once: nearly always they pass.
+    if named and value and not ("".join(value).isprintable() and max(map(len, value)) <= MOST_KEY):
         _rename(value, location)
 
 

@@ -19,6 +19,8 @@ from .text import brief, cut_mark, one_line
 DAMAGED = "damaged"
 # Of a fault: how many are found, and how much of the value and of each key is shown.
 MOST_FAULTS, MOST_VALUE, MOST_STEP = 100, 40, 200
+# In the place of a key's value that is not there.
+_ABSENT = object()
 # A location as (the enclosing location, key or index); its text is built only for a fault.
 Location = tuple[Any, str | int]
 # Appends to a list what is wrong with a value at a location.
@@ -51,7 +53,7 @@ _TYPES: dict[str, frozenset[type]] = {
 
 def faults(document: object, value: object, name: str) -> list[str]:
     """What does not fit the type, each a sentence that begins with `name` and the location."""
-    return faults_of(shapes.shape_of(document), value, name)
+    return _first_faults(_of_type(document), value, name)
 
 
 def faults_of(shape: Shape, value: object, name: str) -> list[str]:
@@ -77,7 +79,7 @@ def section_data(snapshot: Mapping[str, Any]) -> SectionData:
 
 def typed_section(name: str, section: Any) -> Any:
     """The section, or a damaged one that says where it is not of its type."""
-    found = _first_faults(_head(), section, "section")
+    found = _first_faults(_of_type(Section[object]), section, "section")
     if not found and section["state"] == "ok":
         check = _sections().get(name)
         found = _first_faults(check, section.get("data"), "data") if check else []
@@ -120,9 +122,9 @@ def _first_faults(check: Check, value: Any, name: str) -> list[str]:
 
 
 @cache
-def _head() -> Check:
-    """What every section has, whatever its data."""
-    return _compiled(shapes.shape_of(Section[object]))
+def _of_type(document: object) -> Check:
+    """The check of a document's type: to find it by its shape takes longer than most checks."""
+    return _compiled(shapes.shape_of(document))
 
 
 @cache
@@ -147,7 +149,16 @@ def _compiled(shape: Shape) -> Check:
 
 
 def _leaf(shape: Plain | Choice) -> Check:
-    wanted, fits = describe(shape), _test(shape)
+    wanted = describe(shape)
+    if isinstance(shape, Choice):
+        values = frozenset(shape.values)
+
+        def check_choice(value: Any, location: Location, found: list[str]) -> None:
+            if not isinstance(value, str) or value not in values:
+                found.append(_fault(value, location, wanted))
+
+        return check_choice
+    fits = _test(shape)
 
     def check(value: Any, location: Location, found: list[str]) -> None:
         if not fits(value):
@@ -156,9 +167,7 @@ def _leaf(shape: Plain | Choice) -> Check:
     return check
 
 
-def _test(shape: Plain | Choice) -> Callable[[Any], bool]:
-    if isinstance(shape, Choice):
-        return lambda value: isinstance(value, str) and value in shape.values
+def _test(shape: Plain) -> Callable[[Any], bool]:
     if shape.non_empty:
         return lambda value: isinstance(value, str) and value != ""
     return _TESTS[shape.name]
@@ -215,10 +224,13 @@ def _object(shape: Object) -> Check:
         if type(value) is not dict and not isinstance(value, Mapping):
             found.append(_fault(value, location, "a mapping"))
             return
+        get = value.get
         for name, required, fitting, each, key in keys:
-            if name in value:
-                if type(value[name]) not in fitting:
-                    each(value[name], (location, name), found)
+            item = get(name, _ABSENT)
+            if type(item) in fitting:
+                continue
+            if item is not _ABSENT:
+                each(item, (location, name), found)
             elif required:
                 found.append(_missing(key, location))
 

@@ -10,9 +10,7 @@ import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from xml.sax.saxutils import XMLGenerator
-from xml.sax.xmlreader import AttributesImpl
+from xml.sax.saxutils import escape, quoteattr
 
 from gpufleet.checks.judge import AREAS
 from gpufleet.model.verdict import CheckResult, Verdict
@@ -29,44 +27,35 @@ def write(path: Path, session: Session, scheme: str) -> None:
     tests, skipped = sum(summary.values()), summary[Verdict.NOT_DECLARED.value]
     failures = tests - skipped - summary[Verdict.PASS.value]
     with path.open("w", encoding="utf-8", errors="backslashreplace") as stream:
-        xml = XMLGenerator(stream, "utf-8", short_empty_elements=True)
-        xml.startDocument()
-        xml.startElement("testsuites", _attributes(name="gpufleet"))
-        xml.startElement("testsuite", _attributes(
-            name="gpufleet", errors=0, failures=failures, skipped=skipped, tests=tests,
-            time=f"{session.seconds:.3f}", timestamp=session.started, hostname=platform.node()))
-        for area, host, check in _cases(session):
-            xml.startElement("testcase", _attributes(
-                classname=f"verify.test_{area}",
-                name=f"test_check[{scheme}://{host}-{check['id']}]", time=0))
-            _outcome(xml, check)
-            xml.endElement("testcase")
-        xml.endElement("testsuite")
-        xml.endElement("testsuites")
-        xml.endDocument()
+        stream.write(
+            '<?xml version="1.0" encoding="utf-8"?>\n<testsuites name="gpufleet">'
+            f'<testsuite name="gpufleet" errors="0" failures="{failures}" skipped="{skipped}"'
+            f' tests="{tests}" time="{session.seconds:.3f}"'
+            f" timestamp={quoteattr(session.started)} hostname={quoteattr(platform.node())}>")
+        stream.writelines(_cases(session, scheme))
+        stream.write("</testsuite></testsuites>")
 
 
-def _cases(session: Session) -> Iterator[tuple[str, str, CheckResult]]:
-    """(area, host, check), area by area as pytest runs the suite's files."""
-    for area in AREAS:
-        for host in session.hosts:
-            for check in host.result["checks"]:
-                if check["id"].startswith(f"{area}."):
-                    yield area, host.name, check
+def _cases(session: Session, scheme: str) -> Iterator[str]:
+    """Area by area, as pytest runs the suite's files."""
+    areas: dict[str, list[tuple[str, CheckResult]]] = {area: [] for area in AREAS}
+    for host in session.hosts:
+        for check in host.result["checks"]:
+            area, dot, _ = check["id"].partition(".")
+            if dot and area in areas:
+                areas[area].append((host.name, check))
+    for area, checks in areas.items():
+        for name, check in checks:
+            title = quoteattr(f"test_check[{scheme}://{name}-{check['id']}]")
+            yield (f'<testcase classname="verify.test_{area}" name={title} time="0"'
+                   f"{_outcome(check)}")
 
 
-def _outcome(xml: XMLGenerator, check: CheckResult) -> None:
+def _outcome(check: CheckResult) -> str:
+    """The end of a case's element."""
     if check["verdict"] == Verdict.PASS:
-        return
+        return "/>"
     text = NO_XML.sub(lambda found: f"#x{ord(found[0]):02X}", message(check))
     if check["verdict"] == Verdict.NOT_DECLARED:
-        xml.startElement("skipped", _attributes(type="pytest.skip", message=text))
-        xml.endElement("skipped")
-    else:
-        xml.startElement("failure", _attributes(message=f"Failed: {text}"))
-        xml.characters(text)
-        xml.endElement("failure")
-
-
-def _attributes(**values: Any) -> AttributesImpl[str]:
-    return AttributesImpl({name: str(value) for name, value in values.items()})
+        return f'><skipped type="pytest.skip" message={quoteattr(text)}/></testcase>'
+    return f"><failure message={quoteattr(f'Failed: {text}')}>{escape(text)}</failure></testcase>"

@@ -162,8 +162,9 @@ def _requested(
     if offer is None:
         _not_offered(context, spec, need, offered)
         return None
-    other = suggestion(context, replace(spec, branch=None, version=None), need)
-    for violation in driver_constraints.violations(context, offer, spec, need):
+    found = list(driver_constraints.violations(context, offer, spec, need))
+    other = suggestion(context, replace(spec, branch=None, version=None), need) if found else None
+    for violation in found:
         remedy = violation.remedy
         if other and violation.where != MODULE:
             remedy += f", such as gpu_driver: {other}"

@@ -86,8 +86,8 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
     """Refuse GPUs that the build has no code for."""
     build, where = stack.build, f"{stack.spec.where}.tensorflow"
     for card in context.gpus:
-        native = [each.version for each in facts.builds() if gpus.native_to_build(card, each)]
         if gpus.older_than_build(card, build):
+            native = _native_to(card)
             context.refuse(
                 Code.GPU_TOO_OLD,
                 f"{card.text} is too old for TensorFlow {build.version}, which was built for "
@@ -98,6 +98,7 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
                 else "no known TensorFlow release was built for this GPU",
             )
         elif gpus.newer_than_build(card, build) or _wheels_too_old(card, stack):
+            native = _native_to(card)
             context.refuse(
                 Code.GPU_TOO_NEW,
                 f"{card.text} is too new for TensorFlow {build.version} and CUDA {build.cuda}, "
@@ -112,6 +113,11 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
                 f"{stack.spec.name}: for {card.text} PTX is compiled at first use, which takes "
                 "minutes and needs a driver as new as the toolkit"
             )
+
+
+def _native_to(card: gpus.Gpu) -> list[str]:
+    """The TensorFlow builds with machine code for a GPU, oldest first."""
+    return [each.version for each in facts.builds() if gpus.native_to_build(card, each)]
 
 
 def _wheels_too_old(card: gpus.Gpu, stack: Stack) -> bool:

@@ -16,20 +16,44 @@ Class = TypeVar("Class", bound=type)
 LEVEL = 1
 
 
+class Compressed:
+    """A JSON document, compressed. Each read returns a new copy."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, document: object) -> None:
+        self._bytes = zlib.compress(
+            json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass"), LEVEL)
+
+    def text(self) -> str:
+        """The document as JSON, in one line."""
+        return zlib.decompress(self._bytes).decode("utf-8", "surrogatepass")
+
+    def document(self) -> Any:
+        """The document."""
+        return json.loads(self.text())
+
+
 class CompressedField:
-    """A descriptor for a document or None. Each read returns a new copy."""
+    """A descriptor for a document or None, which may be set compressed."""
 
     def __init__(self, name: str) -> None:
         self.attribute = f"_{name}"
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        compressed = instance.__dict__[self.attribute]
-        return None if compressed is None else json.loads(zlib.decompress(compressed))
+        kept: Compressed | None = instance.__dict__[self.attribute]
+        return None if kept is None else kept.document()
 
-    def __set__(self, instance: object, document: dict[str, Any] | None) -> None:
+    def __set__(self, instance: object, document: dict[str, Any] | Compressed | None) -> None:
         # A frozen dataclass refuses setattr.
-        instance.__dict__[self.attribute] = None if document is None else zlib.compress(
-            json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass"), LEVEL)
+        instance.__dict__[self.attribute] = document if document is None or isinstance(
+            document, Compressed) else Compressed(document)
+
+
+def compressed(instance: object, name: str) -> Compressed | None:
+    """What an instance keeps in a compressed field."""
+    kept: Compressed | None = instance.__dict__[f"_{name}"]
+    return kept
 
 
 def compressed_field(name: str) -> Callable[[Class], Class]:

@@ -22,7 +22,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import HostResult, Verdicts
 from gpufleet.probe import payload
-from gpufleet.transport.compression import compressed_field
+from gpufleet.transport.compression import Compressed, compressed, compressed_field
 from gpufleet.transport.fanout import Outcome, Report, Target, probe_targets
 
 from . import pairs
@@ -79,6 +79,12 @@ class HostRun:
     snapshot: Snapshot | None
     plan: Plan
     result: HostResult
+
+    @property
+    def snapshot_text(self) -> str | None:
+        """The snapshot as JSON in one line."""
+        kept = compressed(self, "snapshot")
+        return kept.text() if kept else None
 
 
 Planner = Callable[[InventoryHost, Snapshot | None, Resolver | None], Plan]
@@ -189,12 +195,13 @@ def verify(
     for host in hosts:
         host_pairs = planned_pairs(host.name, selected)
         outcome = outcomes.pop(host.name)
-        snapshot = outcome.snapshot
+        snapshot, kept = outcome.snapshot, compressed(outcome, "snapshot")
         if host_pairs and snapshot:
             snapshot["pairs"] = [record for record in records if host.name in record["hosts"]]
+            kept = None
         session.hosts.append(judged(
             host, snapshot, reason_of(outcome), planner=planner or plan_of, resolve=resolve,
-            host_pairs=host_pairs))
+            host_pairs=host_pairs, kept=kept))
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
 
@@ -208,10 +215,11 @@ def reason_of(outcome: Outcome) -> HostResult:
 def judged(
     host: InventoryHost, snapshot: Snapshot | None, reason: HostResult, *,
     planner: Planner = plan_of, resolve: Resolver | None = None,
-    host_pairs: Sequence[PlannedMeeting] = (),
+    host_pairs: Sequence[PlannedMeeting] = (), kept: Compressed | None = None,
 ) -> HostRun:
     """Plan and judge one host; without a snapshot, `reason` is its result.
 
+    The snapshot came through `model.received`; `kept` is the same, if it is already compressed.
     A defect of gpufleet costs this host its verdict; it is planned without its snapshot then.
     """
     defects: list[Defect] = []
@@ -226,15 +234,17 @@ def judged(
     if host_pairs:
         plan["pairs"] = [*host_pairs]
     if defects:
-        return HostRun(host.name, snapshot, plan, judge.defective(defects[0], host.name))
-    return HostRun(host.name, snapshot, plan, result_of(plan, snapshot, reason))
+        result = judge.defective(defects[0], host.name)
+    else:
+        result = result_of(plan, snapshot, reason)
+    return HostRun(host.name, cast(Snapshot, kept or snapshot), plan, result)
 
 
 def result_of(plan: Plan, snapshot: Snapshot | None, reason: HostResult) -> HostResult:
     """The result of a host by its plan; without a snapshot it is the `reason`."""
     if snapshot is None:
         return reason
-    return guarded("judged this host", lambda: judge.judge(plan, snapshot),
+    return guarded("judged this host", lambda: judge.judge_typed(plan, snapshot),
                    lambda defect: judge.defective(defect, plan["host"]))
 
 
