@@ -110,11 +110,11 @@ def packages(release: str, work: Path) -> dict[str, dict[str, list[Package]]]:
         pocket: {name: [] for name in ("main", "restricted", "universe", "multiverse")}
         for pocket in POCKETS
     }
-    for pocket in ("updates", "security"):
-        place = found[f"-{pocket}"]
-        for row in of["kernels"][pocket]:
+    for pocket in POCKETS:
+        place, name = found[pocket], pocket.removeprefix("-") or "release"
+        for row in of["kernels"][name]:
             place["main"] += kernels(facts, row, work)
-        for row in of["drivers"][pocket]:
+        for row in of["drivers"][name]:
             place["restricted"] += driver(facts, row, of["revision"], work)
             if row["flavour"].endswith("-server"):
                 branch = row["flavour"].removesuffix("-server")
@@ -138,7 +138,10 @@ def build(release: str, folder: Path) -> str:
         for pocket, components in packages(release, work).items():
             suite = folder / "dists" / f"{codename}{pocket}"
             for component, listed in components.items():
-                files = [make(each, folder / "pool", work) for each in listed]
+                files = []
+                for each in listed:  # an update for security is in two suites
+                    file = folder / "pool" / each.file
+                    files.append(file if file.exists() else make(each, folder / "pool", work))
                 write(suite / component / "binary-amd64/Packages", index(files, "pool/"))
             sign(suite, release, codename, gpg)
     return fingerprint

@@ -101,6 +101,24 @@ def test_of_two_drivers_the_one_comes_first_that_modprobe_would_load(root: Path)
     assert kernels(root)[NEW]["modules"][0]["version"] == "535.261.03"
 
 
+OWN, BUILT = "kernel/nvidia-580srv/nvidia.ko", "updates/dkms/nvidia.ko"
+
+
+@pytest.mark.parametrize(("listed", "first"), [
+    (None, BUILT), (f"{BUILT}:\n", BUILT), (f"kernel/x.ko: {OWN}\n{OWN}: kernel/x.ko\n", OWN)])
+def test_beside_the_distributions_own_module_the_one_comes_first_that_depmod_chose(
+    root: Path, listed: str | None, first: str
+) -> None:
+    """linux-modules-nvidia-*-generic beside DKMS: DKMS's was taken for the other one."""
+    for name in (OWN, BUILT):
+        kernel_module(root / f"lib/modules/{NEW}/{name}", version="580.126.20", license="NVIDIA")
+    if listed:
+        put(root, f"lib/modules/{NEW}/modules.dep", listed)
+    found = [row["path"] for row in kernels(root)[NEW]["modules"]]
+    assert found[0] == f"/lib/modules/{NEW}/{first}"
+    assert len(found) == 2
+
+
 @pytest.mark.parametrize("content", [b"", b"\x7fELF\x02\x01", b"text", bytes(200)])
 def test_a_module_that_is_cut_short_is_there_and_tells_nothing(root: Path, content: bytes) -> None:
     place = root / f"lib/modules/{OLD}/updates/dkms/nvidia-current.ko"

@@ -12,7 +12,8 @@ from .text import first_match
 # Kernel modules of the driver, by the names that distributions give them (nvidia-current-uvm.ko).
 DRIVER_MODULE = re.compile(r"^(nvidia(?![-_](?:wmi|fs)\b)(?:[-_][\w-]+)?)\.ko(?:\.(?:xz|zst|gz))?$")
 BESIDE_MODULE = re.compile(r"[-_](uvm|drm|modeset|peermem)$")
-# Where in /lib/modules/VERSION they are put; to walk through all of it takes ten times as long.
+# Where in /lib/modules/VERSION they are put, in the order in which depmod prefers them; to walk
+# through all of it takes ten times as long.
 MODULE_DIRECTORIES = ("updates", "extra", "weak-updates", "misc", "kernel/nvidia*", "kernel/extra",
                       "kernel/drivers/video", "kernel/drivers/char")
 MODPROBE_LOCATIONS = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d",
@@ -25,19 +26,23 @@ def driver_modules(host, kernel):
     for location in MODULE_DIRECTORIES:
         for top in host.glob("/lib/modules/%s/%s" % (glob.escape(kernel), location)):
             for directory, _, files in os.walk(host.path(top)):
-                found += [host.name(os.path.join(directory, f)) for f in files
+                found += [host.name(os.path.join(directory, f)) for f in sorted(files)
                           if DRIVER_MODULE.match(f)]
-    chosen, modules = loaded_by_name(host), []
-    for path in found:
+    chosen, modules, loaded = loaded_by_name(host), [], ""
+    if len({os.path.basename(path) for path in found}) < len(found):
+        # Beside DKMS's there is the distribution's own build; depmod lists the one it chose.
+        loaded = host.text_or_none("/lib/modules/%s/modules.dep" % kernel) or ""
+    for at, path in enumerate(found):
         stem = DRIVER_MODULE.match(os.path.basename(path)).group(1)
         suffix = BESIDE_MODULE.search(stem)
         information = module_information(host, path, "" if suffix else stem)
         driver = stem[:suffix.start()] if suffix else stem
         name = "nvidia-" + suffix.group(1) if suffix else "nvidia"
-        modules.append((driver != chosen, name, path, {
+        listed = "\n%s:" % path.split(kernel + "/", 1)[1] in "\n" + loaded
+        modules.append((driver != chosen, name, not listed, at, {
             "name": name, "path": path, "version": information.get("version"),
             "license": information.get("license")}))
-    return [entry[-1] for entry in sorted(modules, key=lambda entry: entry[:3])]
+    return [entry[-1] for entry in sorted(modules, key=lambda entry: entry[:4])]
 
 
 def loaded_by_name(host):
