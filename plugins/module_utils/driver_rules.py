@@ -22,6 +22,11 @@ CHOICE = re.compile(r"glx-(alternative|diversions)|update-glx$")
 # The driver's tools with versions of their own, or with the version of a firmware in the name.
 OWN_VERSION = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig|firmware-.*)")
 
+# Ubuntu's own builds of the modules have a kernel's version, and the branch in the name.
+PREBUILT = re.compile(r"linux-(?:modules|objects|signatures)-nvidia-(\d{3})\b")
+# Ubuntu's firmware has the driver's version in the name, so an upgrade leaves the old one.
+FIRMWARE = re.compile(r"nvidia-firmware-.+-(\d{3}(?:\.\d+)+)$")
+
 
 class OtherBranchError(StateError):
     """The repository's default version is of another branch than the declared one."""
@@ -35,11 +40,19 @@ def branch_of(version):
 def other_branch(packages, branch):
     """Return the names among {name: version} that belong to another branch of the driver."""
     number = re.compile(r"(?!{}\.)\d{{3}}\.".format(branch))
+    prebuilt = {name for name in packages if PREBUILT.match(name)}
     return [
         name
         for name, version in sorted(packages.items())
-        if number.match(upstream(version)) and not OWN_VERSION.match(name)
+        if (name in prebuilt and PREBUILT.match(name).group(1) != branch)
+        or (number.match(upstream(version)) and not OWN_VERSION.match(name))
     ]
+
+
+def other_firmware(packages, version):
+    """Return the names among packages of firmware of another version than the driver's."""
+    found = [(name, FIRMWARE.match(name)) for name in sorted(packages)]
+    return [name for name, match in found if match and match.group(1) != version]
 
 
 def refuse_harm(installs, removes, removable=()):

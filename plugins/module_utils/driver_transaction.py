@@ -20,7 +20,10 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_files import (
     differs,
     host_files,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import refuse_harm
+from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
+    other_firmware,
+    refuse_harm,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_selection import DriverSelection
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
@@ -73,6 +76,7 @@ class DriverTransaction(DriverSelection):
                 raise StateError(failure_reason(text))
             self.mark_auto(set(ours) - set(target["requested"]))
             self.purge(self.obsolete(self.installed()))
+            self.purge(self.unneeded_firmware(target["version"]))
             self.require_complete()
         except StateError as error:
             outcome = self.restore(before, marker)
@@ -102,6 +106,12 @@ class DriverTransaction(DriverSelection):
         """Mark packages as installed automatically."""
         if names:
             self.apt.run("apt-mark", "auto", *sorted(names))
+
+    def unneeded_firmware(self, version):
+        """Return the packages with another version's firmware that no other package needs."""
+        names = other_firmware(self.installed(), version)
+        alone = names and set(names).issuperset(self.apt.simulate("purge", *names)[1])
+        return names if alone else []
 
     def unneeded(self):
         """Return the packages that were installed automatically and that nothing depends on."""

@@ -16,6 +16,7 @@ import pytest
 from lab import ubuntu_repository
 from lab.driver_repository import KEY_FILE
 from tests.support.distribution_host import STATE, DistributionHost
+from tests.support.lab_fleet import ROOT
 
 # What is installed on each release: kernels and server branches of its archive, old and new.
 RELEASES: dict[str, dict[str, str]] = {
@@ -154,6 +155,28 @@ def test_another_branch_takes_the_place_of_the_first(
     assert not [name for name in booted.driver_packages() if branch(of["new"]) in name]
     booted.rollback()
     booted.works(driver(of["new"]), of["new"])
+
+
+@slow
+def test_the_persistence_daemon_runs_with_the_mode_on(booted: DistributionHost) -> None:
+    """Ubuntu's unit has the mode off and no [Install]: its restart, as a remedy, did not help."""
+    booted.on("[ -e /dev/nvidia0 ] || mknod -m 666 /dev/nvidia0 c 203 0")
+    known = {"gpu_plan": {"driver": {"persistence": True, "fabric_manager": False},
+                          "os": {"family": "debian"}},
+             "gpu_changes": [], "__nvidia_driver_modules": {"cards": 1}}  # fmt: skip
+    words = [ROOT / ".venv/bin/ansible", "lab1", "--become", "--module-name", "include_role",
+             "--args", "name=gpufleet.gpu.nvidia_driver tasks_from=services", "-e",
+             json.dumps(known)]  # fmt: skip
+    booted.fleet.run(*words)
+    again = booted.fleet.run(*words).stdout
+    assert "CHANGED" not in again
+    said = booted.on("systemctl is-enabled nvidia-persistenced; systemctl is-active"
+                     " nvidia-persistenced; cat /run/nvidia-persistenced/stand-in")  # fmt: skip
+    assert said.split()[:2] == ["enabled", "active"]
+    assert "--persistence-mode" in said.split()
+    booted.on("systemctl disable --now nvidia-persistenced 2>&1; rm /dev/nvidia0;"
+              " rm -r /etc/systemd/system/nvidia-persistenced.service.d;"
+              " systemctl daemon-reload")  # fmt: skip
 
 
 @slow

@@ -54,10 +54,23 @@ def test_a_transaction_prefers_the_branch_to_the_repositorys_own_choice() -> Non
         # These have versions of their own.
         ({"nvidia-modprobe": "570.133.07-1", "nvidia-persistenced": "470.103.01-2"}, []),
         ({"nvidia-support": "20220217+3~deb12u1"}, []),
+        # Ubuntu's own builds have the kernel's version, and the branch in the name.
+        ({"linux-modules-nvidia-535-server-generic": "5.15.0-134.145"}, []),
+        (
+            {"linux-modules-nvidia-580-server-5.15.0-134-generic": "5.15.0-134.145"},
+            ["linux-modules-nvidia-580-server-5.15.0-134-generic"],
+        ),
     ],
 )
 def test_packages_of_another_branch_are_told(packages: dict[str, str], other: list[str]) -> None:
     assert driver_rules.other_branch(packages, "535") == other
+
+
+def test_firmware_of_the_version_before_is_told() -> None:
+    """Ubuntu has the driver's version in its name: each upgrade left a package, held for ever."""
+    old, new = "nvidia-firmware-580-server-580.126.09", "nvidia-firmware-580-server-580.126.20"
+    packages = {old: "1", new: "1", "firmware-nvidia-gsp": "1", "nvidia-firmware": "1"}
+    assert driver_rules.other_firmware(packages, "580.126.20") == [old]
 
 
 @pytest.mark.parametrize(

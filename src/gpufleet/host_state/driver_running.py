@@ -13,6 +13,7 @@ from .host import Host, mapping, mappings
 
 GIVEN_AWAY = "vfio-pci"  # the driver of a GPU that is passed to a virtual machine
 PERSISTENCE = "nvidia-persistenced.service"
+MODE_OFF = "--no-persistence-mode"
 # Of Windows' subsystem for Linux, where Windows has the kernel module.
 WINDOWS_LIBRARIES = "/usr/lib/wsl/"
 FABRIC = "nvidia-fabricmanager.service"
@@ -41,6 +42,11 @@ def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
     """The persistence daemon runs, and starts at boot, where it is declared."""
     if mapping(plan["driver"]).get("persistence") and not without_card(plan, host):
         yield from _service(plan, host, "persistence", PERSISTENCE)
+        command = str(mapping(part(host, "driver").get("persistence")).get("command") or "")
+        if MODE_OFF in command.split():
+            yield Fault(
+                f"service {PERSISTENCE} runs with {MODE_OFF}, as Ubuntu's packages start it, so"
+                " persistence mode is off", provision(plan))
 
 
 def fabric(plan: Plan, host: Host) -> Iterator[Fault]:

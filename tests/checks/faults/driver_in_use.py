@@ -103,6 +103,13 @@ def persistence_daemon_disabled(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["persistence"]["enabled"] = False
 
 
+@fault("driver.persistence",
+       cause="runs with --no-persistence-mode, as Ubuntu's packages start it", remedy=PROVISION)
+def persistence_daemon_with_the_mode_off(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "driver")["persistence"]["command"] = (
+        "/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persistence-mode --verbose")
+
+
 @fault("driver.persistence", cause="does not run", remedy="systemctl status nvidia-persistenced")
 def persistence_daemon_stopped(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["persistence"]["active"] = False

@@ -96,6 +96,7 @@ class Unit(TypedDict):
     unit: Text | None
     enabled: bool | None
     active: bool | None
+    command: NotRequired[Annotated[Text | None, "what systemd starts, with its options"]]
 
 
 class FabricManager(Unit):

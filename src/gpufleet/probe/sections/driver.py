@@ -85,7 +85,8 @@ def unit_state(host, name):
     found = {"unit": name, "active": None,
              "enabled": bool(host.glob("/etc/systemd/system/*/" + name))}
     if host.real:
-        status, out, _ = run_command(["systemctl", "show", "-p", "UnitFileState,ActiveState", name],
+        status, out, _ = run_command(["systemctl", "show", "-p",
+                                      "UnitFileState,ActiveState,ExecStart", name],
                                      host.inner_s / 8)
         if status == 0:
             properties = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
@@ -93,6 +94,7 @@ def unit_state(host, name):
             found["enabled"] = properties.get("UnitFileState") in (
                 "enabled", "enabled-runtime", "static")
             found["active"] = properties.get("ActiveState") == "active"
+            found["command"] = first_match(r"argv\[\]=(.*?) ;", properties.get("ExecStart"))
     return found
 
 
