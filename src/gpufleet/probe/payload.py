@@ -113,7 +113,12 @@ def find_engine_program(entry, texts):
 def without_docstrings(text):
     """The same program; no statement changes its line."""
     lines = text.split("\n")
-    for node in ast.walk(ast.parse(text)):
+    nodes = [ast.parse(text)]
+    while nodes:
+        node = nodes.pop()
+        # Statements alone: no expression has a docstring in it.
+        for block in ("body", "orelse", "finalbody", "handlers"):
+            nodes.extend(getattr(node, block, ()))
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) \
                 or ast.get_docstring(node, clean=False) is None:
             continue

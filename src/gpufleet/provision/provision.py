@@ -20,7 +20,7 @@ from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
 from gpufleet.model.plan import ProblemEntry
-from gpufleet.model.verdict import FAILED, HEALTHY, HostProblem
+from gpufleet.model.verdict import FAILED, HEALTHY, HostProblem, Verdict
 from gpufleet.report import terminal
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of, verify
 
@@ -30,6 +30,7 @@ from .ladder import (
     METADATA,
     MOST_ROUNDS,
     Ladder,
+    demanding,
     person_has_to_look,
     sentence,
 )
@@ -118,6 +119,8 @@ def converge_hosts(
     assert session is not None
     session.provisioned = reasons
     for host in session.hosts:
+        if host.result["verdict"] == Verdict.PASS:
+            continue
         for text in _compared(host, partial(left_to_a_person, work.ladders.get(host.name))):
             notify(text)
     verified = judge.exit_status(session.document)
@@ -143,7 +146,7 @@ class Work:
 
     def _climb_of(self, host: HostRun) -> list[str]:
         """The reasons of a host's next steps."""
-        if host.snapshot is None or host.plan["problems"]:
+        if not demanding(host.result) or host.snapshot is None or host.plan["problems"]:
             return []
         differing = differences.differing(host.plan, host.snapshot)
         ladder, reasons = self.ladders.setdefault(host.name, Ladder()), []

@@ -65,7 +65,8 @@ def unjudged(result: HostResult) -> list[str]:
 
 def beyond(plan: Plan, snapshot: Snapshot | None, result: HostResult) -> list[str]:
     """The failed checks of a host on which provisioning has nothing to do, so cannot fix them."""
-    if plan["problems"] or snapshot is None or differences(plan, snapshot):
+    failed = [check["id"] for check in result["checks"] if check["verdict"] == Verdict.FAIL
+              and not any(part["by"] == "provision" for part in check.get("repairs", []))]
+    if not failed or plan["problems"] or snapshot is None or differences(plan, snapshot):
         return []
-    return [check["id"] for check in result["checks"] if check["verdict"] == Verdict.FAIL
-            and not any(part["by"] == "provision" for part in check.get("repairs", []))]
+    return failed
