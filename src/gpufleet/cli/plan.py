@@ -18,6 +18,7 @@ from gpufleet.checks.registry import shortened
 from gpufleet.diff import changes
 from gpufleet.errors import Defect, guarded
 from gpufleet.inventory import InventoryHost, inventory_hosts
+from gpufleet.mirror.delivery import delivery, sentences
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
@@ -63,12 +64,16 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     plans = {host.name: guarded(
         "planned this host", partial(planned, host, outcomes.get(host.name)),
         partial(not_planned, host, defects)) for host in hosts}
+    artifacts = delivery(plans, {
+        host.name: str(host.variables.get("gpu_artifacts_source") or "") for host in hosts})
     if options.json:
-        document = {"schema": SCHEMA, "hosts": plans}
+        document = {"schema": SCHEMA, "hosts": plans, "artifacts": artifacts}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         for name, plan in plans.items():
             _host(Console(), name, plan)
+        for number, line in enumerate(sentences(artifacts)):
+            Console().print(f"{'' if number else chr(10)}{line}", markup=False, soft_wrap=True)
     if any(plan["problems"] for plan in plans.values()):
         return USAGE
     missing = defects or any(not outcome.snapshot for outcome in outcomes.values())

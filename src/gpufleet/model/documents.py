@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .mirror import Mirror, MirrorContents
+from .mirror import Delivery, Mirror, MirrorContents
 from .nightly import Changes, Heartbeat, Past
 from .plan import Plan, PlanChange, Restart
 from .receipt import JournalEntry, Receipt, RestartMarker
@@ -26,4 +26,5 @@ DOCUMENTS: dict[str, type] = {
     "heartbeat": Heartbeat,
     "mirror": Mirror,
     "mirror-contents": MirrorContents,
+    "delivery": Delivery,
 }

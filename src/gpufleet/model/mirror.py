@@ -1,4 +1,7 @@
-"""What the offline mirror writes: the result of `artifacts fetch` and `verify`, its contents."""
+"""What the offline mirror writes: the result of `artifacts fetch` and `verify`, its contents.
+
+And how artifacts reach the hosts, as `plan` shows it.
+"""
 
 from __future__ import annotations
 
@@ -61,3 +64,29 @@ class MirrorContents(TypedDict):
 
     schema: Annotated[int, "1"]
     locks: dict[str, LockContents]
+
+
+class DeliveryGroup(TypedDict):
+    """Hosts that lack files of the same size, and get them in the same way."""
+
+    way: Annotated[
+        Literal["copy", "mirror"],
+        "`copy`: the control machine copies over ssh; `mirror`: each host fetches over HTTP(S)"]
+    source: Annotated[Text | None, "`gpu_artifacts_source`; null: NVIDIA's site"]
+    hosts: list[Text]
+    probed: Annotated[bool, "false: what is installed already is not subtracted"]
+    known_bytes: Annotated[int, "to each host, without the files of unknown size"]
+    unknown: Annotated[list[Text], "files whose size the catalog does not have"]
+
+
+class Delivery(TypedDict):
+    """How CUDA runfiles, patches and cuDNN archives reach the hosts: `artifacts` of `plan --json`.
+
+    The driver's runfile, `uv` and packages are not counted.
+    """
+
+    groups: Annotated[list[DeliveryGroup], "empty: no host lacks a file"]
+    control_bytes: Annotated[
+        int | None, "bytes of artifacts that leave the control machine, unless it is itself the"
+        " mirror; null: a size is not known"]
+    advice: Annotated[Text | None, "what is better with that many hosts"]
