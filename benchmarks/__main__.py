@@ -11,7 +11,17 @@ import argparse
 
 from rich.console import Console
 
-from . import by_hand, fleet, history, junk, probe, provision_fleet, scrub, side_by_side
+from . import (
+    by_hand,
+    fleet,
+    history,
+    junk,
+    many_fresh,
+    probe,
+    provision_fleet,
+    scrub,
+    side_by_side,
+)
 from .common import lab
 
 MEASUREMENTS = {
@@ -19,6 +29,7 @@ MEASUREMENTS = {
     "fleet": fleet.measure,
     "history": history.measure,
     "junk": junk.measure,
+    "many_fresh": many_fresh.measure,
     "probe": probe.measure,
     "provision_fleet": provision_fleet.measure,
     "scrub": scrub.measure,
