@@ -6,6 +6,8 @@ before: a kernel of Ubuntu's, and nothing of a driver.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,27 +69,45 @@ def test_every_row_has_a_source_and_an_end() -> None:
         assert ("works" in row) != ("refused" in row), row
 
 
+WISH = {"branch": "580", "source": "distro"}
+VERSION = "580.126.20"
+GROUPS: dict[str, list[dict[str, Any]]] = {}
+for each in ROWS:
+    GROUPS.setdefault(each.get("group", each["name"]), []).append(each)
+
+
+@pytest.fixture(scope="module")
+def prepared(bare: DistributionHost) -> Callable[[str], DistributionHost]:
+    """The host in the situations of a group, provisioned; once for each group."""
+
+    @cache
+    def prepare(group: str) -> DistributionHost:
+        bare.on(RESET)
+        for row in GROUPS[group]:
+            bare.on(FUNCTIONS + row.get("situation", "true"))
+        if not any("refused" in row for row in GROUPS[group]):
+            bare.provision(WISH)
+            bare.healthy(WISH)
+            assert bare.receipt()["version"] == VERSION
+            assert set(bare.modules().values()) == {VERSION}
+        return bare
+
+    return prepare
+
+
 @pytest.mark.lab
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["ubuntu-22.04"], indirect=True)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
-def test_a_reported_breakage(bare: DistributionHost, row: dict[str, Any]) -> None:
-    bare.on(RESET)
-    version = row.get("driver", "580.126.20")
-    wish = {"branch": version if "driver" in row else "580", "source": "distro"}
-    if row.get("needs") != "driver":
-        bare.on(FUNCTIONS + row["situation"])
+@pytest.mark.parametrize("row", [row for rows in GROUPS.values() for row in rows],
+                         ids=lambda row: row["name"])  # fmt: skip
+def test_a_reported_breakage(
+    prepared: Callable[[str], DistributionHost], row: dict[str, Any]
+) -> None:
+    host = prepared(row.get("group", row["name"]))
     if "refused" in row:
-        bare.refused(wish, *row["refused"])
-    else:
-        bare.provision(wish)
-        bare.healthy(wish)
-        assert bare.receipt()["version"] == version
-        assert set(bare.modules().values()) == {version}
+        host.refused(WISH, *row["refused"])
     if "then" in row:
-        said = bare.on(FUNCTIONS + row["then"])
+        said = host.on(FUNCTIONS + row["then"])
         text = row["says"].removeprefix("!")
         assert (text in said.split() or text in said) != row["says"].startswith("!"), said
-    if row.get("needs") == "driver":
-        bare.healthy(wish)
-    bare.on(row.get("cleanup", "true"))
+    host.on(row.get("cleanup", "true"))
