@@ -104,10 +104,13 @@ def test_a_reported_breakage(
     prepared: Callable[[str], DistributionHost], row: dict[str, Any]
 ) -> None:
     host = prepared(row.get("group", row["name"]))
-    if "refused" in row:
-        host.refused(WISH, *row["refused"])
-    if "then" in row:
-        said = host.on(FUNCTIONS + row["then"])
-        text = row["says"].removeprefix("!")
-        assert (text in said.split() or text in said) != row["says"].startswith("!"), said
-    host.on(row.get("cleanup", "true"))
+    try:
+        if "refused" in row:
+            declared = row.get("declared", {})
+            host.refused(None if declared else WISH, *row["refused"], **declared)
+        if "then" in row:
+            said = host.on(FUNCTIONS + row["then"])
+            text = row["says"].removeprefix("!")
+            assert (text in said) != row["says"].startswith("!"), said
+    finally:
+        host.on(row.get("cleanup", "true"))
