@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.support.planted_host import look, put
+
+
+def test_files_of_every_program_are_tried_as_an_ordinary_account(root: Path) -> None:
+    """A linker's cache that root alone can read went unnoticed: users' programs found no CUDA."""
+    put(root, "etc/ld.so.cache", mode=0o600)
+    put(root, "etc/passwd")
+    for path in (root, *root.parents[:3]):
+        path.chmod(0o755)
+    ordinary = os.geteuid() == 0
+    assert look(root)["disks"]["common"] == [
+        {"path": "/etc/ld.so.cache", "error": "it has mode 0600" if ordinary else None},
+        {"path": "/etc/passwd", "error": None}]
 
 
 def test_shared_directories_and_what_is_mounted_over_them(root: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gpufleet.probe.runner import probe
 from tests.support.elf_file import shared_library
 from tests.support.planted_host import look, put
@@ -73,6 +75,30 @@ def test_what_services_and_cron_are_given_is_read_from_their_files(root: Path) -
         "/etc/cron.d/train": {"CUDA_VISIBLE_DEVICES": "0"},
     }
     assert found["unread"] == []
+
+
+@pytest.mark.parametrize(("name", "text", "variables"), [
+    ("etc/zsh/zshenv", "export LD_LIBRARY_PATH=/opt/a # theirs\n", {"LD_LIBRARY_PATH": "/opt/a"}),
+    ("etc/csh.cshrc", "setenv CUDA_VISIBLE_DEVICES 0;\n#setenv PYTHONHOME /x\n",
+     {"CUDA_VISIBLE_DEVICES": "0"}),
+    ("etc/profile.d/site.csh", "  setenv PYTHONPATH '/opt/a b'\n", {"PYTHONPATH": "/opt/a b"}),
+    ("etc/fish/conf.d/site.fish", "set -gx CUDA_VISIBLE_DEVICES\nset -gx LD_PRELOAD /opt/x.so\n",
+     {"LD_PRELOAD": "/opt/x.so"}),
+    ("etc/ssh/sshd_config.d/site.conf",
+     'SetEnv A=1 "LD_LIBRARY_PATH=/opt/a"\nMatch User x\n  SetEnv PYTHONPATH=/opt/x\n',
+     {"LD_LIBRARY_PATH": "/opt/a"}),
+    ("etc/default/site", "CUDA_VISIBLE_DEVICES=1\n", {"CUDA_VISIBLE_DEVICES": "1"}),
+])
+def test_what_other_shells_sshd_and_pam_give_is_read_from_their_files(
+    root: Path, name: str, text: str, variables: dict[str, str]
+) -> None:
+    """Only what bash sets was judged: people with zsh, and `SetEnv` of sshd, went unnoticed."""
+    put(root, "etc/pam.d/sshd", "session required pam_env.so # x\n"
+        "session required pam_env.so user_readenv=0 envfile=/etc/default/site\n")
+    put(root, name, text)
+    others = look(root)["environment"]["others"]
+    assert [row for row in others if row["where"] == f"/{name}"] == [
+        {"where": f"/{name}", "variables": variables, "job": False}]
 
 
 def test_the_files_that_name_a_variable_are_told(root: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,44 @@ def test_code_that_no_record_lists_is_told(tmp_path: Path) -> None:
         put(tmp_path, site + name)
     found = unrecorded(Host({}), str(tmp_path), {"x": "1"})
     assert found == [str(tmp_path / site / "x/new.py")]
+
+
+@pytest.mark.parametrize(
+    "other", ["one/__init__.py", "one.cpython-311-x86_64-linux-gnu.so", "x.py"])
+def test_code_that_takes_the_name_of_a_module_is_told(tmp_path: Path, other: str) -> None:
+    """A directory six/ beside six.py, which Python prefers, went unnoticed."""
+    site = "lib/python3.11/site-packages/"
+    put(tmp_path, site + "x-1.dist-info/RECORD", "x/a.py,,1\none.py,,1\n__pycache__/one.pyc,,\n")
+    put(tmp_path, site + "theirs-1.dist-info/RECORD", "two.py,,1\n")
+    for name in ("one.py", "x/a.py", "two.py", "two/__init__.py", "two.so", "three.py", other):
+        put(tmp_path, site + name)
+    assert unrecorded(Host({}), str(tmp_path), {"x": "1"}) == [str(tmp_path / site / other)]
+
+
+def test_an_access_list_that_lets_others_write_is_told(root: Path) -> None:
+    """`setfacl -m u:deploy:rwx` of a toolkit's bin went unnoticed: mode 0775, root's group."""
+    top = root / "usr/local/cuda-11.8"
+    put(root, "var/lib/gpufleet/receipts/toolkit-11.8.json", json.dumps(
+        {"schema": 1, "kind": "toolkit", "id": "11.8", "path": "/usr/local/cuda-11.8",
+         "version": "11.8.0", "installed": "2026-11-20T12:00:00Z",
+         "manifest": manifest_of(str(top), ["bin/nvcc"])}))
+    entries = [(1, 7, -1), (2, 7, 1000), (4, 5, -1), (16, 7, -1), (32, 5, -1)]
+    packed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(top / "bin", "system.posix_acl_access", packed)
+    except OSError as error:
+        pytest.skip(f"this file system has no access lists: {error}")
+    exposed = look(root)["receipts"]["receipts"][0]["exposed"]
+    assert exposed == [{"path": "/usr/local/cuda-11.8/bin", "what":
+                        "mode 0775, its access list (getfacl) lets others write"}]
+    (top / "bin").chmod(0o755)  # as the remedy says: no entry allows more than the group's bits
+    assert look(root)["receipts"]["receipts"][0]["exposed"] == []
+
+
+def test_a_journal_that_is_no_directory_is_unreadable(root: Path) -> None:
+    put(root, "var/lib/gpufleet/journal")
+    assert look(root)["receipts"]["unreadable"] == [
+        {"path": "/var/lib/gpufleet/journal", "error": "Not a directory"}]
 
 
 @pytest.fixture

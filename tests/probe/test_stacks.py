@@ -19,7 +19,7 @@ def test_a_stack_is_started_as_people_start_it(tmp_path: Path) -> None:
     host = Host({})
     assert start_interpreter(host, str(venv)) == {
         "python": "{}.{}.{}".format(*sys.version_info[:3]), "prefix": str(venv), "strange": [],
-        "error": None}
+        "error": None, "sets": {}, "customized": []}
     other = tmp_path / "other/site-packages"
     other.mkdir(parents=True)
     # At the end of the way it shadows nothing, as after `pip install --editable`.
@@ -28,6 +28,19 @@ def test_a_stack_is_started_as_people_start_it(tmp_path: Path) -> None:
     (site / "first.pth").write_text(f"import sys; sys.path.insert(0, {str(other)!r})\n")
     assert start_interpreter(host, str(venv))["strange"] == [str(other)]
     assert start_hooks(host, str(venv)) == [str(site / "first.pth")]
+
+
+def test_a_start_that_hides_the_gpus_is_told_wherever_its_code_is(tmp_path: Path) -> None:
+    """A line in /etc/python3.11/sitecustomize.py, which every stack runs, went unnoticed."""
+    venv = tmp_path / "stack"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    hook = next(venv.glob("lib/python3*/site-packages")) / "usercustomize.py"
+    hook.write_text("import os\nos.environ['CUDA_VISIBLE_DEVICES'] = ''\nos.environ['A'] = '1'\n")
+    settings = venv / "pyvenv.cfg"
+    settings.write_text(settings.read_text().replace("= false", "= true"))
+    started = start_interpreter(Host({}), str(venv))
+    assert started["sets"] == {"CUDA_VISIBLE_DEVICES": ""}
+    assert str(hook) in started["customized"]
 
 
 def test_packages_are_read_without_importing_anything(root: Path) -> None:
@@ -46,4 +59,5 @@ def test_packages_are_read_without_importing_anything(root: Path) -> None:
          "realpath": "/opt/gpufleet/stacks/relic", "closed": [], "hooks": [], "binding": None,
          "exposed": [],
          "start": {"python": None, "prefix": None, "strange": [],
-                   "error": f"{venv}/bin/python: No such file or directory"}}]
+                   "error": f"{venv}/bin/python: No such file or directory", "sets": {},
+                   "customized": []}}]

@@ -122,6 +122,12 @@ def test_sudo_that_requires_a_password_where_none_is_set(sudo: Path) -> None:
     assert "a password is required" in failure_reason(connection, 77, ended.stderr.decode())[0]
 
 
+@pytest.mark.parametrize("enabled", [None, True, False])
+def test_a_host_is_probed_though_nobody_may_write_to_dev_null(enabled: bool | None) -> None:
+    """With mode 0600 of /dev/null a host was reported to have no Python."""
+    assert "/dev/null" not in remote_script(Connection("gpu01", become=Become(enabled)))
+
+
 def test_a_host_without_python_is_reported(tmp_path: Path) -> None:
     connection = Connection("gpu01", python="python3.99")
     ended = run(connection, tmp_path, b"")

@@ -52,8 +52,10 @@ def login(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             plan, values, found["offers"])
         for name, reason in reasons:
             if where.startswith("/"):
-                remedy = (f"on the host: remove {name} from {where} (for a unit: then systemctl"
-                          " daemon-reload, and restart it)")
+                after = ("; then systemctl reload ssh || systemctl reload sshd"
+                         if where.startswith("/etc/ssh/") else
+                         " (for a unit: then systemctl daemon-reload, and restart it)")
+                remedy = f"on the host: remove {name} from {where}{after}"
             elif name in mentions:
                 remedy = f"on the host: remove it from {shortened(mentions[name])}"
             else:

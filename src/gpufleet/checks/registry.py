@@ -230,6 +230,7 @@ def unreadable_paths(trees: Iterable[tuple[str, list[ClosedPath]]]) -> Iterator[
                 f"Some users cannot read {shortened(entries)}: {path} is unusable for them",
                 "on the host: chmod a+r the files, chmod a+rx the directories",
                 "\n".join(entries),
+                entails=(path,) if path.startswith("/") else (),
             )
 
 

@@ -140,6 +140,12 @@ def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                     f"{name} {what} {shortened(paths)}",
                     "on the host: move that away, or remove what refers to it (a .pth file,"
                     " sitecustomize.py, pyvenv.cfg, /etc/ld.so.conf.d)", "\n".join(paths))
+        if sets := start.get("sets"):
+            values = [f"{key}={value}" for key, value in sorted(sets.items())]
+            files = start.get("customized") or [f"{found['venv']}/lib/python3*/site-packages/*.pth"]
+            yield Finding(
+                f"The Python of {name} sets {shortened(values)} at every start",
+                f"on the host: remove that from {shortened(files)}", "\n".join(values))
         yield Evidence(f"{name}: Python {start['python']} in {start['prefix']}")
 
 
@@ -154,4 +160,15 @@ def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                           provision(plan, *parts_of(plan, stack)),
                           verdict=Verdict.INCONCLUSIVE, about=(stack["venv"],))
     yield from unreadable_paths((name, found["closed"]) for name, found in present.items())
+    for name, found in present.items():
+        binding = found["binding"] or {"error": None}
+        reason = binding.get("ordinary")
+        # What keeps root from it too is no matter of permissions.
+        if reason and not binding["error"] and not found["closed"]:
+            path = found["bound_to"]
+            yield Finding(
+                f"{name} works for root alone, not for other users: {reason.splitlines()[-1]}",
+                "on the host: see which permissions on the way to the file that is named keep users"
+                " out (namei -l FILE), and give them back: chmod a+rX FILE", reason,
+                about=(path.rpartition("/")[0],) if path else ())
     yield from not_executable(observed, [found["venv"] for found in present.values()])

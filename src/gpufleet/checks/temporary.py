@@ -1,11 +1,11 @@
-"""Where every account may write, and programs meet: /dev/shm and /tmp."""
+"""What programs of every account need: /dev/shm and /tmp to meet in, and the system's own files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from gpufleet.model.plan import Plan
-from gpufleet.model.sections.host import SharedDirectory
+from gpufleet.model.sections.host import Disks, SharedDirectory
 from gpufleet.model.verdict import Verdict
 
 from .registry import INSPECT, Evidence, Finding, check, required
@@ -19,13 +19,16 @@ SHM, SHM_MIB, CONTAINER_SHM_MIB = "/dev/shm", 1024, 60
 # As full as that, the next program gets ENOSPC, or SIGBUS.
 SHM_FREE_SHARE = 0.02
 MOUNT_SHM = "mkdir -p /dev/shm; mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs /dev/shm"
+# What makes each anew; udev gives them the same numbers.
+DEVICES = {f"/dev/{name}": f"mknod -m 666 /dev/{name} c 1 {minor}"
+           for name, minor in (("null", 3), ("zero", 5), ("urandom", 9))}
 # Write and search for all, and nobody removes the files of others.
 OPEN_MODE = 0o1777
 
 
 @check("host.temporary", reads=("disks", "kernel"), repair=INSPECT, severity="major")
 def temporary(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every account can use /dev/shm and /tmp, and /dev/shm is large enough for NCCL."""
+    """Every account can use /dev/shm, /tmp and /dev/null, and /dev/shm is large enough for NCCL."""
     disks, container = observed["disks"], observed["kernel"]["container"]
     rows = {row["path"]: row for row in disks.get("shared", [])}
     for path in (SHM, "/tmp"):
@@ -44,6 +47,28 @@ def temporary(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 if path == SHM else []
             yield Evidence(f"{path}: {row['mounted'] or 'no mount'}, mode {row['mode']},"
                            f" {row['free_mib']} of {row['size_mib']} MiB free")
+    yield from _common(disks)
+
+
+def _common(disks: Disks) -> Iterator[Finding | Evidence]:
+    """Files that programs of every account open, tried as an ordinary one."""
+    rows = disks.get("common")
+    if rows is None:
+        yield Finding("It was not tried whether an ordinary account can use /dev/null and the"
+                      " linker's cache", "./gpufleet verify (as root)",
+                      verdict=Verdict.INCONCLUSIVE)
+    for row in rows or []:
+        if row["error"]:
+            path = row["path"]
+            mode = row["error"].startswith("it has mode")
+            device = DEVICES.get(path)
+            yield Finding(
+                f"Accounts other than root cannot use {path}: {row['error']}", "on the host: " + (
+                    f"chmod {'666' if device else 'a+r'} {path}" if mode
+                    else f"rm -f {path}; {device}" if device
+                    else f"namei -l {path} shows where they may not go; chmod a+rx that directory"))
+    if rows:
+        yield Evidence(f"{len(rows)} files that every account uses")
 
 
 def _usable(row: SharedDirectory, container: str | None) -> Iterator[Finding]:

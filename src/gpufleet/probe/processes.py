@@ -20,7 +20,7 @@ import time
 
 from .elf import unfit
 from .privileges import forbid_new_privileges
-from .trust import CACHE, SYSTEM_PATH, RefusedError, account_for, library_file
+from .trust import CACHE, ORDINARY, SYSTEM_PATH, RefusedError, account_for, library_file
 
 # What a program may print, and what of root's own environment programs get.
 MOST_OUTPUT = 64 << 20
@@ -212,17 +212,19 @@ def environment(given):
     return dict({"PATH": SYSTEM_PATH}, **given)
 
 
-def run_command(argv, deadline_s, env=None, cwd=None, *, partial=False, code=None):
+def run_command(argv, deadline_s, env=None, cwd=None, *, partial=False, code=None, ordinary=False):
     """(status, stdout, stderr); status None when it could not be started or did not end.
 
     Its output before it hung is kept if `partial`; stderr then is the plain reason. `code`: what
-    else it loads, of a program that may run as its owner. Raises RefusedError where root would run
-    what others could have written.
+    else it loads, of a program that may run as its owner. `ordinary`: root runs it as an account
+    without any rights. Raises RefusedError where root would run what others could have written.
     """
     path = argv[0]
     if os.geteuid() == 0 and "/" not in path:
         path = shutil.which(path, path=SYSTEM_PATH) or path
     account = account_for([path, *(code or ())], as_owner=code is not None) if "/" in path else None
+    if ordinary and account is None and os.geteuid() == 0:
+        account = ORDINARY
     out, err = scratch_file(), scratch_file()
     try:
         with open(os.devnull) as null:

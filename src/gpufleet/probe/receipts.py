@@ -40,7 +40,10 @@ def read_receipts(state_dir):
         directory = os.path.join(state_dir, kind)
         try:
             names = sorted(os.listdir(directory))
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
+            continue
+        except NotADirectoryError as error:
+            found["unreadable"].append({"path": directory, "error": error.strerror})
             continue
         for name in names:
             path = os.path.join(directory, name)

@@ -15,6 +15,12 @@ UNIT_LOCATIONS = tuple(pattern + name for pattern in (
     "/usr/local/lib/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/")
     for name in ("*.service", "*.service.d/*.conf", "service.d/*.conf"))
 CRON_LOCATIONS = ("/etc/crontab", "/etc/anacrontab")
+# Shells other than the one whose login is run, by how they assign variables.
+ZSH_LOCATIONS = tuple(directory + "/z" + name for directory in ("/etc", "/etc/zsh")
+                      for name in ("shenv", "profile", "shrc", "login"))
+CSH_LOCATIONS = ("/etc/csh.cshrc", "/etc/csh.login", "/etc/csh/*", "/etc/profile.d/*.csh")
+FISH_LOCATIONS = ("/etc/fish/config.fish", "/etc/fish/conf.d/*.fish")
+SSHD_LOCATIONS = ("/etc/ssh/sshd_config", "/etc/ssh/sshd_config.d/*.conf")
 CRON_JOB_LOCATIONS = ("/etc/cron.d/*", "/var/spool/cron/crontabs/*", "/var/spool/cron/*")
 
 
@@ -27,6 +33,9 @@ def settings_of_files(host, unread):
     found = []
     for patterns, reader, job in (
             (PAM_LOCATIONS, pam_settings, False), (USER_SERVICE_LOCATIONS, assignments, False),
+            (pam_env_files(host), assignments, False), (ZSH_LOCATIONS, shell_settings, False),
+            (CSH_LOCATIONS, shell_settings, False), (FISH_LOCATIONS, shell_settings, False),
+            (SSHD_LOCATIONS, sshd_settings, False),
             (MANAGER_LOCATIONS, manager_settings, False), (UNIT_LOCATIONS, unit_settings, True),
             (CRON_LOCATIONS, assignments, False), (CRON_JOB_LOCATIONS, assignments, True)):
         for name in files_of(host, patterns):
@@ -66,6 +75,37 @@ def pam_settings(host, text):
     """(name, value) of pam_env.conf."""
     return [(name, value.strip("\"")) for name, value in re.findall(
         r"^[ \t]*(\w+)[ \t].*?(?:DEFAULT|OVERRIDE)=(\"[^\"]*\"|\S*)", text, re.MULTILINE)]
+
+
+def pam_env_files(host):
+    """The files from which PAM's pam_env takes variables, besides its own two."""
+    found = []
+    for name in host.glob("/etc/pam.d/*"):
+        found += re.findall(r"^[^#\n]*pam_env\.so[^#\n]*\benvfile=(/[^\s*?\[]+)",
+                            host.text_or_none(name) or "", re.MULTILINE)
+    return sorted(set(found) - {"/etc/environment"})
+
+
+def shell_settings(host, text):
+    """(name, value) of lines such as `export A=b`, `setenv A b` and `set -gx A b`."""
+    found = []
+    for line in text.splitlines():
+        match = re.match(r"\s*(?:(?:export\s+)?(\w+)=|(?:setenv|set\s+-\w+)\s+(\w+)\s)(.*)", line)
+        try:
+            args = shlex.split(match.group(3), comments=True)[:1] if match else []
+        except ValueError:
+            args = [match.group(3)]
+        found += [(match.group(1) or match.group(2), word.rstrip(";")) for word in args or (
+            [""] if match else [])]
+    return found
+
+
+def sshd_settings(host, text):
+    """(name, value) that sshd sets for every session; a Match block is of some sessions only."""
+    common = re.split(r"^[ \t]*match\b", text, maxsplit=1,
+                      flags=re.IGNORECASE | re.MULTILINE)[0]
+    lines = re.findall(r"^[ \t]*setenv[ \t=]+(.*)$", common, re.IGNORECASE | re.MULTILINE)
+    return [pair for line in lines for pair in parse_pairs(line)]
 
 
 def manager_settings(host, text):

@@ -28,6 +28,8 @@ MOST_ENTRIES, MOST_LINKS = 400000, 40
 
 
 Account = namedtuple("Account", "name uid gid groups")
+# One that owns nothing and is in no group.
+ORDINARY = Account("an ordinary account", 65534, 65534, [])
 
 
 class RefusedError(RuntimeError):
@@ -107,20 +109,24 @@ def writers(path, info):
 
 
 def _group_writers(path, gid):
-    groups, found = {gid}, set()
-    try:
-        acl = os.getxattr(path, "system.posix_acl_access")
-        groups = set()
-        for tag, allowed, number in struct.iter_unpack("<HHI", acl[4:]):
-            if allowed & 2 and tag == 2:
-                found.add(number)
-            elif allowed & 2 and tag in (4, 8):
-                groups.add(gid if tag == 4 else number)
-    except OSError:  # no access list
-        pass
+    listed = writers_of_list(path)
+    found = {number for tag, number in listed or () if tag == 2}
+    groups = {gid if tag == 4 else number for tag, number in listed if tag != 2} \
+        if listed is not None else {gid}
     for group in groups - {0}:
         found |= members(group)
     return found - {0}
+
+
+def writers_of_list(path):
+    """{(tag, number)} of an access list's users (2) and groups (4: the file's own, 8) that may
+    write; None without a list. root's number, 0, is among them too."""
+    try:
+        acl = os.getxattr(path, "system.posix_acl_access")
+    except OSError:
+        return None
+    return {(tag, number) for tag, allowed, number in struct.iter_unpack("<HHI", acl[4:])
+            if allowed & 2 and tag in (2, 4, 8)}
 
 
 @functools.lru_cache(maxsize=None)

@@ -55,7 +55,8 @@ def remote_script(connection: Connection, run: str | None = None) -> str:
     become = connection.become
     python = shlex.quote(connection.python)
     sudo = f"sudo -u {shlex.quote(become.user)}"
-    find_python = f"command -v {python} >/dev/null || exit {NO_PYTHON}; "
+    # Without /dev/null: where an account may not write to it, the host is probed all the same.
+    find_python = f"unused=$(command -v {python}) || exit {NO_PYTHON}; "
     # On its own line, whatever a shell profile has printed before.
     ready = f'printf "\\n%s\\n" {READY}; '
     run = run or f"{python} -I -S -"
@@ -75,7 +76,7 @@ def remote_script(connection: Connection, run: str | None = None) -> str:
     if become.enabled:
         return f"{find_python}{sudo} -n true || exit {SUDO_REFUSED}; {ready}exec {sudo} -n {run}"
     return (
-        f'{find_python}if [ "$(id -u)" != 0 ] && {sudo} -n true 2>/dev/null; '
+        f'{find_python}if [ "$(id -u)" != 0 ] && unused=$({sudo} -n true 2>&1); '
         f"then {ready}exec {sudo} -n {run}; else {ready}exec {run}; fi"
     )
 
@@ -125,7 +126,9 @@ def failure_reason(
                 "set ansible_become_password, or allow the user sudo without a password")
     if status == NO_PYTHON:
         return (f"{connection.python} was not found on {name}",
-                "install Python 3.6 or newer on the host, or set ansible_python_interpreter")
+                "install Python 3.6 or newer on the host, or set ansible_python_interpreter; if it"
+                " is there, its link is dangling, or the login's account may not execute it: see"
+                " namei -l /usr/bin/python3, and chmod a+rx what is closed")
     if status == 255 and connection.kind == "ssh" and ready:
         return (f"The connection to {name} broke during the probe: {last or 'no reason given'}",
                 f"check whether {name} or its ssh service was restarted (last -x, journalctl -u"

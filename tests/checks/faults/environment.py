@@ -15,6 +15,13 @@ def python_path_set(plan: Document, snapshot: Document) -> None:
     data(snapshot, "environment")["login"]["PYTHONPATH"] = "/opt/site"
 
 
+@fault("environment.login", cause="/etc/ssh/sshd_config sets PYTHONPATH=/opt/site",
+       remedy="remove PYTHONPATH from /etc/ssh/sshd_config; then systemctl reload ssh")
+def python_path_set_by_sshd(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "environment")["others"].append(
+        {"where": "/etc/ssh/sshd_config", "variables": {"PYTHONPATH": "/opt/site"}, "job": False})
+
+
 @fault("environment.files",
        cause="1 of its 2 files changed under /: opt/gpufleet/modulefiles/cuda/11.8",
        remedy=PROVISION)

@@ -80,6 +80,38 @@ def shared_memory_not_observed(plan: Document, snapshot: Document) -> None:
     del data(snapshot, "disks")["shared"]
 
 
+def common(snapshot: Document, path: str, error: str) -> None:
+    for row in data(snapshot, "disks")["common"]:
+        if row["path"] == path:
+            row["error"] = error
+
+
+@fault("host.temporary", cause="root cannot use /etc/ld.so.cache: it has mode 0600",
+       remedy="on the host: chmod a+r /etc/ld.so.cache")
+def linker_cache_closed_to_users(plan: Document, snapshot: Document) -> None:
+    common(snapshot, "/etc/ld.so.cache", "it has mode 0600")
+
+
+@fault("host.temporary", cause="root cannot use /dev/null", remedy="chmod 666 /dev/null")
+def null_device_closed_to_users(plan: Document, snapshot: Document) -> None:
+    common(snapshot, "/dev/null", "it has mode 0600")
+
+
+@fault("host.temporary", cause="it is no device", remedy="mknod -m 666 /dev/null c 1 3")
+def null_device_replaced_by_a_file(plan: Document, snapshot: Document) -> None:
+    common(snapshot, "/dev/null", "it is no device")
+
+
+@fault("host.temporary", cause="root cannot use /etc/passwd", remedy="namei -l /etc/passwd")
+def etc_closed_to_users(plan: Document, snapshot: Document) -> None:
+    common(snapshot, "/etc/passwd", "it does not exist, or lies where they may not go")
+
+
+@fault("host.temporary", verdict="INCONCLUSIVE", cause="It was not tried", remedy="as root")
+def files_of_every_program_not_tried(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "disks")["common"] = None
+
+
 @harmless
 def container_with_the_shared_memory_that_engines_give(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel")["container"] = "podman"

@@ -14,6 +14,18 @@ def stacks_closed_to_users(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["closed"] = [{"path": "/opt/gpufleet", "mode": "0700"}]
 
 
+@fault("stack.readable", remedy="namei -l",
+       cause="tensorflow-2.13.1 works for root alone, not for other users: libstdc++.so.6: cannot")
+def library_of_the_system_closed_to_users(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["binding"]["ordinary"] = "Traceback:\nlibstdc++.so.6: cannot open shared object"
+
+
+@fault("stack.python", cause="sets CUDA_VISIBLE_DEVICES=, LD_PRELOAD=/x.so at every start",
+       remedy="remove that from /etc/python3.11/sitecustomize.py")
+def start_that_hides_the_gpus(plan: Document, snapshot: Document) -> None:
+    stack(snapshot)["start"]["sets"] = {"LD_PRELOAD": "/x.so", "CUDA_VISIBLE_DEVICES": ""}
+
+
 @fault("stack.readable", cause="/opt/gpufleet/stacks is mounted noexec", remedy="remount,exec")
 def stacks_mounted_noexec(plan: Document, snapshot: Document) -> None:
     data(snapshot, "disks")["noexec"] = ["/opt/gpufleet/stacks"]

@@ -87,6 +87,13 @@ class SharedDirectory(TypedDict):
     readonly: bool | None
 
 
+class CommonFile(TypedDict):
+    """A file that programs of every account use."""
+
+    path: Path
+    error: Annotated[str | None, "why an ordinary account cannot use it"]
+
+
 class Disks(TypedDict):
     """File systems at `/`, `/tmp`, the toolkits' and stacks' directories and the state directory.
 
@@ -100,6 +107,8 @@ class Disks(TypedDict):
     noexec: Annotated[list[Path], "directories that are mounted noexec"]
     readonly: Annotated[list[Path], "directories that are mounted read-only"]
     shared: NotRequired[list[SharedDirectory]]
+    common: NotRequired[Annotated[
+        list[CommonFile] | None, "null where no ordinary account could try"]]
     memory_mib: NotRequired[Annotated[int | None, "the memory of the host"]]
 
 

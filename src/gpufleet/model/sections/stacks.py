@@ -123,12 +123,17 @@ class StackStart(TypedDict):
     prefix: Text | None
     strange: Annotated[list[Text], "directories that it searches before its own"]
     error: str | None
+    sets: NotRequired[Annotated[
+        dict[str, str], "variables that steer libraries, modules or GPUs, and that it sets itself"]]
+    customized: NotRequired[Annotated[
+        list[Text], "the sitecustomize and usercustomize that it ran"]]
 
 
 class StackBinding(TypedDict):
     """Whether each library that the stack is bound to opens with all its symbols."""
 
     error: str | None
+    ordinary: NotRequired[Annotated[str | None, "the same for an ordinary account"]]
 
 
 class InstalledStack(TypedDict):

@@ -1,18 +1,27 @@
 """Section `disks`: free space and mount options of the directories that are written to."""
 import os
 import re
+import stat
 
 from ..manifest import mode_of
+from ..processes import become, in_child
 from ..text import first_match
+from ..trust import ORDINARY
 
 # Where every account may write, and programs of one account meet.
 SHARED_LOCATIONS = ("/dev/shm", "/tmp")
+# What programs of every account open.
+COMMON_LOCATIONS = {
+    "/dev/null": os.R_OK | os.W_OK, "/dev/zero": os.R_OK | os.W_OK, "/dev/urandom": os.R_OK,
+    "/etc/ld.so.cache": os.R_OK, "/etc/passwd": os.R_OK, "/etc/group": os.R_OK,
+    "/etc/nsswitch.conf": os.R_OK, "/etc/hosts": os.R_OK, "/etc/resolv.conf": os.R_OK}
 
 
 def section_disks(host):
     data = {"shared": [shared_directory(host, name) for name in SHARED_LOCATIONS],
             "memory_mib": int(first_match(r"^MemTotal:\s+(\d+) kB", host.text_or_none(
                 "/proc/meminfo")) or 0) // 1024 or None,
+            "common": common_files(host),
             "free_mib": {}, "free_files": {}, "filesystem": {}, "noexec": [], "readonly": []}
     wanted = [host[key] for key in ("tmpdir", "prefix", "stack_root", "state_dir")]
     for name in ["/", "/tmp", *wanted]:
@@ -30,6 +39,36 @@ def section_disks(host):
             if space.f_flag & flag:
                 data[key].append(name)
     return data
+
+
+def common_files(host):
+    """[{"path", "error"}]: what keeps an ordinary account from these files; None: not tried."""
+    # What is not there at all is missed by nobody, but for the devices.
+    names = [name for name in COMMON_LOCATIONS
+             if host.exists(name) or (host.real and name.startswith("/dev/"))]
+    _, errors, _ = in_child(without_access, (host, names), host.inner_s / 8)
+    return errors and [{"path": name, "error": errors[name]} for name in names]
+
+
+def without_access(host, names):
+    """{path: why an ordinary account cannot use it, or None}. Nothing is opened."""
+    if os.geteuid() == 0:
+        if not host.real:
+            os.chroot(host.root)
+        become(ORDINARY)
+        paths = {name: name for name in names}
+    else:
+        paths = {name: host.path(name) for name in names}
+    found = {}
+    for name, path in paths.items():
+        device = name.startswith("/dev/") and host.real
+        if not os.access(path, COMMON_LOCATIONS[name]):
+            found[name] = "it has mode %s" % mode_of(os.stat(path)) if os.path.exists(path) \
+                else "it does not exist, or lies where they may not go"
+        else:
+            found[name] = "it is no device" if device and not stat.S_ISCHR(
+                os.stat(path).st_mode) else None
+    return found
 
 
 def shared_directory(host, name):

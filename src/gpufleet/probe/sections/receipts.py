@@ -20,6 +20,7 @@ from ..manifest import (
 from ..processes import in_child
 from ..receipts import read_receipts
 from ..trees import library_directory
+from ..trust import writers_of_list
 
 # Where modulefiles, variables, profiles and kernels go (compat/environment.py).
 TEXT_LOCATIONS = ("/opt/gpufleet/modulefiles/*/*", "/opt/gpufleet/modulefiles/*/.version",
@@ -139,6 +140,10 @@ def writable_by_others(host, receipt, paths, mounts, infos):
             others = 0o002 if not folder or not info.st_mode & stat.S_ISVTX else 0
             if info.st_mode & (others | (0o020 if own and info.st_gid else 0)):
                 found[name] = "mode %s, others can write" % mode_of(info)
+            # With an access list the group's bits are what it allows at most.
+            elif own and info.st_mode & 0o020 and writers_of_list(host.path(name)):
+                found[name] = "mode %s, its access list (getfacl) lets others write" % (
+                    mode_of(info))
     files = set(files)
     for point in mounts:
         if point in files or (point in folders and top and point.startswith(top + "/")):
@@ -185,8 +190,9 @@ def unlisted(host, receipt, listed):
 
 
 def unrecorded(host, venv, packages):
-    """Code in the directories of these packages that no package's record lists."""
-    found, records, own = [], {}, set()
+    """Code that no package's record lists: in the directories of these packages, or beside one of
+    their modules under its name, which Python would take for it."""
+    found, records, own, modules = [], {}, set(), {}
     for name in host.glob(glob.escape(venv) + "/lib/python3*/site-packages/*.dist-info/RECORD"):
         site = os.path.dirname(os.path.dirname(name))
         package = os.path.basename(os.path.dirname(name))[:-len(".dist-info")].rpartition("-")[0]
@@ -195,6 +201,15 @@ def unrecorded(host, venv, packages):
         records.setdefault(site, set()).update(listed)
         if normal_name(package) in packages:
             own |= {site + "/" + path.partition("/")[0] for path in listed if "/" in path}
+            modules.setdefault(site, set()).update(
+                path.partition("/")[0].partition(".")[0] for path in listed
+                if path.endswith((".py", ".so")))
+    for site, known in modules.items():
+        for name in sorted(os.listdir(host.path(site))):
+            path = name if name.endswith((".py", ".so")) else name + "/__init__.py"
+            if name.partition(".")[0] in known and path not in records[site] \
+                    and site + "/" + name not in own and host.exists(site + "/" + path):
+                found.append(site + "/" + path)
     for top in sorted(own):
         site = os.path.dirname(top)
         for location, _, files in os.walk(host.path(top)):

@@ -15,6 +15,7 @@ from ..jit_cache import (
 )
 from ..processes import run_command
 from ..receipts import receipts_of_kind
+from ..settings_files import STEERING_VARIABLES
 from ..text import first_match, last_lines, natural
 from ..trees import foreign_parts, unreadable_by_others, with_unfit_libraries
 from ..trust import RefusedError, interpreter_code
@@ -107,14 +108,18 @@ def run_stack(host, stack, shares):
 # Where an environment's interpreter searches for modules before its own, beside its Python's.
 START = """
 import json, os, sys
+NAMES = %r
 real = os.path.realpath
 own, library = real(sys.prefix) + "/", real(os.path.dirname(os.__file__))
 site = [n for n, p in enumerate(sys.path) if real(p).startswith(own) and "-packages" in p]
 # What comes after its own packages cannot shadow any of them.
 strange = [p for p in sys.path[1:min(site or [None])] if not (real(p) + "/").startswith(own)
            and not (real(p) + "/").startswith(library + "/") and not p.endswith(".zip")]
+hooks = [getattr(sys.modules.get(n), "__file__", None) for n in ("sitecustomize", "usercustomize")]
 print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix,
-                  "strange": sorted(set(strange)), "error": None}))
+                  "strange": sorted(set(strange)), "error": None,
+                  "sets": {n: os.environ[n] for n in NAMES if n in os.environ},
+                  "customized": [real(h) for h in hooks if h]}))
 """
 
 
@@ -123,30 +128,42 @@ def start_interpreter(host, venv):
     python = host.path(venv + "/bin/python")
     try:
         status, out, err = run_command(
-            [python, "-c", START],
+            [python, "-c", START.replace("%r", repr(STEERING_VARIABLES), 1)],
             # What computes has the time in mode full.
             host.inner_s / (10 if host["mode"] == "full" else 2),
             env={"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME") or "/"}, cwd="/",
             code=interpreter_code(python))
     except RefusedError as error:
-        return {"python": None, "prefix": None, "strange": [], "error": str(error)}
+        return failed_start(str(error))
     try:
         reported = json.loads(out.splitlines()[-1])
         return dict(reported, prefix=host.name(reported["prefix"]))
     except (ValueError, LookupError, TypeError):
         message = last_lines(err or out, 300) or "it ended with status %s" % status
-        return {"python": None, "prefix": None, "strange": [], "error": message}
+        return failed_start(message)
+
+
+def failed_start(error):
+    return {"python": None, "prefix": None, "strange": [], "error": error, "sets": {},
+            "customized": []}
 
 
 def try_binding(host, stack):
-    """Why a library that a stack is bound to cannot be opened with all its symbols, if so."""
+    """Why a library that a stack is bound to cannot be opened with all its symbols, if so: by
+    root (`error`), and by an ordinary account, which opens all that the interpreter needs too."""
     if stack["bound_to"] is None:
         return None
-    python = host.path(stack["venv"] + "/bin/python")
+    python, errors = host.path(stack["venv"] + "/bin/python"), []
     try:
-        status, out, err = run_command(
-            [python, "-m", "_gpufleet_binding"], host.inner_s / 10,
-            env={"PATH": "/usr/bin:/bin", "HOME": "/"}, cwd="/", code=interpreter_code(python))
+        for ordinary in (True, False):
+            status, out, err = run_command(
+                [python, "-m", "_gpufleet_binding"], host.inner_s / 10,
+                env={"PATH": "/usr/bin:/bin", "HOME": "/"}, cwd="/", code=interpreter_code(python),
+                ordinary=ordinary)
+            if status == 0:
+                break
+            errors.append(last_lines(err or out, 600) or "status %s" % status)
     except RefusedError as error:
-        return {"error": str(error)}
-    return {"error": None if status == 0 else last_lines(err or out, 600) or "status %s" % status}
+        return {"error": str(error), "ordinary": None}
+    return {"error": errors[1] if len(errors) == 2 else None,
+            "ordinary": errors[0] if errors else None}
