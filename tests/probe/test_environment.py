@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.probe import login
+from gpufleet.probe.host import Host
 from gpufleet.probe.runner import probe
 from tests.support.elf_file import shared_library
 from tests.support.planted_host import look, put
@@ -24,6 +26,14 @@ def test_a_login_that_hangs_is_hung(root: Path) -> None:
     assert section["state"] == "hung"
 
 
+def test_a_login_that_may_not_start_is_not_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an account may not use /dev/null or bash, the finding was that nothing answered."""
+    monkeypatch.setattr(
+        login, "run_command", lambda *_, **__: (None, "", "/bin/bash: Permission denied"))
+    with pytest.raises(RuntimeError, match="cannot be started by its account: /bin/bash"):
+        login.login_variables(Host({}), {}, {})
+
+
 def test_what_variables_lead_to_is_looked_at(root: Path) -> None:
     shared_library(root / "opt/bbb/libcudnn.so.8", "libcudnn.so.8")
     shared_library(root / "opt/x.so", "libcudart.so.11.0")
@@ -37,10 +47,10 @@ def test_a_login_is_a_real_shell_that_may_be_noisy(root: Path) -> None:
     put(root, "etc/environment", 'CUDA_HOME="/opt/cuda"\n')
     put(root, "etc/profile.d/cuda.sh",
         "echo Welcome; export LD_LIBRARY_PATH=$CUDA_HOME/lib64:$LD_LIBRARY_PATH\n")
-    login = look(root)["environment"]["login"]
-    assert login["CUDA_HOME"] == "/opt/cuda"
-    assert login["LD_LIBRARY_PATH"] == "/opt/cuda/lib64:"
-    assert login["PYTHONPATH"] is None
+    seen = look(root)["environment"]["login"]
+    assert seen["CUDA_HOME"] == "/opt/cuda"
+    assert seen["LD_LIBRARY_PATH"] == "/opt/cuda/lib64:"
+    assert seen["PYTHONPATH"] is None
 
 
 def test_what_services_and_cron_are_given_is_read_from_their_files(root: Path) -> None:

@@ -30,6 +30,8 @@ def login_variables(host, found, identity):
         if mark in out:
             break
     else:
+        if status is None and "Permission denied" in err:
+            raise RuntimeError("a login shell cannot be started by its account: " + err)
         if status is None:
             raise NoAnswerError("a login shell gave no answer: " + err)
         raise RuntimeError("a login shell exited (status %d) before it ran a command: %s"
