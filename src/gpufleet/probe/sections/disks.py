@@ -47,7 +47,8 @@ def common_files(host):
     names = [name for name in COMMON_LOCATIONS
              if host.exists(name) or (host.real and name.startswith("/dev/"))]
     _, errors, _ = in_child(without_access, (host, names), host.inner_s / 8)
-    return errors and [{"path": name, "error": errors[name]} for name in names]
+    return None if errors is None else [
+        {"path": name, "error": errors[name]} for name in names]
 
 
 def without_access(host, names):
