@@ -78,20 +78,18 @@ class DnfDriver(DriverTransaction):
         rows = self.rows() if rows is None else rows
         return {name: row["version"] for name, row in rows.items() if DRIVER_PACKAGE.match(name)}
 
-    def missing_headers(self, rows):
-        """Return the header packages that installed kernels lack and a repository has."""
-        kernels = [
-            row["version"]
+    def lacking_headers(self):
+        """Return the names and versions of header packages that installed kernels lack."""
+        return [
+            "kernel-devel-" + row["version"]
             for row in installed_kernels(Host({}))
             if row["image"] and not row["headers"] and "rescue" not in row["version"]
         ]
-        names = ["kernel-devel-" + kernel for kernel in kernels]
-        known = self.dnf.available(*names) if names else []
-        return sorted(
-            name
-            for name in names
-            if any(name.startswith("{}-{}".format(n, v.partition(":")[2])) for n, v in known)
-        )
+
+    def missing_headers(self, rows):
+        """Return the header packages that installed kernels lack and a repository has."""
+        names = self.lacking_headers()
+        return among(names, self.dnf.available(*names) if names else [])
 
     def hold_differences(self, rows):
         """Return one message per package that is not held."""
@@ -212,11 +210,15 @@ class DnfDriver(DriverTransaction):
         """Return what dnf is to install, and the driver's version."""
         wanted = self.params["packages"] + self.params["helpers"]
         tools = [name for name in ("dkms", VERSIONLOCK) if name not in rows]
+        headers = self.lacking_headers()
+        # dkms requires it in any version: without this one, dnf would bring the newest kernel.
+        matched = [name.replace("kernel-devel-", "kernel-devel-matched-") for name in headers]
+        found = self.dnf.available(*wanted, *tools, *headers, *matched)
         known = {}
-        for name, version in self.dnf.available(*wanted, *tools):
+        for name, version in found:
             known.setdefault(name, []).append(version)
         if "dkms" in tools and "dkms" not in known:
-            major = self.release().partition(".")[0]
+            major = self.system("VERSION_ID").partition(".")[0]
             raise StateError(
                 "No enabled repository has dkms, which builds the kernel modules: EPEL has it. "
                 "Nothing was changed. Enable EPEL (dnf install epel-release on Rocky Linux and "
@@ -240,11 +242,7 @@ class DnfDriver(DriverTransaction):
                     )
                 )
             arguments.append("{}-{}".format(name, max(fitting, key=natural)))
-        headers = self.missing_headers(rows)
-        # dkms requires it in any version: without this one, dnf would bring the newest kernel.
-        matched = [name.replace("kernel-devel-", "kernel-devel-matched-") for name in headers]
-        matched = [name for name in matched if self.dnf.available(name)][-1:]
-        return arguments + tools + headers + matched, version
+        return arguments + tools + among(headers, found) + among(matched, found)[-1:], version
 
     def select_version(self, known):
         """Return the newest version of the declared branch, or the declared version."""
@@ -274,15 +272,20 @@ class DnfDriver(DriverTransaction):
         )
 
     @staticmethod
-    def release():
-        """Return the distribution's version, such as 9.6."""
+    def system(key):
+        """Return a value of os-release, such as 9.6 for VERSION_ID."""
         with open("/etc/os-release") as stream:
-            found = re.search(r'(?m)^VERSION_ID="?([\d.]+)', stream.read())
+            found = re.search(r'(?m)^{}="?([\w.]+)'.format(key), stream.read())
         return found.group(1) if found else ""
 
     def unregistered(self):
-        """Return a sentence where this is RHEL and no repository of its own is enabled."""
-        if os.path.exists("/etc/rhsm") and not glob.glob("/etc/pki/entitlement/*.pem"):
+        """Return a sentence where this is RHEL without a subscription; clouds have none either."""
+        cloud = glob.glob("/etc/yum.repos.d/*rhui*")
+        if (
+            self.system("ID") == "rhel"
+            and not cloud
+            and not glob.glob("/etc/pki/entitlement/*.pem")
+        ):
             return (
                 " This system is not registered with Red Hat, so it has no repositories of RHEL: "
                 "run subscription-manager register first."
@@ -451,14 +454,17 @@ class DnfDriver(DriverTransaction):
         make_folder(folder)
         for name in sorted(set(packages) - set(stored)):
             pattern = "{}-{}.*.rpm".format(glob.escape(name), glob.escape(packages[name]))
-            cached = glob.glob(os.path.join(os.path.dirname(CACHE), pattern))
-            if cached:
-                shutil.copy2(cached[0], folder)
-                continue
-            status, text = self.dnf.dnf("download", "--destdir", folder, rows[name]["nevr"])
+            for path in glob.glob(os.path.join(os.path.dirname(CACHE), pattern)):
+                shutil.copy2(path, folder)
+        lost = sorted(set(packages) - set(self.stored_files(packages)))
+        if lost:
+            names = [rows[name]["nevr"] for name in lost]
+            status, text = self.dnf.dnf("download", "--destdir", folder, *names)
             if status:
                 self.module.warn(
-                    "{} could not be kept for a rollback: {}".format(name, problems(text))
+                    "{} could not be kept for a rollback: {}".format(
+                        ", ".join(lost), problems(text)
+                    )
                 )
         ours = set(self.stored_files(packages).values())
         for path in glob.glob(os.path.join(folder, "*")):
@@ -468,3 +474,9 @@ class DnfDriver(DriverTransaction):
         for path in ours:
             if os.path.dirname(path) != folder:
                 shutil.copy2(path, folder)
+
+
+def among(names, known):
+    """Return the names with version and architecture that are among [(name, version)]."""
+    there = ["{}-{}.".format(name, version.partition(":")[2]) for name, version in known]
+    return [name for name in names if name.startswith(tuple(there))]

@@ -95,6 +95,7 @@ class Modules:
 
     def __init__(self, module):
         self.module, self.params = module, module.params
+        self.dnf = not os.path.exists("/var/lib/dpkg/status")
         # In mode full the probe reads each initramfs.
         self.host = Host({"mode": "full"})
         self.probe()
@@ -146,19 +147,20 @@ class Modules:
         row, version = self.kernels[kernel], self.params["version"]
         if not row["headers"]:
             name = self.params["headers"].format(kernel=kernel)
+            image = "dnf remove kernel-core-{}" if self.dnf else "apt-get remove linux-image-{}"
             raise StateError(
                 "kernel {}: its headers are not installed, so no module can be built, and it would "
                 "boot without a driver. Install {}; where no repository has it any more, update "
-                "the kernel, or remove it (linux-image-{} on Debian).".format(
-                    kernel, name, kernel
-                )
+                "the kernel, or remove it ({}).".format(kernel, name, image.format(kernel))
             )
         trees = sorted({r["module"] for r in dkms_of(self.host) if r["version"] == version})
         if not trees:
             raise StateError(
                 "kernel {}: DKMS does not know the driver {}, so its package with the modules is "
-                "damaged. Reinstall that (apt-get install --reinstall), and run again.".format(
-                    kernel, version
+                "damaged. Reinstall that ({}), and run again.".format(
+                    kernel,
+                    version,
+                    "dnf reinstall 'kmod-nvidia*'" if self.dnf else "apt-get install --reinstall",
                 )
             )
         dkms = self.module.get_bin_path("dkms", True)
@@ -236,7 +238,7 @@ def main():
             raise StateError(
                 "\n".join(
                     "kernel {} {} still, though DKMS says that it installed {}. See what stands in "
-                    "/lib/modules/{} beside updates/dkms, and take it away.".format(
+                    "/lib/modules/{} beside updates/dkms or extra, and take it away.".format(
                         kernel, why, module.params["version"], kernel
                     )
                     for kernel, why in still

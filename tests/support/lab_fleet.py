@@ -30,7 +30,7 @@ DEADLINE_S = 120
 KILL = """
 for parent in $(pgrep -f '[B]ECOME-SUCCESS'); do pkill -KILL -P $parent; kill -KILL $parent; done
 pkill -KILL -f '[c]uda-installer|[l]inux.run|[g]pufleet-cuda'
-pkill -KILL -f '[a]pt-get |[d]pkg |/sbin/[d]kms|[m]ake '
+pkill -KILL -f '[a]pt-get |[d]pkg |/sbin/[d]kms|[m]ake |/bin/[d]nf '
 """
 
 
