@@ -118,10 +118,11 @@ def stand_ins(catalog: Path, suite: str) -> dict[str, str]:
         for version in facts["driver"]["versions"]
     }
     toolkit = [path for path in (HERE.parent / "container_toolkit").iterdir() if path.is_file()]
+    version = facts["containers"]["toolkit"][0]["version"].partition("-")[0]
     return {
         "usr/lib/stand-in/facts.json": json.dumps(facts),
         **{
-            f"usr/lib/stand-in/{name}": path.read_text(encoding="utf-8")
+            f"usr/lib/stand-in/{name}": path.read_text("utf-8").replace("@VERSION@", version)
             for name, path in [
                 (f"{catalog.stem}.py", HERE / f"{catalog.stem}.py"),
                 *((f"toolkit/{path.name}", path) for path in toolkit),

@@ -41,7 +41,7 @@ PROVIDES = {
     "python3": ["/usr/bin/python3"],
 }
 # In the repositories, but not installed.
-ON_DEMAND = "cronie ocl-icd opencl-filesystem python3.11 python3.12 podman subscription-manager"
+ON_DEMAND = "cronie ocl-icd opencl-filesystem python3.11 python3.12 subscription-manager"
 SERVICE = "[Unit]\nDescription=Stand-in for {}\n[Service]\nExecStart={}\n"
 WANTED = "[Install]\nWantedBy=multi-user.target\n"
 AUTOMATIC = """\
@@ -50,6 +50,7 @@ import sys
 from dnf.automatic.main import main
 sys.exit(main(sys.argv[1:]))
 """
+PODMAN = "#!/bin/sh\necho podman version 5.4.0\n"
 LIBCUDA = """\
 int cuInit(unsigned flags) {{ return 100; }}
 int cuDriverGetVersion(int *version) {{ *version = {}; return 0; }}
@@ -135,8 +136,9 @@ def finish(name: str, made: subprocess.Popen[str]) -> None:
         raise SystemExit(f"rpmbuild of {name} failed:\n{said}")
 
 
-def sign(folder: Path, label: str, work: Path) -> str:
-    """Sign a folder's packages with a new key, put beside them; returns the key's fingerprint."""
+def publish(folder: Path, label: str, work: Path, modules: str = "") -> str:
+    """Sign a folder's packages and their list with a new key, put beside them with its fingerprint;
+    returns that."""
     home = work / "gpg"
     home.mkdir(mode=0o700)
     gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--pinentry-mode", "loopback"]
@@ -145,17 +147,16 @@ def sign(folder: Path, label: str, work: Path) -> str:
     (folder / "key.asc").write_text(run(*gpg, "--armor", "--export"))
     listing = run(*gpg, "--with-colons", "--fingerprint").splitlines()
     fingerprint = next(line.split(":")[9] for line in listing if line.startswith("fpr"))
+    (folder / "fingerprint").write_text(fingerprint + "\n")
     words = ["--define", f"_gpg_name {fingerprint}", "--define", f"_gpg_path {home}"]
     words += ["--define", "__gpg /usr/bin/gpg"]
     run("rpmsign", *words, "--addsign", *sorted(str(path) for path in folder.glob("*.rpm")))
-    return fingerprint
-
-
-def index(folder: Path, modules: str = "") -> None:
     run("createrepo_c", "--quiet", folder)
     if modules:
         (folder / "modules.yaml").write_text(modules)
         run("modifyrepo_c", "--mdtype=modules", folder / "modules.yaml", folder / "repodata")
+    run(*gpg, "--armor", "--detach-sign", folder / "repodata/repomd.xml")
+    return fingerprint
 
 
 def related(row: dict[str, Any], version: str, kernel: str = "") -> dict[str, list[str]]:
@@ -312,9 +313,8 @@ def nvidia(folder: Path, versions: list[str]) -> str:
         work = Path(place)
         packages = {version: driver_packages(version, work) for version in versions}
         build([each for many in packages.values() for each in many], folder, work)
-        fingerprint = sign(folder, "NVIDIA's repository", work)
-        index(folder, streams(versions, packages) if RELEASE["modules"] else "")
-    return fingerprint
+        modules = streams(versions, packages) if RELEASE["modules"] else ""
+        return publish(folder, "NVIDIA's repository", work, modules)
 
 
 def repositories(names: Iterable[str], root: str) -> str:
@@ -349,23 +349,18 @@ def dkms() -> Rpm:
     )
 
 
-def containers() -> list[Rpm]:
-    """The container toolkit, and Docker's own engine."""
-    contents: dict[str, dict[str, str | Path]] = {
-        "nvidia-container-toolkit-base": {
-            f"usr/bin/{path.name}": path for path in (HERE / "toolkit").glob("nvidia-*")
-        },
-    }
+def containers(kind: str) -> list[Rpm]:
+    """The container toolkit's packages, or those of Docker's own engine."""
+    tools = {f"usr/bin/{path.name}": path for path in (HERE / "toolkit").glob("nvidia-*")}
     return [
         Rpm(
             row["name"],
             f"{row['version']}.{DIST}" if kind == "docker" else row["version"],
             epoch=row.get("epoch", 0),
             relations=related(row, row["version"]),
-            files=contents.get(row["name"], {}),
+            files=dict(tools) if row["name"] == "nvidia-container-toolkit-base" else {},
         )
-        for kind, rows in FACTS["containers"].items()
-        for row in rows
+        for row in FACTS["containers"][kind]
     ]
 
 
@@ -394,6 +389,7 @@ def base() -> None:
     ]
     demanded = [Rpm(name, f"1.0-1.{DIST}") for name in ON_DEMAND.split()]
     demanded += [
+        Rpm("podman", f"5.4.0-1.{DIST}", files={"usr/bin/podman": PODMAN}),
         Rpm("python3-dnf-plugin-versionlock", f"4.3.0-1.{DIST}", noarch=True, files=taken(*locks)),
         Rpm(
             "dnf-automatic",
@@ -413,7 +409,8 @@ def base() -> None:
     ]
     made = {
         "/srv/epel/everything": [dkms()],
-        "/srv/containers/stable": containers(),
+        "/srv/containers/x86_64": containers("toolkit"),
+        f"/srv/docker/{MAJOR}/x86_64/stable": containers("docker"),
         "/srv/rocky/appstream": demanded,
         "/srv/rocky/baseos": [release, *core, *kernel_packages(older)],
         # What comes later: a test enables it.
@@ -424,8 +421,7 @@ def base() -> None:
         folder = Path(place)
         with tempfile.TemporaryDirectory() as work:
             build(packages, folder, Path(work))
-            sign(folder, f"Repository {folder.name}", Path(work))
-        index(folder)
+            publish(folder, f"Repository {folder.name}", Path(work))
     packed = ["usr/sbin/dkms", "etc/dkms", "etc/modprobe.d/dkms.conf", "etc/dnf/automatic.conf"]
     for taken_away in [*packed, *locks]:
         path = Path("/") / taken_away
@@ -442,8 +438,7 @@ def base() -> None:
     names = [each.name for each in made["/srv/rocky/baseos"] if each.name != "kernel-devel-matched"]
     names = [name for name in names if name not in ("kernel-devel", "kernel-headers")]
     run("dnf", "--assumeyes", "--nogpgcheck", "install", *names)
-    fingerprint = nvidia(Path("/srv/nvidia/first"), FACTS["driver"]["versions"])
-    Path("/srv/nvidia/first/fingerprint").write_text(fingerprint + "\n")
+    nvidia(Path("/srv/nvidia/first"), FACTS["driver"]["versions"])
     run("dnf", "clean", "all")
 
 

@@ -6,9 +6,12 @@ the names, versions and relations of the catalog's distributions/redhat.yml and 
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from tests.support.lab_fleet import Fleet
+from tests.support.lab_fleet import ROOT, Fleet
 from tests.support.redhat_host import LOCKS, NEW, NVIDIA, OLD, STATE, RedHatHost
 
 pytestmark = pytest.mark.lab
@@ -67,7 +70,7 @@ def test_another_branch_is_installed_and_rolled_back_without_a_repository(host: 
 def test_automatic_upgrades_at_night_leave_the_driver_alone(host: RedHatHost) -> None:
     host.on("dnf --assumeyes --quiet install dnf-automatic")
     host.on("sed -i 's/^apply_updates = no/apply_updates = yes/' /etc/dnf/automatic.conf")
-    host.on("dnf-automatic --installupdates --no-timer /etc/dnf/automatic.conf")
+    host.on("dnf-automatic --installupdates /etc/dnf/automatic.conf")
     host.works(OLD)
 
 
@@ -89,6 +92,26 @@ def test_a_killed_installation_is_finished_by_the_next_run(host: RedHatHost) -> 
     assert host.verdicts(NEW, status=1)["driver.packages"]["verdict"] == "FAIL"
     host.install(NEW)
     host.works(NEW)
+
+
+@pytest.mark.slow
+def test_podman_gets_the_container_toolkit_which_no_upgrade_replaces(rocky: RedHatHost) -> None:
+    place = "/srv/containers/x86_64"
+    declared = {
+        "gpu_containers": {"engine": "podman"},
+        "nvidia_docker_repo_url": "file:///srv/containers",
+        "nvidia_docker_repo_key": f"file://{place}/key.asc",
+        "nvidia_docker_repo_key_fingerprint": rocky.on(f"cat {place}/fingerprint").strip(),
+    }
+    words: list[str | Path] = [ROOT / ".venv/bin/ansible-playbook", "playbooks/site.yml", "-e"]
+    words.append(json.dumps({"gpu_stacks": [], **declared}))
+    before = rocky.on("rpm -qa | sort")
+    assert "changed=0 " not in rocky.fleet.run(*words, "--check").stdout
+    assert rocky.on("rpm -qa | sort") == before
+    rocky.fleet.run(*words)
+    assert "changed=0 " in rocky.fleet.run(*words).stdout
+    assert rocky.on(f"rpm -q podman nvidia-container-toolkit; grep -c container {LOCKS}")
+    rocky.fleet.run(*words[:-1], json.dumps({"gpu_stacks": [], "gpu_containers": None}))
 
 
 @pytest.mark.slow
