@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BIN = ROOT / ".venv" / "bin"
 INVENTORY = ROOT / "inventory" / "lab"
 ENVIRONMENT = {
-    **os.environ,
+    # Python keeps what it has compiled, as it does for everybody who has not turned that off.
+    **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
     "GPUFLEET_LAB": "bench",
     "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
 }

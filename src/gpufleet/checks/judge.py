@@ -147,7 +147,11 @@ def _apply(
         # The declaration is both the cause and what would change the verdict.
         entry = _entry(check.id, check.statement, Verdict.NOT_DECLARED, cause=skip_reason)
         return entry, causes.Judged(Verdict.NOT_DECLARED, [], [])
-    verdict = worst(finding.verdict for finding in findings) if findings else Verdict.PASS
+    if not findings:
+        entry = _entry(check.id, check.statement, Verdict.PASS, cause="",
+                       evidence=_joined(evidence, "\n", MOST_EVIDENCE))
+        return entry, causes.Judged(Verdict.PASS, [], [])
+    verdict = worst(finding.verdict for finding in findings)
     # What failed speaks; that something else could not be judged would only blur it.
     selected = [finding for finding in findings if finding.verdict == verdict]
     entry = _entry(

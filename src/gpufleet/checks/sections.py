@@ -24,6 +24,7 @@ class Sections:
     def __init__(self, snapshot: Snapshot, reads: tuple[str, ...]) -> None:
         self.snapshot = snapshot
         self._reads = reads
+        self._sections = by_name(snapshot)
 
     @overload
     def __getitem__(self, name: Literal["os"]) -> Os: ...
@@ -65,7 +66,7 @@ class Sections:
     def __getitem__(self, name: str) -> object:
         if name not in self._reads:
             raise KeyError(f"the check reads {name} without declaring it")
-        return by_name(self.snapshot)[name]["data"]
+        return self._sections[name]["data"]
 
     def read_elsewhere(self) -> SectionData:
         """The data of every section that was read, for evidence that a check can do without."""
