@@ -112,7 +112,8 @@ def walk(root):
     found = []
     for folder, folders, files in os.walk(root):
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        found.extend(os.path.relpath(os.path.join(folder, name), root) for name in files + links)
+        inside = "" if folder == root else os.path.relpath(folder, root)
+        found.extend(os.path.join(inside, name) for name in files + links)
     return sorted(found)
 
 
