@@ -44,7 +44,7 @@ from .fleet import INVENTORY
 
 HOSTS, MIB, TINY = 50, 32, "1 KiB, copied"
 PROGRAMS = ("aria2c", "opentracker", "mktorrent")
-MIRROR_PORT, TRACKER_PORT = 8090, 6969
+MIRROR_PORT, TRACKER_PORT, SEED_PORT = 8090, 6969, 6881
 HOST_DIR = "/var/cache/gpufleet-many"
 FILE = "artifact.run"
 PR_SET_CHILD_SUBREAPER = 36
@@ -91,19 +91,31 @@ class Site:
 
 
 @contextmanager
-def server(*words: str | Path) -> Iterator[None]:
-    """A program of the control machine, until the end; its CPU time counts like Ansible's."""
+def server(port: int, *words: str | Path) -> Iterator[None]:
+    """A program of the control machine, until the end; its CPU time counts like Ansible's.
+
+    It has this port when it is ready; another program that has it is not taken for it.
+    """
+    if _answers(port):
+        sys.exit(f"Another program has port {port}: end it first.")
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(words, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log)
         try:
-            time.sleep(1)  # it opens its port
-            if process.poll() is not None:
-                log.seek(0)
-                sys.exit(f"{words} ended: {log.read().decode(errors='replace')}")
+            while not _answers(port):
+                if process.poll() is not None:
+                    log.seek(0)
+                    sys.exit(f"{words} ended: {log.read().decode(errors='replace')}")
+                time.sleep(0.1)
             yield
         finally:
             process.terminate()
             process.wait()
+
+
+def _answers(port: int) -> bool:
+    """Whether a program of this machine listens on a port, at any of its addresses."""
+    rows = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    return any(row.split()[1].endswith(f":{port:04X}") and row.split()[3] == "0A" for row in rows)
 
 
 def copied(site: Site, name: str = FILE) -> dict[str, object]:
@@ -113,8 +125,9 @@ def copied(site: Site, name: str = FILE) -> dict[str, object]:
 
 def mirrored_here(site: Site, stack: ExitStack) -> dict[str, object]:
     """The control machine serves, as `artifacts serve` does."""
-    stack.enter_context(server(BIN / "python", "-m", "gpufleet", "artifacts", "serve",
-                               site.directory, "--bind", site.gateway, "--port", str(MIRROR_PORT)))
+    stack.enter_context(server(
+        MIRROR_PORT, BIN / "python", "-m", "gpufleet", "artifacts", "serve", site.directory,
+        "--bind", site.gateway, "--port", str(MIRROR_PORT)))
     return {**copied(site), "gpu_artifacts_source": f"http://{site.gateway}:{MIRROR_PORT}"}
 
 
@@ -137,12 +150,13 @@ def shared(site: Site, stack: ExitStack) -> dict[str, object]:
     listed.write_text(re.findall(r"Info Hash: (\w+)", command("aria2c", "-S", torrent))[0] + "\n",
                       encoding="ascii")
     listed.chmod(0o644)
-    stack.enter_context(server("opentracker", "-i", site.gateway, "-p", str(TRACKER_PORT),
-                               "-P", str(TRACKER_PORT), "-w", listed))
     stack.enter_context(server(
-        "aria2c", f"--dir={site.directory}", "--enable-dht=false", "--enable-dht6=false",
-        "--listen-port=6881", "--seed-ratio=0", "--check-integrity=true", "--bt-max-peers=4",
-        f"--bt-external-ip={site.gateway}", "--summary-interval=0", torrent))
+        TRACKER_PORT, "opentracker", "-i", site.gateway, "-p", str(TRACKER_PORT),
+        "-P", str(TRACKER_PORT), "-w", listed))
+    stack.enter_context(server(
+        SEED_PORT, "aria2c", f"--dir={site.directory}", "--enable-dht=false", "--enable-dht6=false",
+        f"--listen-port={SEED_PORT}", "--seed-ratio=0", "--check-integrity=true",
+        "--bt-max-peers=4", f"--bt-external-ip={site.gateway}", "--summary-interval=0", torrent))
     return {**copied(site), "torrent": str(torrent)}
 
 
