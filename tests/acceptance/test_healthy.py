@@ -18,7 +18,8 @@ from lab import pythons
 from lab.errors import LabError
 from tests.support.lab_fleet import Fleet, fresh, lab
 
-pytestmark = pytest.mark.lab
+# That a healthy host is, all other tests on hosts see as well.
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 RUNS = int(os.environ.get("GPUFLEET_RUNS") or 20)
 USUAL_RUNS = 2
 BOTH = {"PASS", "NOT-DECLARED"}
@@ -70,11 +71,9 @@ KINDS |= {f"{suite}-five-stacks{name}": Kind(
     up=tuple(word for each in given for word in ("--python", each)), artifacts=("--all",))
     for suite, given in {"bookworm": ("3.6",), "bullseye": (), "trixie": ("3.6", "3.11")}.items()
     for name, prepare in {"": "true", "-driver": DRIVER}.items()}  # fmt: skip
-USUAL = "bookworm-one-stack"
 
 
-@pytest.fixture(scope="module", params=[
-    pytest.param(name, marks=[pytest.mark.slow] * (name != USUAL)) for name in KINDS])
+@pytest.fixture(scope="module", params=KINDS)
 def host(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Fleet, Kind]]:
@@ -111,6 +110,5 @@ def test_a_healthy_host_is_healthy_every_time(host: tuple[Fleet, Kind]) -> None:
     runs(*host, USUAL_RUNS)
 
 
-@pytest.mark.slow
 def test_it_is_so_twenty_times_in_a_row(host: tuple[Fleet, Kind]) -> None:
     runs(*host, RUNS)
