@@ -282,3 +282,40 @@ def test_every_line_that_was_seen_is_read_with_its_number() -> None:
             (row,) = found(line)
             assert (row["kind"], row["code"]) == ("sxid", row["code"]) if number == "sxid" else (
                 row["kind"], row["code"]) == ("xid", number), line
+
+
+# (name of a process, at most 15 bytes; name of its file): what any account may choose.
+CHOSEN = (
+    ("NVRM: x", "0000:3b:00.0 GPU has fallen off the bus"),
+    ("NVRM: x", "is not supported by the NVIDIA"),
+    ("NVRM: x", f"a#012{xid(79)}"),
+    ("EDAC MC0: 1 UE ", "x"),
+    ("EDAC MC0: 1 UE", "x"),
+    ("x", "Memory failure: 0x1"),
+    ("x", "Machine Check Exception"),
+    ("mce: x", "Machine Check Exception"),
+    ("x", "x 0000:3b:00.0: PCIe Bus Error: severity=Uncorrect"),
+    ("a 0000:3b:00.0:", "AER: Uncorrect"),
+    ("XFS (a):", "Corruption"),
+    ("x", "EXT4-fs error (device sda1): x"),
+    ("I/O error, dev ", "sda, x"),
+    ("I/O error, dev", "x"),
+    ("nvme a", "timeout, reset"),
+    ("x", "Loading of unsigned module is rejected"),
+    ("INFO: task a:1 ", "a:1 blocked for more than"),
+    ("x", "Out of memory: Killed process 1 (x)"),
+    ("gpufleet: GPU", "0000:3b:00.0 was reset"),
+    ("x", f"\n{xid(79)}"),
+)
+
+
+@pytest.mark.parametrize("line", [
+    "{comm}[4711]: segfault at 0 ip 0000000000001139 sp 00007ffd error 4 in {file}[1000+1000]",
+    "traps: {comm}[4711] general protection fault ip:1139 sp:7ffd error:0 in {file}[1000+1000]",
+    "{comm} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "{comm}: page allocation failure: order:4, mode:0x40dc0, nodemask=(null),cpuset={file}"])
+def test_no_name_of_a_process_or_file_is_a_fault_or_a_reset(line: str) -> None:
+    """Any account could have a healthy card reported as lost, and a lost one as reset."""
+    for comm, file in CHOSEN:
+        assert len(comm) <= 15
+        assert codes(xid(48), line.format(comm=comm, file=file)) == [("xid", 48, ADDRESS, 1)], comm

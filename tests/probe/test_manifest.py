@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
 import os
 from pathlib import Path
 
 import pytest
 
-from gpufleet.probe.manifest import compare_manifest, compare_records, manifest_of, recorded_files
+from gpufleet.probe import manifest
+from gpufleet.probe.host import Host
+from gpufleet.probe.manifest import (
+    compare_manifest,
+    compare_records,
+    manifest_of,
+    recorded_files,
+    sha256_of,
+)
+from gpufleet.probe.venvs import packages_of
 from tests.support.planted_host import put
 
 
@@ -76,3 +88,58 @@ def test_packages_vouch_for_their_own_files(tmp_path: Path) -> None:
     assert deep == [{"path": "lib/python3.11/site-packages/keras/core.py", "what": "sha256"}, gone]
     put(site, "keras/core.py", "x = 11\n")
     assert compare_records(str(tmp_path), files)[0]["what"] == "size"
+
+
+def test_a_record_is_no_way_to_compare_a_secret_with_a_guess(tmp_path: Path) -> None:
+    secret, venv = put(tmp_path, "secret", "hunter2"), tmp_path / "venv"
+    guess = base64.urlsafe_b64encode(hashlib.sha256(b"hunter2").digest()).decode().rstrip("=")
+    site = venv / "lib/python3.11/site-packages"
+    put(site, "keras-1.0.dist-info/RECORD", "".join(
+        f"{path},sha256={digest},7\n" for digest in (guess, "A" * 43)
+        for path in ("../../../../secret", str(secret), "keras/linked", "keras/below/secret")))
+    put(site, "keras/__init__.py")
+    (site / "keras/linked").symlink_to(secret)
+    (site / "keras/below").symlink_to(tmp_path)
+    files = recorded_files(str(venv), {"keras": "1.0"})
+    found = compare_records(str(venv), files, deep=True)
+    assert [entry["what"] for entry in found] == ["type"] * 4
+
+
+@pytest.mark.parametrize("name", ["METADATA", "RECORD"])
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    """A pipe hung the probe, and a link to /dev/zero took all of the host's memory."""
+    info = tmp_path / "lib/python3.11/site-packages/keras-1.0.dist-info"
+    put(info, "METADATA", "Name: keras\nVersion: 1.0\n")
+    put(info, "RECORD", "keras/core.py,,6\n")
+    (info / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(info / name)
+    else:
+        (info / name).symlink_to("/dev/zero")
+    host = Host({"root": "/"})
+    assert packages_of(host, str(tmp_path)) == ({} if name == "METADATA" else {"keras": "1.0"})
+    assert len(recorded_files(str(tmp_path), {"keras": "1.0"})) == (name == "METADATA")
+    with pytest.raises(OSError, match="not a regular file"):
+        sha256_of(str(info / name))
+
+
+def test_a_file_that_grows_while_it_is_read_has_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(tmp_path, "grows", "x" * 10)
+    monkeypatch.setattr(manifest, "open_regular", lambda _: Growing(path))
+    assert len(sha256_of(str(path))) == 64
+    assert Growing.reads < 5
+
+
+class Growing(io.FileIO):
+    """A file to which somebody writes as fast as it is read."""
+
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        type(self).reads += 1
+        return b"x" * 10 if self.reads < 100 else b""

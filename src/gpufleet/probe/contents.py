@@ -14,6 +14,7 @@ import stat
 import time
 
 from .privileges import LIBC
+from .text import open_regular
 
 BLOCK = 1 << 20
 DAY_S = 86400
@@ -37,7 +38,8 @@ def sha256_on_disk(path, ends=float("inf")):
     passed by. Where a file system cannot do that, the cache is emptied of what no process maps.
     """
     digest, buffer, cached_from = hashlib.sha256(), mmap.mmap(-1, BLOCK), None
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0) as stream:
+    with open_regular(path).detach() as stream:
+        left = os.fstat(stream.fileno()).st_size
         try:
             fcntl.fcntl(stream, fcntl.F_SETFL, os.O_DIRECT)
         except OSError:
@@ -53,9 +55,11 @@ def sha256_on_disk(path, ends=float("inf")):
                     raise
                 cached_from = _cached(stream)
                 continue
-            if not size:
+            # One that grows meanwhile would have no end.
+            if not size or left < 0:
                 break
             digest.update(memoryview(buffer)[:size])
+            left -= size
         if cached_from is not None:
             os.posix_fadvise(stream.fileno(), cached_from, 0, os.POSIX_FADV_DONTNEED)
     return digest.hexdigest()

@@ -4,13 +4,14 @@ import struct
 
 from .constants import CUDA_FILE
 from .host import Host
+from .text import open_regular
 
 
 def linker_cache(root="/"):
     """CUDA's and cuDNN's entries of /etc/ld.so.cache in the order in which they are searched."""
     host = Host({"root": root})
     try:
-        with open(host.path("/etc/ld.so.cache"), "rb") as stream:
+        with open_regular(host.path("/etc/ld.so.cache")) as stream:
             raw = stream.read()
     except FileNotFoundError:
         return []

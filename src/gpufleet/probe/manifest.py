@@ -3,16 +3,24 @@ import base64
 import csv
 import glob
 import hashlib
+import io
 import os
 import re
 import stat
 
+from .text import open_regular, read_bounded
+
 
 def sha256_of(path):
+    """The checksum of a regular file; of one that grows meanwhile, of a part of it."""
     digest = hashlib.sha256()
-    with open(path, "rb") as stream:
+    with open_regular(path) as stream:
+        left = os.fstat(stream.fileno()).st_size
         for block in iter(lambda: stream.read(1 << 20), b""):
             digest.update(block)
+            left -= len(block)
+            if left < 0:
+                break
     return digest.hexdigest()
 
 
@@ -87,7 +95,8 @@ def _difference(path, entry, deep):
 def recorded_files(venv, packages):
     """[(path, digest, size)] of what the installed packages' own records list, below `venv`.
 
-    Only of `packages` ({name: version}): what people put beside them is theirs.
+    Only of `packages` ({name: version}): what people put beside them is theirs. A record vouches
+    for nothing outside of its environment.
     """
     files = []
     pattern = os.path.join(glob.escape(venv), "lib", "python3*", "site-packages", "*.dist-info")
@@ -97,8 +106,9 @@ def recorded_files(venv, packages):
             continue
         site = os.path.dirname(directory)
         site = os.path.relpath(site, venv)
-        files += [(os.path.normpath(os.path.join(site, path)), digest, int(size))
-                  for path, digest, size in read_record(os.path.join(directory, "RECORD"))]
+        rows = [(os.path.normpath(os.path.join(site, path)), digest, int(size))
+                for path, digest, size in read_record(os.path.join(directory, "RECORD"))]
+        files += [row for row in rows if not row[0].startswith(("/", "../"))]
     return files
 
 
@@ -109,7 +119,7 @@ def compare_records(venv, files, deep=False, infos=None):
     """
     changed = []
     for path, digest, size in files:
-        what = _record_difference(venv + "/" + path, digest if deep else "", size, infos)
+        what = _record_difference(venv, path, digest if deep else "", size, infos)
         if what:
             changed.append({"path": path, "what": what})
     return changed
@@ -121,15 +131,15 @@ def normal_name(name):
 
 def read_record(path, sized=True):
     try:
-        with open(path, encoding="utf-8", errors="replace", newline="") as stream:
-            return [row for row in csv.reader(stream)
-                    if len(row) == 3 and (row[2].isdigit() or not sized)]
-    except OSError:
+        return [row for row in csv.reader(io.StringIO(read_bounded(path)))
+                if len(row) == 3 and (row[2].isdecimal() or not sized)]
+    except (OSError, csv.Error):
         # A package without a record proves nothing about itself; other checks find it missing.
         return []
 
 
-def _record_difference(path, digest, size, infos):
+def _record_difference(venv, name, digest, size, infos):
+    path = venv + "/" + name
     try:
         info = os.stat(path)
     except OSError:
@@ -139,7 +149,13 @@ def _record_difference(path, digest, size, infos):
     if info.st_size != size:
         return "size"
     expected = hex_digest(digest)
-    return "sha256" if expected and sha256_of(path) != expected else None
+    if not expected:
+        return None
+    # A link could lead to a secret, which whoever wrote the record would have compared to a guess.
+    if not stat.S_ISREG(info.st_mode) or not os.path.realpath(path).startswith(
+            os.path.realpath(venv) + "/"):
+        return "type"
+    return "sha256" if sha256_of(path) != expected else None
 
 
 def hex_digest(digest):

@@ -3,6 +3,7 @@ import json
 import os
 
 from .host import SCHEMA
+from .text import open_regular
 
 # What a record must hold for anything to be concluded from it: {kind: {key: type}}.
 REQUIRED_KEYS = {
@@ -51,11 +52,8 @@ def read_receipts(state_dir):
             if not name.endswith(".json") or name.startswith("."):
                 continue
             try:
-                # A pipe of that name would be waited for.
-                if not os.path.isfile(path):
-                    raise ValueError("it is not a regular file")
-                with open(path, encoding="utf-8") as stream:
-                    document = json.load(stream)
+                with open_regular(path) as stream:
+                    document = json.loads(stream.read().decode("utf-8"))
                 reason = why_unusable(kind, document)
                 if not reason and name != "{kind}-{id}.json".format(**document):
                     reason = "it is of {kind} {id}".format(**document)
@@ -63,7 +61,8 @@ def read_receipts(state_dir):
                     raise ValueError(reason)
                 found[kind].append(document)
             except (OSError, ValueError, RecursionError) as error:
-                found["unreadable"].append({"path": path, "error": str(error)})
+                reason = getattr(error, "strerror", None) or str(error)
+                found["unreadable"].append({"path": path, "error": reason})
     return found
 
 

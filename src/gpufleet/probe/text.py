@@ -30,11 +30,16 @@ MOST_BYTES = 64 << 20
 
 def open_regular(path):
     """A regular file, opened to read bytes; a pipe or device that anybody may have put there is
-    neither waited for nor touched."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    return os.fdopen(descriptor, "rb")
+    neither waited for nor touched, nor one that takes a file's place meanwhile."""
+    seen = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(seen).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
+        return os.fdopen(os.open("/proc/self/fd/%d" % seen, os.O_RDONLY | os.O_CLOEXEC), "rb")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+    finally:
+        os.close(seen)
 
 
 def read_bounded(path):

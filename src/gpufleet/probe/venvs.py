@@ -40,16 +40,27 @@ def packages_of(host, venv):
     for pattern in ("*.dist-info/METADATA", "*.egg-info/PKG-INFO"):
         for name in host.glob(venv + "/lib/python3*/site-packages/" + pattern):
             found = {}
-            with open(host.path(name), encoding="utf-8", errors="replace") as stream:
-                for line in stream:
-                    key, mark, value = line.partition(":")
-                    if not mark or len(found) == 2:
-                        break
-                    if key in ("Name", "Version"):
-                        found[key] = value.strip()
+            for line in metadata(host, name).splitlines():
+                key, mark, value = line.partition(":")
+                if not mark or len(found) == 2:
+                    break
+                if key in ("Name", "Version"):
+                    found[key] = value.strip()
             if len(found) == 2:
                 packages[normal_name(found["Name"])] = found["Version"]
     return packages
+
+
+def metadata(host, name):
+    """The text of a package's metadata; none of what is no file, so that its package is missed."""
+    try:
+        return host.text(name)
+    except PermissionError:
+        if os.geteuid():
+            raise
+    except OSError:
+        pass
+    return ""
 
 
 def bound_to(host, venv):

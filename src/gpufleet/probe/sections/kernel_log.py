@@ -5,21 +5,25 @@ import time
 
 from ..processes import run_command
 from ..programs import find_program
-from ..text import first_match
+from ..text import first_match, open_regular
 from .kernel import container_of
 
 # [(kind, pattern)]: the first that matches a line wins. `address`, `pid`, `process` and `code` are
-# taken from its groups of these names. What the driver says begins its message: further on stand
+# taken from its groups of these names. What the kernel says begins its message: further on stand
 # names of files, programs and control groups, which any user may choose.
 BUS_ID = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
+# The driver and the device that speak.
+DEVICE = r"^(?:[\w-]+ )?"
+HARDWARE = r"^(?:mce: )?(?:\{\d+\})?(?:\[Hardware Error\]: )?"
 EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
     ("xid", r"^NVRM: Xid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"
             r"(?:[^,]*, name=(?P<process>[^,]+))?"),
     ("sxid", r"^(?:nvidia-nvswitch\d*: )?SXid \((?:PCI:)?" + BUS_ID
              + r"[^)]*\): (?P<code>\d+), (?!Data \{)"),
     ("xid", r"^NVRM: .*?" + BUS_ID + r"\D.*has fallen off the bus"),
-    ("key-rejected", r"Loading of (?:unsigned module|module with \S+ \S+) is rejected"
-                     r"|Key was rejected by service|Lockdown: modprobe: unsigned module loading"),
+    ("key-rejected", r"^(?:[\w-]+: )?Loading of (?:unsigned module|module with \S+ \S+) is rejected"
+                     r"|^(?:[\w-]+: )?Key was rejected by service"
+                     r"|^Lockdown: modprobe: unsigned module loading"),
     ("api-mismatch", r"^NVRM: API mismatch"),
     ("init-failed", r"^NVRM: (?:GPU )?" + BUS_ID + r": (?:RmInitAdapter|rm_init_adapter) failed"),
     ("init-failed", r"^NVRM: (?:RmInitAdapter|rm_init_adapter) failed"),
@@ -28,21 +32,26 @@ EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
                     r"|^NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
                     r"|^NVRM: .* is not supported by the NVIDIA"),
     # Root ports report for the device behind them, and name it where they know it.
-    ("pcie-error", r"AER: (?:Multiple )?Uncorrect\w+ \((?:Non-)?Fatal\) error (?:message )?received"
-                   r"(?::| from) " + BUS_ID),
-    ("pcie-error", r"(?:^|\s)" + BUS_ID + r": (?:PCIe Bus Error: severity=Uncorrect"
+    ("pcie-error", DEVICE + r"[0-9a-f:.]+: AER: (?:Multiple )?Uncorrect\w+ \((?:Non-)?Fatal\) error"
+                   r" (?:message )?received(?::| from) " + BUS_ID),
+    ("pcie-error", DEVICE + BUS_ID + r": (?:PCIe Bus Error: severity=Uncorrect"
                    r"|AER: .*Uncorrect|(?:AER: )?can't recover|(?:AER: )?device recovery failed"
                    r"|DPC: (?:containment event|ERR_FATAL))"),
-    ("machine-check", r"Uncorrected hardware memory error|Machine Check Exception"
-                      r"|EDAC \S+: \d+ UE |Memory failure: 0x|\[Hardware Error\]: event severity:"
-                      r" (?:fatal|recoverable)"),
-    ("hung-task", r"INFO: task (?P<process>.+):(?P<pid>\d+) blocked for more than"),
-    ("out-of-memory", r"(?:Out of memory|Memory cgroup out of memory): Killed process"
+    ("machine-check", HARDWARE + r"(?:Uncorrected hardware memory error"
+                      r"|(?:CPU \d+: )?Machine Check Exception"
+                      r"|event severity: (?:fatal|recoverable))"
+                      r"|^EDAC (?:\S+ )?MC\d+: \d+ UE (?!invoked )\w|^Memory failure: 0x"),
+    ("hung-task", r"^INFO: task (?P<process>.+):(?P<pid>\d+) blocked for more than"),
+    ("out-of-memory", r"^(?:Out of memory|Memory cgroup out of memory): Killed process"
                       r" (?P<pid>\d+) \((?P<process>[^)]+)\)"),
-    ("io-error", r"(?<!Buffer )I/O error, dev (?!sr\d|fd\d|loop|ram|zram)\S+|EXT4-fs error"
-                 r"|Remounting filesystem read-only|XFS \S+: .*(?:[Cc]orruption|metadata I/O error)"
-                 r"|nvme\S* .*timeout, (?:aborting|reset)"),
+    ("io-error", r"^(?:\w+: )?I/O error, dev (?!sr\d|fd\d|loop|ram|zram)\S+, |^EXT4-fs error \("
+                 r"|^\S+ \([^)]+\): Remounting filesystem read-only"
+                 r"|^XFS \([^)]+\): .*(?:[Cc]orruption|metadata I/O error)"
+                 r"|^nvme .*timeout, (?:aborting|reset)"),
 )]
+# What the kernel says of a process may begin with its name, which has at most 15 bytes.
+OF_A_PROCESS = re.compile(r".{1,15}(?:\[\d+\]| invoked oom-killer: |: page allocation failure: )",
+                          re.DOTALL)
 # One of them is in every line that counts: after months, a firewall's lines may be a million.
 WORDS = ("NVRM", "nvidia", "10de:", "vfio-pci", "gpufleet", "SXid", "AER", "DPC", "PCIe Bus Error",
          "recover", "emory", "Machine Check", "EDAC", "Hardware Error", "INFO: task", "I/O error",
@@ -200,7 +209,7 @@ def file_lines(host):
 
 def end_of(host, name):
     """The last lines of a file, which may be of any size."""
-    with open(host.path(name), "rb") as stream:
+    with open_regular(host.path(name)) as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - MOST_BYTES))
         return stream.read(MOST_BYTES).decode("utf-8", "replace")
 
@@ -301,7 +310,7 @@ def whole_messages(lines):
     """The same lines with the driver's message of three lines as one."""
     head, more = None, 0
     for seconds, text in lines:
-        if not any(word in text for word in WORDS):
+        if not any(word in text for word in WORDS) or OF_A_PROCESS.match(text):
             continue
         # Only the driver's own messages go on in further lines: a file's name may contain any.
         parts = re.split(r"#012|\\n|\\x0a|\n", text)
