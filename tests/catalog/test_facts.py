@@ -128,8 +128,9 @@ def test_the_importer_writes_exactly_what_is_committed(tmp_path: Path) -> None:
     written = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.yml"))
     own = {
         Path(f"{name}.yml")
-        for name in ("driver_offers", "fabric", "gpus", "measured", "pci", "performance", "rules",
-                     "smi_rules", "xids/judgement")
+        for name in ("distributions/redhat", "distributions/ubuntu", "driver_offers", "fabric",
+                     "gpus", "measured", "pci", "performance", "rules", "smi_rules",
+                     "xids/judgement")
     }
     committed = {path.relative_to(facts.DATA) for path in data_files()} - own
     assert set(written) == committed
