@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.support.planted_host import look, put
 
 
-def test_files_of_every_program_are_tried_as_an_ordinary_account(root: Path) -> None:
+@pytest.fixture
+def open_root() -> Iterator[Path]:
+    """A tree that every account reaches, as it does not those of pytest."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_files_of_every_program_are_tried_as_an_ordinary_account(open_root: Path) -> None:
     """A linker's cache that root alone can read went unnoticed: users' programs found no CUDA."""
-    put(root, "etc/ld.so.cache", mode=0o600)
-    put(root, "etc/passwd")
-    for path in (root, *root.parents[:3]):
-        path.chmod(0o755)
+    put(open_root, "etc/ld.so.cache", mode=0o600)
+    put(open_root, "etc/passwd")
     ordinary = os.geteuid() == 0
-    assert look(root)["disks"]["common"] == [
+    assert look(open_root)["disks"]["common"] == [
         {"path": "/etc/ld.so.cache", "error": "it has mode 0600" if ordinary else None},
         {"path": "/etc/passwd", "error": None}]
 
