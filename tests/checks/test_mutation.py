@@ -55,6 +55,7 @@ HARMLESS: dict[str, str] = {
     "disks/shared/tmp/mounted: other": "/tmp may be a file system of its own, or not",
     "disks/shared/tmp/readonly*": "judged among the directories that are read-only",
     "disks/shared/tmp/size_mib*": "told; its free space is judged",
+    "disks/common/*/path: other": "told where it cannot be used; all that can be are the same",
     # The driver: of several words for the same thing one is judged.
     "driver/cuda_version": "told; the driver's own version is compared with the plan",
     "driver/on_disk: null": "each kernel's module is judged where it stands",
@@ -191,6 +192,11 @@ HARMLESS: dict[str, str] = {
     "stacks/stacks/*/receipt": "the receipts are judged themselves",
     "stacks/stacks/*/realpath": "an environment may stand behind a link",
     "stacks/stacks/*/bound_to": "what is mapped in the end is judged",
+    "stacks/stacks/*/binding/ordinary: drop":
+        "an earlier release's probe did not try it; each file's permissions are judged",
+    "stacks/stacks/*/start/sets: drop":
+        "an earlier release's probe did not report it; what logins set is judged",
+    "stacks/stacks/*/start/customized*": "told where something is set; what is set is judged",
     "stacks/occupied*": "the plan looks there before it installs",
     "*/framework/error: other": "a word on a run that came to its end",
     "*/framework/build/cuda: null empty": "before 2.3 a build does not say it",

@@ -53,7 +53,7 @@ def temporary(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def _common(disks: Disks) -> Iterator[Finding | Evidence]:
     """Files that programs of every account open, tried as an ordinary one."""
     rows = disks.get("common")
-    if rows is None:
+    if not rows:
         yield Finding("It was not tried whether an ordinary account can use /dev/null and the"
                       " linker's cache", "./gpufleet verify (as root)",
                       verdict=Verdict.INCONCLUSIVE)
