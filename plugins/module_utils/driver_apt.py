@@ -16,23 +16,11 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import r
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_transaction import (
     DriverTransaction,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
-    StateError,
-    remove_tree,
-)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import remove_tree
 
 
 class AptDriver(DriverTransaction):
     """One method per state of the module; with ``check`` it changes nothing."""
-
-    def target(self):
-        """Return the receipt's fields for the declared driver, its version apart."""
-        return {
-            "source": self.params["source"],
-            "branch": self.params["branch"],
-            "module": self.params["flavour"],
-            "requested": self.params["packages"] + self.params["helpers"],
-        }
 
     def present(self, check):
         """Install the declared driver; returns its version, None where check mode cannot know."""
@@ -56,12 +44,7 @@ class AptDriver(DriverTransaction):
 
     def previous(self, check):
         """Roll back to the previous driver of the receipt; returns its version."""
-        former = (self.receipt or {}).get("previous")
-        if not former:
-            raise StateError(
-                "There is no previous driver to roll back to: {} is the first that gpufleet "
-                "installed here.".format((self.receipt or {}).get("version", "none"))
-            )
+        former = self.former()
         self.params.update(
             branch=former["branch"], packages=former["requested"], helpers=[], label=""
         )

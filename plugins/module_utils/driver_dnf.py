@@ -96,16 +96,6 @@ class DnfDriver(DriverTransaction):
         packages = sorted(self.installed(rows))
         return [name + " is not held" for name in packages if not rows[name]["held"]]
 
-    def target(self, version):
-        """Return the receipt's fields for the declared driver."""
-        return {
-            "version": version,
-            "source": self.params["source"],
-            "branch": self.params["branch"],
-            "module": self.params["flavour"],
-            "requested": self.params["packages"] + self.params["helpers"],
-        }
-
     def present(self, check):
         """Install the declared driver; returns its version, None where check mode cannot know."""
         self.dnf.unlock()
@@ -128,17 +118,14 @@ class DnfDriver(DriverTransaction):
         if installs:
             self.check_space()
         if not check:
-            self.install_packages(arguments, installs, self.target(version))
+            self.install_packages(
+                arguments, installs, dict(self.target(), version=version)
+            )
         return version
 
     def previous(self, check):
         """Roll back to the previous driver of the receipt; returns its version."""
-        former = (self.receipt or {}).get("previous")
-        if not former:
-            raise StateError(
-                "There is no previous driver to roll back to: {} is the first that gpufleet "
-                "installed here.".format((self.receipt or {}).get("version", "none"))
-            )
+        former = self.former()
         files = self.stored_files(former["packages"])
         lost = sorted(set(former["packages"]) - set(files))
         if lost:
@@ -466,14 +453,7 @@ class DnfDriver(DriverTransaction):
                         ", ".join(lost), problems(text)
                     )
                 )
-        ours = set(self.stored_files(packages).values())
-        for path in glob.glob(os.path.join(folder, "*")):
-            if path not in ours:
-                remove_tree(path)
-        # A package whose version did not change may be in the store of the previous version.
-        for path in ours:
-            if os.path.dirname(path) != folder:
-                shutil.copy2(path, folder)
+        self.keep_only(packages, folder)
 
 
 def among(names, known):

@@ -205,6 +205,10 @@ class DriverTransaction(DriverSelection):
                 self.module.warn(
                     "{} could not be kept for a rollback: {}".format(package, complaints(err))
                 )
+        self.keep_only(packages, folder)
+
+    def keep_only(self, packages, folder):
+        """Have a store hold these packages, and no other files."""
         ours = set(self.stored_files(packages).values())
         for path in glob.glob(os.path.join(folder, "*")):
             if path not in ours:
@@ -213,6 +217,25 @@ class DriverTransaction(DriverSelection):
         for path in ours:
             if os.path.dirname(path) != folder:
                 shutil.copy2(path, folder)
+
+    def target(self):
+        """Return the receipt's fields for the declared driver, its version apart."""
+        return {
+            "source": self.params["source"],
+            "branch": self.params["branch"],
+            "module": self.params["flavour"],
+            "requested": self.params["packages"] + self.params["helpers"],
+        }
+
+    def former(self):
+        """Return the previous driver of the receipt; raises where there is none."""
+        former = (self.receipt or {}).get("previous")
+        if not former:
+            raise StateError(
+                "There is no previous driver to roll back to: {} is the first that gpufleet "
+                "installed here.".format((self.receipt or {}).get("version", "none"))
+            )
+        return former
 
     def receipt_fields(self, target, installs):
         """Return the receipt's fields beside the packages."""
