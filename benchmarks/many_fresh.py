@@ -81,8 +81,8 @@ class Site:
             "gpu_artifacts_cache": str(self.directory / "cache"),
             "gpu_artifacts_source": str(file.parent),
             "__artifacts_mirror": "{{ gpu_artifacts_source is match('https?://') }}",
-            "__artifacts_item": {"file": file.name, "checksum": f"sha256:{digest}", "url": "",
-                                 "size_bytes": file.stat().st_size, "login_required": False}}
+            "__artifacts_items": [{"file": file.name, "checksum": f"sha256:{digest}", "url": "",
+                                   "size_bytes": file.stat().st_size, "login_required": False}]}
 
     def sent(self) -> int:
         """Bytes that this machine has sent to the hosts."""

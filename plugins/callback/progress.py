@@ -8,8 +8,9 @@ name: progress
 type: aggregate
 short_description: Shows the progress of long tasks
 description:
-  - Ansible prints nothing while a task runs. This callback prints a line after every few seconds,
-    with the time since the task started and the hosts that have not answered yet.
+  - Ansible prints nothing while a task runs. This callback prints a line after every few seconds
+    for each task that has run longer than that, with the time since it started and the hosts that
+    have not answered yet. Hosts can be at different tasks.
 options:
   interval:
     description: Seconds between two lines.
@@ -31,7 +32,7 @@ SHOWN_HOSTS = 6
 
 
 class CallbackModule(CallbackBase):
-    """Starts a thread with each task that prints its progress, and stops it at the task's end."""
+    """Remembers what each host is at; a thread prints what takes long."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -40,44 +41,35 @@ class CallbackModule(CallbackBase):
 
     def __init__(self):
         super().__init__()
-        self._waiting = {}
+        self._running = {}  # {host: (task, when it started)}
         self._ended = threading.Event()
 
-    def _tick(self, name, started, ended):
-        interval = self.get_option("interval")
-        while not ended.wait(interval):
-            hosts = sorted(self._waiting)
-            if not hosts:
-                continue
+    def _tick(self):
+        while not self._ended.wait(self.get_option("interval")):
+            for line in self._lines(time.monotonic()):
+                # Not through the display: its lock could be held by this thread at a fork.
+                os.write(sys.stdout.fileno(), line.encode())
+
+    def _lines(self, now):
+        long_ones = {}
+        for host, (name, started) in dict(self._running).items():
+            if now - started >= self.get_option("interval"):
+                long_ones.setdefault(name, []).append((started, host))
+        for name, waiting in long_ones.items():
+            hosts = sorted(host for _, host in waiting)
             more = " and {} more".format(len(hosts) - SHOWN_HOSTS) if hosts[SHOWN_HOSTS:] else ""
-            line = "   ... {:.0f} s: {} on {}{}\n".format(
-                time.monotonic() - started, name, ", ".join(hosts[:SHOWN_HOSTS]), more
+            yield "   ... {:.0f} s: {} on {}{}\n".format(
+                now - min(waiting)[0], name, ", ".join(hosts[:SHOWN_HOSTS]), more
             )
-            # Not through the display: its lock could be held by this thread at a fork.
-            os.write(sys.stdout.fileno(), line.encode())
 
-    def _start(self, name):
-        self._stop()
-        self._waiting.clear()
-        self._ended = threading.Event()
-        threading.Thread(
-            target=self._tick, args=(name, time.monotonic(), self._ended), daemon=True
-        ).start()
-
-    def _stop(self):
-        self._ended.set()
-
-    def v2_playbook_on_task_start(self, task, is_conditional):
-        self._start(task.get_name())
-
-    def v2_playbook_on_handler_task_start(self, task):
-        self._start(task.get_name())
+    def v2_playbook_on_start(self, playbook):
+        threading.Thread(target=self._tick, daemon=True).start()
 
     def v2_runner_on_start(self, host, task):
-        self._waiting[host.get_name()] = True
+        self._running[host.get_name()] = (task.get_name(), time.monotonic())
 
     def _answered(self, result):
-        self._waiting.pop(result.host.get_name(), None)
+        self._running.pop(result.host.get_name(), None)
 
     def v2_runner_on_ok(self, result):
         self._answered(result)
@@ -92,4 +84,4 @@ class CallbackModule(CallbackBase):
         self._answered(result)
 
     def v2_playbook_on_stats(self, stats):
-        self._stop()
+        self._ended.set()

@@ -8,8 +8,9 @@ DOCUMENTATION = r"""
 module: gpu_artifact
 short_description: Fetch an artifact into the cache
 description:
-  - Runs on the control machine. Uses the file in a directory, or downloads it into the cache under
-    a partial name (continuing an interrupted download), checks it and renames it.
+  - Runs on the control machine, in Ansible's own process (the action plugin of this name). Uses the
+    file in a directory, or downloads it into the cache under a partial name (continuing an
+    interrupted download), checks it and renames it.
   - Any number of hosts may request the same file at once; it is downloaded once.
 options:
   file:
@@ -43,6 +44,9 @@ options:
 attributes:
   check_mode: {support: full}
   diff_mode: {support: none}
+  action:
+    description: Runs on the control machine.
+    support: full
 extends_documentation_fragment:
   - gpufleet.gpu.attributes
 author: ["The gpufleet developers (!UNKNOWN)"]
@@ -55,7 +59,6 @@ EXAMPLES = r"""
     checksum: sha256:9223c4af3aebe4a7bbed9abd9b163b03a1b34b855fbc2b4a0d1b706ac09a5a16
     url: https://developer.download.nvidia.com/compute/cuda/11.8.0/local_installers/cuda_11.8.0_520.61.05_linux.run
     cache: ~/.cache/gpufleet/artifacts
-  delegate_to: localhost
 """
 
 RETURN = r"""
@@ -76,6 +79,16 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.download import (
     verified,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
+
+ARGUMENTS = {
+    "file": {"type": "str", "required": True},
+    "checksum": {"type": "str", "required": True},
+    "size": {"type": "int"},
+    "url": {"type": "str", "default": ""},
+    "source": {"type": "str", "default": ""},
+    "cache": {"type": "path", "required": True},
+    "login_required": {"type": "bool", "default": False},
+}
 
 
 def obtain(module):
@@ -121,24 +134,17 @@ def obtain(module):
     return path, True
 
 
+def answer(module):
+    """The result; ``module`` has ``params`` and ``check_mode``. Raises StateError and OSError."""
+    with held(os.path.join(module.params["cache"], "locks", module.params["file"])):
+        path, changed = obtain(module)
+    return {"path": path, "changed": changed}
+
+
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "file": {"type": "str", "required": True},
-            "checksum": {"type": "str", "required": True},
-            "size": {"type": "int"},
-            "url": {"type": "str", "default": ""},
-            "source": {"type": "str", "default": ""},
-            "cache": {"type": "path", "required": True},
-            "login_required": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
-        with held(os.path.join(params["cache"], "locks", params["file"])):
-            path, changed = obtain(module)
-        module.exit_json(path=path, changed=changed)
+        module.exit_json(**answer(module))
     except (StateError, OSError) as error:
         module.fail_json(msg=str(error))
 

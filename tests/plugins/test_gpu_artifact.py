@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
+import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -226,3 +229,26 @@ def test_a_file_that_changed_after_it_was_checked_is_checked_again(
 def test_check_mode_downloads_nothing(run: Run, declared: dict[str, Any], mirror: str) -> None:
     assert run(load("gpu_artifact"), check=True, url=mirror, **declared)["changed"]
     assert Mirror.asked == []
+
+
+def test_a_playbook_fetches_without_asking_the_host(
+    mirror: str, declared: dict[str, Any], tmp_path: Path
+) -> None:
+    wrong = {**declared, "checksum": "sha256:" + "0" * 64, "file": "other.run"}
+    tasks = [
+        {"gpufleet.gpu.gpu_artifact": {**each, "cache": str(each["cache"]), "url": mirror}}
+        for each in (declared, declared, wrong)
+    ]
+    playbook = tmp_path / "playbook.yml"
+    playbook.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [root / ".venv" / "bin" / "ansible-playbook", "-i", "no-such-host.invalid,", playbook],
+        env={**os.environ, "ANSIBLE_CONFIG": str(root / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    words = [line.split(":")[0] for line in done.stdout.splitlines() if ": [no-such" in line]
+    assert words == ["changed", "ok", "fatal"]
+    assert "has sha256" in done.stdout

@@ -19,11 +19,12 @@ PLAYBOOK = """
 """
 
 
-def test_a_long_task_says_what_it_waits_for(tmp_path: Path) -> None:
-    playbook = tmp_path / "long.yml"
-    playbook.write_text(PLAYBOOK)
-    said = subprocess.run(
-        [ROOT / ".venv" / "bin" / "ansible-playbook", "-i", "localhost,", playbook],
+def played(folder: Path, playbook: str, hosts: str) -> str:
+    """What a playbook prints."""
+    path = folder / "long.yml"
+    path.write_text(playbook)
+    return subprocess.run(
+        [ROOT / ".venv" / "bin" / "ansible-playbook", "-i", hosts, path],
         env={
             **os.environ,
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
@@ -32,5 +33,31 @@ def test_a_long_task_says_what_it_waits_for(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-    )
-    assert "s: Take a while on localhost" in said.stdout
+    ).stdout
+
+
+def test_a_long_task_says_what_it_waits_for(tmp_path: Path) -> None:
+    assert "s: Take a while on localhost" in played(tmp_path, PLAYBOOK, "localhost,")
+
+
+TWO_HOSTS = """
+- hosts: all
+  connection: local
+  gather_facts: false
+  strategy: ansible.builtin.host_pinned
+  vars:
+    ansible_python_interpreter: "{{ ansible_playbook_python }}"
+  tasks:
+    - name: Take a while
+      ansible.builtin.command: sleep 1
+      when: inventory_hostname == "slow"
+    - name: Take another while
+      ansible.builtin.command: sleep 1
+      when: inventory_hostname == "fast"
+"""
+
+
+def test_hosts_at_different_tasks_have_a_line_each(tmp_path: Path) -> None:
+    said = played(tmp_path, TWO_HOSTS, "slow,fast,")
+    assert "s: Take a while on slow\n" in said
+    assert "s: Take another while on fast\n" in said

@@ -1,0 +1,164 @@
+#!/usr/bin/python
+# Apache-2.0, see LICENSE
+"""Copy files of the control machine to a host, all in one go: the host's part.
+
+Compares the files, and moves those that the action plugin has brought to their places.
+"""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_delivery
+short_description: Copy files to a host in one go
+description:
+  - Copies what the host lacks or has with other contents, whatever their number with two executions
+    on the host (M(ansible.builtin.copy) needs three for each file). The files are root's. Each is
+    compared with its checksum on the host before it gets its name.
+options:
+  files:
+    description:
+      - The files, each the path of a file on the control machine, or C({src, checksum, dest, mode})
+        of which all but C(src) can be left out. C(checksum) is V(ALGORITHM:HEX); where it is
+        given, the file is not read to compute it.
+    type: list
+    elements: raw
+    required: true
+  dest:
+    description: The directory on the host where the files belong.
+    type: path
+    required: true
+  mode:
+    description: The files' mode.
+    type: str
+    default: "0644"
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+  action:
+    description: Runs on the control machine, and there reads the files.
+    support: full
+extends_documentation_fragment:
+  - gpufleet.gpu.attributes
+author: ["The gpufleet developers (!UNKNOWN)"]
+"""
+
+EXAMPLES = r"""
+- name: Copy uv and a lock
+  gpufleet.gpu.gpu_delivery:
+    dest: /opt/gpufleet/locks
+    files:
+      - "{{ inventory_dir }}/stacks/tensorflow-2.13.1-py3.11.lock"
+      - {src: /usr/local/bin/uv, dest: /opt/gpufleet/bin, mode: "0755"}
+"""
+
+RETURN = r"""
+wanted:
+  description: The paths on the host that lacked their contents.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import os
+import stat
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    StateError,
+    digest_of,
+    make_folder,
+    remove_tree,
+)
+
+
+def has_contents(path, wanted):
+    """Whether a file is there with the wanted size and checksum; never reads through a link."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    if not stat.S_ISREG(status.st_mode) or status.st_size != wanted["size"]:
+        return False
+    algorithm, _, digest = wanted["checksum"].partition(":")
+    return digest_of(path, algorithm) == digest
+
+
+def own(path, mode):
+    """Make a path root's, with a mode; returns whether that changed anything."""
+    status = os.stat(path)
+    changed = False
+    if (status.st_uid, status.st_gid) != (0, 0):
+        os.chown(path, 0, 0)
+        changed = True
+    if stat.S_IMODE(status.st_mode) != mode:
+        os.chmod(path, mode)
+        changed = True
+    return changed
+
+
+def place(module, wanted):
+    """Move a file that was brought to its place, once its contents are proven."""
+    path, staged = wanted["path"], wanted["staged"]
+    # Root's alone first: nobody changes it between the comparison and the move.
+    os.chown(staged, 0, 0)
+    os.chmod(staged, 0o600)
+    if not has_contents(staged, wanted):
+        raise StateError(
+            "{} did not arrive as it is on the control machine. Run again.".format(path)
+        )
+    folder = os.path.dirname(path)
+    make_folder(folder)
+    own(folder, 0o755)
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise StateError(
+            "{0} is a directory; a file of gpufleet's belongs there. Move it away: mv {0} "
+            "{0}.old".format(path)
+        )
+    if os.path.islink(path):
+        remove_tree(path)
+    module.atomic_move(staged, path)
+    own(path, int(wanted["mode"], 8))
+
+
+def difference(wanted):
+    """What changes for a file, as Ansible shows it."""
+    there = os.path.lexists(wanted["path"])
+    return {
+        "before_header": wanted["path"],
+        "after_header": wanted["path"],
+        "before": "another file\n" if there else "",
+        "after": "{size} bytes, {checksum}\n".format(**wanted),
+    }
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            # From the action plugin: {path, mode, size, checksum}, and `staged` once it is here.
+            "files": {"type": "list", "elements": "raw", "required": True},
+            "dest": {"type": "path", "required": True},
+            "mode": {"type": "str", "default": "0644"},
+        },
+        supports_check_mode=True,
+    )
+    changed, wanted, diff = False, [], []
+    try:
+        for file in module.params["files"]:
+            path = file["path"]
+            if not has_contents(path, file):
+                diff.append(difference(file))
+                wanted.append(path)
+                if "staged" in file:
+                    place(module, file)
+            elif module.check_mode:
+                mode = stat.S_IMODE(os.stat(path).st_mode)
+                changed = changed or mode != int(file["mode"], 8) or os.stat(path).st_uid != 0
+            else:
+                changed = own(path, int(file["mode"], 8)) or changed
+        module.exit_json(changed=changed or bool(wanted), wanted=wanted, diff=diff)
+    except (StateError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()
