@@ -87,7 +87,10 @@ options:
     type: path
     required: true
   cache:
-    description: Where downloads are kept during the installation.
+    description:
+      - Where downloads are kept during the installation. They stay where they are on the file
+        system of O(venv), whose files are links to them;
+        M(gpufleet.gpu.gpu_artifact_cleanup) removes them.
     type: path
     default: /var/cache/gpufleet/python
 attributes:
@@ -151,6 +154,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment im
     install_packages,
     own_files,
     run,
+    same_filesystem,
     site_packages,
     uninstall_packages,
 )
@@ -163,6 +167,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages impor
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,
+    host_lock,
     remove_tree,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (
@@ -190,6 +195,8 @@ def install(module, installation, state, lock):
     """Install, bind, and write the receipt; returns the packages by name."""
     params = module.params
     check_wheelhouse(params["wheelhouse"])
+    with host_lock(params["cache"]):
+        pass  # what gpu_stack_download started has ended
     recreation = Recreation(params["venv"])
     if installation.half_done and installation.journal["fresh"]:
         remove_tree(params["venv"])
@@ -264,8 +271,10 @@ def install(module, installation, state, lock):
         python=version,
         binding=libraries,
     )
-    # Only now: until the receipt stands, the next run may need the downloads.
-    shutil.rmtree(params["cache"], ignore_errors=True)
+    # Only now: until the receipt stands, the next run may need the downloads. Where the environment
+    # shares its files with the cache, they cost nothing, and the next stack may need them.
+    if not same_filesystem(params["venv"], params["cache"]):
+        shutil.rmtree(params["cache"], ignore_errors=True)
     return packages
 
 

@@ -1,0 +1,98 @@
+"""Packages that are downloaded while something else is installed: the process that does it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ansible_modules import Run, load
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+# What stands for uv: it makes environments, notes what it installs, and takes until it is let go.
+UV = """#!/bin/sh
+echo "$@" >>{folder}/calls
+[ "$1" = venv ] && for last; do :; done && mkdir -p "$last/bin" && touch "$last/bin/python"
+[ "$1" = pip ] && read -r _ <{folder}/gate
+exit {status}
+"""
+
+
+def arguments(folder: Path, status: int = 0, **stack: Any) -> dict[str, Any]:
+    """What the role says, with one stack."""
+    uv = folder / "uv"
+    uv.write_text(UV.format(folder=folder, status=status))
+    uv.chmod(0o755)
+    declared = {"name": "one", "lock": "one.lock", "venv": str(folder / "venv"), "python": VERSION,
+                "interpreter": sys.executable, "installer": "uv", "python_source": "host"}
+    return {"uv": str(uv), "locks": str(folder), "cache": str(folder / "cache"),
+            "stacks": [{**declared, **stack}]}
+
+
+def playbook(folder: Path, words: dict[str, Any]) -> str:
+    """Run the module as Ansible runs it; returns what Ansible says of it."""
+    path = folder / "playbook.yml"
+    task = {"gpufleet.gpu.gpu_stack_download": words, "register": "it"}
+    shown = {"ansible.builtin.debug": {"msg": "{{ 'begun' if it.started else 'left' }}"}}
+    python = {"ansible_python_interpreter": sys.executable}
+    path.write_text(json.dumps([{"hosts": "localhost", "connection": "local", "vars": python,
+                                 "gather_facts": False, "tasks": [task, shown]}]))
+    return subprocess.run(
+        [ROOT / ".venv" / "bin" / "ansible-playbook", "-i", "localhost,", path],
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+
+
+def test_the_download_goes_on_alone_and_another_one_is_left_to_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    gate = os.open(tmp_path / "gate", os.O_RDWR)  # both ends: what waits is let go in any case
+    words = arguments(tmp_path)
+    try:
+        assert "msg: begun" in playbook(tmp_path, words)
+        with (tmp_path / "cache" / "lock").open("r+") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert "msg: left" in playbook(tmp_path, words)
+    finally:
+        os.write(gate, b"go on\n")
+    with (tmp_path / "cache" / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    os.close(gate)
+    assert not (tmp_path / "cache" / "ahead").exists()
+    made, installed = (tmp_path / "calls").read_text().splitlines()
+    assert made.endswith(f"--python {sys.executable} {tmp_path}/cache/ahead")
+    assert installed.startswith("pip install --no-deps --require-hashes")
+    assert installed.endswith(f"-r {tmp_path}/one.lock")
+
+
+def test_a_download_that_fails_leaves_the_error_to_the_installation(tmp_path: Path) -> None:
+    assert "msg: begun" in playbook(tmp_path, arguments(tmp_path, status=2))
+    with (tmp_path / "cache" / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    assert not (tmp_path / "cache" / "ahead").exists()
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [{"installer": "pip"}, {"python_source": "uv"}, {"venv": "/dev/shm/gpufleet/venv"}],
+    ids=["pip", "an interpreter that uv brings", "another file system"],
+)
+def test_some_stacks_are_not_downloaded_ahead(
+    run: Run, tmp_path: Path, stack: dict[str, str]
+) -> None:
+    answer = run(load("gpu_stack_download"), **arguments(tmp_path, **stack))
+    assert (answer["changed"], answer["started"]) == (False, [])
+    assert not (tmp_path / "cache").exists()
+
+
+def test_check_mode_starts_nothing(run: Run, tmp_path: Path) -> None:
+    assert run(load("gpu_stack_download"), check=True, **arguments(tmp_path))["started"] == ["one"]
+    assert not (tmp_path / "cache").exists()
