@@ -10,6 +10,8 @@ import re
 LINES = 4
 # Lines of a build's log that name the cause of its failure.
 _CAUSE = re.compile(r"error|No space left|cannot|failed|not found|No such file", re.IGNORECASE)
+# A log's first line: "DKMS make.log for nvidia-580.126.20 for kernel 6.8.0-52-generic (x86_64)".
+_KERNEL = re.compile(r"^DKMS make\.log for \S+ for kernel (\S+)")
 
 
 def end_of_log(text):
@@ -18,7 +20,9 @@ def end_of_log(text):
         with contextlib.suppress(OSError), open(path, errors="replace") as stream:
             lines = [line.strip() for line in stream if line.strip()]
             causes = [line for line in lines if _CAUSE.search(line)] or lines
-            return "{} says: {}".format(path, " / ".join(causes[-LINES:]))
+            kernel = _KERNEL.search(lines[0]) if lines else None
+            where = "{} (kernel {})".format(path, kernel.group(1)) if kernel else path
+            return "{} says: {}".format(where, " / ".join(causes[-LINES:]))
     full = [line.strip() for line in text.splitlines() if "No space left on device" in line]
     return full[-1] if full else ""
 

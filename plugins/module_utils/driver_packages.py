@@ -36,6 +36,7 @@ class DriverPackages:
         self.installation = Installation("driver", "driver", "/", None, self.state_dir)
         self.receipt = self.installation.receipt
         self.note = ""  # apt's errors from refreshing its lists, appended to later errors
+        self.giving_way = []  # packages that apt removes because new ones conflict
         self.after = self.installed()  # {name: version} after this run; predicted in check mode
 
     def rows(self):

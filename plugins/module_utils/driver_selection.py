@@ -104,6 +104,7 @@ class DriverSelection(DriverPackages):
             installs, removes = self.simulated([*arguments, *(name + "-" for name in obsolete)])
         refuse_harm(installs, removes)
         self.refuse_other_repository(installs)
+        self.giving_way = [n for n in removes if n not in obsolete]
         self.after = {
             name: version
             for name, version in versions.items()

@@ -60,12 +60,13 @@ class DriverTransaction(DriverSelection):
         before = self.installation.journal.get("before", before)
         marker = pending.read(self.state_dir)
         try:
-            # Each by name: apt replaces a held package only where it is an argument.
+            # Each by name: apt replaces or removes a held package only where it is an argument.
             ours = [name for name in installs if DRIVER_PACKAGE.match(name)]
             local = any(os.path.isabs(argument) for argument in arguments)
             arguments = arguments + (
                 [] if local else ["{}={}".format(n, installs[n]["version"]) for n in ours]
             )
+            arguments = arguments + ["{}-".format(name) for name in self.held(self.giving_way)]
             self.fetch(arguments, target["version"])
             if ours:
                 pending.require(
@@ -90,6 +91,11 @@ class DriverTransaction(DriverSelection):
         self.store_packages(packages, target["version"])
         self.installation.finish(packages=packages, **self.receipt_fields(target, installs))
         self.prune_store()
+
+    def held(self, names):
+        """Return those of these packages that are held."""
+        rows = self.rows()
+        return sorted(name for name in names if rows.get(name, {}).get("held"))
 
     def get_from_store(self, verb, version, *arguments):
         """Run apt-get with a version's store as its archive directory."""

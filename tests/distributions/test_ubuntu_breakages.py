@@ -36,7 +36,13 @@ phase() {  # VERSION: its packages are phased, and for no host yet
   rm -rf /srv/phased; mkdir /srv/phased; cp -a /srv/archive/pool /srv/phased/
   cat /srv/archive/dists/jammy-updates/*/binary-amd64/Packages |
     sed "s/^Version: $1-.*/&\nPhased-Update-Percentage: 0/" >/srv/phased/Packages
-  sed 's/copy:.srv.archive \S* .*/[trusted=yes] copy:\/srv\/phased .\//' -i /etc/apt/sources.list
+  printf 'Origin: Ubuntu\nLabel: Ubuntu\nSuite: jammy-updates\nCodename: jammy\n' \
+    >/srv/phased/Release
+  printf 'Date: %s\nSHA256:\n' "$(date -uR)" >>/srv/phased/Release
+  (cd /srv/phased; printf ' %s %s Packages\n' $(sha256sum Packages | cut -d ' ' -f 1) \
+    $(stat -c %s Packages)) >>/srv/phased/Release
+  sed -e 's/copy:.srv.archive jammy-updates .*/[trusted=yes] copy:\/srv\/phased .\//' \
+    -e /jammy-security/d -i /etc/apt/sources.list
   apt-get update -qq
 }
 """

@@ -14,6 +14,7 @@ import pytest
 from tests.support.ansible_modules import load
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import (  # isort: skip
+    dkms,
     driver_files,
     driver_rules,
 )
@@ -165,3 +166,31 @@ def test_a_small_file_that_somebody_touched_is_written_again(tmp_path: Path) -> 
     place.chmod(0o666)
     assert driver_files.differs(place, "ours")
     assert driver_files.differs(tmp_path / "none", "ours")
+
+
+def test_a_build_that_failed_names_its_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several kernels, the message did not say for which one DKMS could not build."""
+    log = tmp_path / "make.log"
+    log.write_text(
+        "DKMS make.log for nvidia-580.126.20 for kernel 6.8.0-52-generic (x86_64)\n"
+        "/bin/sh: 3: gcc-12: not found\n"
+    )
+    monkeypatch.setattr(dkms, "open", lambda path, **options: log.open(**options), raising=False)
+    path = "/var/lib/dkms/nvidia/580.126.20/build/make.log"
+    assert dkms.end_of_log(f"Consult {path} for more information.") == (
+        f"{path} (kernel 6.8.0-52-generic) says: /bin/sh: 3: gcc-12: not found"
+    )
+
+
+def test_a_held_package_that_has_to_give_way_is_told_to_apt(tmp_path: Path) -> None:
+    """The simulation knew no holds: the installation then failed on those of an administrator."""
+    rows = {
+        "nvidia-dkms-580-server": {"version": "1", "status": "installed", "held": True},
+        "nvidia-utils-580": {"version": "1", "status": "installed", "held": False},
+    }
+    driver = AptDriver(SimpleNamespace(
+        params={"state_dir": str(tmp_path), "patience_s": 1}, tmpdir=str(tmp_path)))  # fmt: skip
+    driver.apt.query = lambda: rows
+    assert driver.held([*rows, "gone"]) == ["nvidia-dkms-580-server"]
