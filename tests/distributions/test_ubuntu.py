@@ -208,7 +208,9 @@ def test_nvidias_repository_gives_way_to_nothing_else(
     more = {"nvidia_driver_repository": repository}
     booted.provision(wish, **more)
     booted.works(wish, "570.124.06", **more)
-    assert booted.on("ls /etc/apt/sources.list.d /etc/apt/trusted.gpg.d | grep cuda || :") == ""
+    # The file of that entry stays, without it: only lines are removed from a `.list`.
+    assert booted.on("grep -rhs srv/nvidia /etc/apt/sources.list.d/*.list || :") == ""
+    assert booted.on("ls /etc/apt/trusted.gpg.d | grep cuda || :") == ""
     assert booted.on("apt-get update 2>&1 | grep '^[WE]:' || :") == ""
     booted.fleet.gpufleet("remove", "--driver")
     assert booted.driver_packages() == {}
