@@ -149,7 +149,7 @@ def main():
                 finally:
                     # Not as a module ends, which would answer a second time.
                     os._exit(0)
-    except StateError as error:
+    except (StateError, OSError) as error:
         answer.update(msg=str(error), started=[])
     module.exit_json(**answer)
 
