@@ -133,7 +133,8 @@ def main():
     stacks = [
         each
         for each in params["stacks"]
-        if (each["installer"], each["python_source"]) == ("uv", "host")
+        if each["installer"] == "uv"
+        and each["python_source"] != "uv"
         and same_filesystem(each["venv"], params["cache"])
     ]
     answer = {"changed": False, "started": [each["name"] for each in stacks]}
