@@ -32,9 +32,9 @@ PLUGINS = "usr/lib/python3/dist-packages/dnf-plugins"
 KEYS = "etc/pki/rpm-gpg"
 # A fresh server's packages whose files are Debian's: only their names are asked for.
 EMPTY = (
-    "bash coreutils cpio dracut findutils gcc gcc-c++ glibc grubby gzip kmod linux-firmware make"
-    " openssh-server patch policycoreutils python3 python3-dnf python3-libs rpm sed selinux-policy"
-    " selinux-policy-targeted sudo systemd tar xz"
+    "bash coreutils cpio dracut findutils gcc gcc-c++ glibc grubby gzip kmod libxml2"
+    " linux-firmware make openssh-server patch policycoreutils python3 python3-dnf python3-libs"
+    " rpm sed selinux-policy selinux-policy-targeted sudo systemd tar xz"
 )
 PROVIDES = {
     "bash": ["/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/sh"],

@@ -1,68 +1,49 @@
-"""What breaks a driver on Red Hat's family in public threads: each situation is made on a host of
-Rocky Linux 9, and what gpufleet says or does there is right.
+"""What breaks a driver on Red Hat's family in public threads, on one Rocky Linux 9 host.
 
-Not tried, since a container can have none of them: SELinux's labels, fapolicyd and Secure Boot.
+`redhat_breakages.yml` has the reports, the situations and what is right. Before each the host has
+EPEL and nothing of a driver. Not tried, since a container can have none of them: SELinux's labels,
+fapolicyd and Secure Boot.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.lab_fleet import Fleet
-from tests.support.redhat_host import LOCKS, OLD, RedHatHost
+from tests.support.redhat_host import FACTS, LOCKS, NEW, NVIDIA, OLD, RedHatHost
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
-
+ROWS: list[dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("redhat_breakages.yml").read_text(encoding="utf-8")
+)
 UP, ARTIFACTS = ("--hosts", "lab1", "--suite", "rocky-9"), ("--cuda", "8.0")
-REPOS = "/etc/yum.repos.d"
-DNF = "dnf --assumeyes --quiet"
-
-
-@dataclass
-class Breakage:
-    """A situation on a host with EPEL and no driver."""
-
-    source: str
-    make: str  # shell, on the host
-    undo: str = ""
-    # Packages of others to build before: (name, version, relations).
-    packages: list[tuple[str, str, dict[str, list[str]]]] = field(default_factory=list)
-    told: tuple[str, ...] = ()  # what the refusal says; without it the driver is installed
-    version: str = OLD
-    more: dict[str, Any] = field(default_factory=dict)
-    after: str = ""  # shell that succeeds on the host afterwards
-
-
-BREAKAGES = {
-    "another module stream is enabled than the declared branch": Breakage(
-        source="https://github.com/instructlab/instructlab/pull/3222",
-        make="mkdir -p /etc/dnf/modules.d; printf '[nvidia-driver]\\nname=nvidia-driver\\n"
-        "stream=580-open\\nprofiles=\\nstate=enabled\\n' >/etc/dnf/modules.d/nvidia-driver.module",
-        undo="rm -f /etc/dnf/modules.d/nvidia-driver.module",
-    ),
-    "the default stream hides the proprietary modules": Breakage(
-        source="https://github.com/ComputeCanada/puppet-magic_castle/issues/374",
-        make=":",
-        more={"driver": {"module": "proprietary"}},
-        after="rpm -q kmod-nvidia-latest-dkms",
-    ),
-    "a driver of RPM Fusion is installed": Breakage(
-        source="https://github.com/gridhead/nvidia-auto-installer-for-fedora-linux/issues/82",
-        packages=[("akmod-nvidia", "470.74-1.el9", {})],
-        make=f"{DNF} install /srv/others/akmod-nvidia-*.rpm",
-        undo=f"{DNF} remove akmod-nvidia",
-        told=("A driver of another repository is installed (akmod-nvidia", "dnf remove akmod-nvid"),
-    ),
-    "dnf.conf excludes the driver": Breakage(
-        source="https://discussion.fedoraproject.org/t/dnf-exclude/104982",
-        make="echo 'exclude=kmod-nvidia* nvidia*' >>/etc/dnf/dnf.conf",
-        undo="sed -i /^exclude=/d /etc/dnf/dnf.conf",
-        told=("available: none", "excludepkgs= line in /etc/dnf/dnf.conf", "remove that line"),
-    ),
+# What situations are written in.
+FUNCTIONS = (
+    rf"""
+set -e
+OLD={OLD} NEW={NEW} NVIDIA={NVIDIA} LOCKS={LOCKS} REPOS=/etc/yum.repos.d
+KERNEL={FACTS["releases"]["9"]["kernels"][0]} DNF="dnf --assumeyes --quiet"
+"""
+    + r"""
+package() {  # NAME VERSION: an empty package of others, in /srv/others
+  rm -rf /srv/work
+  PYTHONPATH=/usr/lib/stand-in /usr/libexec/platform-python - "$1" "$2" <<'END'
+import pathlib, sys, redhat
+redhat.build([redhat.Rpm(*sys.argv[1:])], pathlib.Path("/srv/others"), pathlib.Path("/srv/work"))
+END
 }
+"""
+)
+# As it was: nothing of a driver, of others' packages and of ours.
+RESET = r"""
+$DNF --disableplugin=versionlock --setopt=clean_requirements_on_remove=0 \
+  remove '*nvidia*' dkms 'kernel-devel*' || :
+[ ! -e $LOCKS ] || sed -i /nvidia/d $LOCKS
+rm -rf /srv/others /var/lib/gpufleet $REPOS/gpufleet-nvidia.repo
+"""
 
 
 @pytest.fixture(scope="module")
@@ -73,29 +54,30 @@ def rocky(fleet: Fleet) -> RedHatHost:
     return host
 
 
-@pytest.mark.parametrize("name", BREAKAGES)
-def test_the_situation_is_handled(rocky: RedHatHost, name: str) -> None:
-    case = BREAKAGES[name]
-    rocky.on(f"rm -rf /srv/others; rm -f {REPOS}/gpufleet-nvidia.repo; rm -rf /var/lib/gpufleet")
-    for package, version, relations in case.packages:
-        rocky.package(package, version, relations=relations)
-    rocky.on(case.make)
-    before = rocky.packages()
+def test_every_row_has_a_source_and_an_end() -> None:
+    for row in ROWS:
+        assert row["source"].startswith("https://"), row
+        assert ("works" in row) != ("refused" in row), row
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_a_reported_breakage(rocky: RedHatHost, row: dict[str, Any]) -> None:
+    rocky.on(FUNCTIONS + RESET)
+    more: dict[str, Any] = {"place": row["place"]} if "place" in row else {}
+    if "module" in row:
+        more["driver"] = {"module": row["module"]}
     try:
-        if case.told:
-            rocky.refused(case.version, *case.told, **case.more)
+        rocky.on(FUNCTIONS + row.get("situation", ":"))
+        before = rocky.packages()
+        if "refused" in row:
+            rocky.refused(OLD, *row["refused"], **more)
             assert rocky.packages() == before
         else:
-            rocky.install(case.version, **case.more)
-            assert set(rocky.packages().values()) == {case.version}
+            rocky.install(OLD, **more)
+            assert set(rocky.packages().values()) == {OLD}
             assert len(rocky.locked()) == len(rocky.packages())
-        if case.after:
-            rocky.on(case.after)
+        rocky.on(FUNCTIONS + row.get("then", ":"))
     finally:
-        rocky.on(case.undo or ":")
-        rocky.on(
-            f"{DNF} --disableplugin=versionlock --setopt=clean_requirements_on_remove=0"
-            " remove '*nvidia*' dkms 'kernel-devel*'",
-            None,
-        )
-        rocky.on(f"test ! -e {LOCKS} || sed -i /nvidia/d {LOCKS}")
+        rocky.on(FUNCTIONS + row.get("cleanup", ":"))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +107,3 @@ class RedHatHost:
         assert len(self.locked()) == len(self.packages())
         assert self.on(f"ls {STATE}/journal") == ""
         assert "changed=0 " in self.install(version, **more).stdout
-
-    def package(self, name: str, version: str, place: str = "/srv/others", **more: Any) -> str:
-        """Build a package of somebody else's on the host, in a folder; returns its file."""
-        program = (
-            "import sys; sys.path.insert(0, '/usr/lib/stand-in'); import redhat, pathlib\n"
-            f"package = redhat.Rpm({name!r}, {version!r}, **{more!r})\n"
-            f"redhat.build([package], pathlib.Path({place!r}), pathlib.Path('/srv/work'))\n"
-        )
-        self.on(f"rm -rf /srv/work; /usr/libexec/platform-python -c {shlex.quote(program)}")
-        return f"{place}/{name}-{version}.x86_64.rpm"
