@@ -104,8 +104,9 @@ class DnfDriver(DriverTransaction):
         try:
             arguments, version = self.install_arguments(self.rows())
             installs = self.validated(arguments)
-            # What others require in any version, such as nvidia-modprobe, has the driver's as well.
-            mixed = [n for n in installs if upstream(self.after.get(n, version)) != version]
+            # What others require in any version, such as nvidia-modprobe, has the driver's as well,
+            # be it installed now or left by a driver before.
+            mixed = [name for name, each in self.after.items() if upstream(each) != version]
             if mixed:
                 rows = self.dnf.available(*mixed)
                 arguments += ["-".join(row) for row in rows if upstream(row[1]) == version]

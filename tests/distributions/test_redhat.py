@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.lab_fleet import Fleet
-from tests.support.redhat_host import NEW, NVIDIA, OLD, RedHatHost
+from tests.support.redhat_host import NEW, NVIDIA, OLD, STATE, RedHatHost
 
 pytestmark = pytest.mark.lab
 
@@ -68,3 +68,34 @@ def test_a_new_kernel_gets_its_headers_and_the_module(host: RedHatHost) -> None:
     assert "nvidia" in host.on(f"ls /lib/modules/{newer}/extra")
     host.works(OLD)
     host.on(f"dnf --assumeyes --quiet remove 'kernel*-{newer}'; ls /boot")
+
+
+@pytest.mark.slow
+def test_check_mode_tells_the_upgrade_and_changes_nothing(host: RedHatHost) -> None:
+    before, packages = host.fleet.state("lab1"), host.packages()
+    said = host.install(NEW, "--check", "--diff").stdout
+    assert NEW in said
+    assert "failed=0" in said
+    assert (host.fleet.state("lab1"), host.packages()) == (before, packages)
+
+
+@pytest.mark.slow
+def test_a_killed_upgrade_is_finished_by_the_next_run(host: RedHatHost) -> None:
+    host.on("mkdir -p /run/stand-in; echo 3 >/run/stand-in/build")
+    host.fleet.killed(f"test -d /var/lib/dkms/nvidia*/{NEW}/build", *host.command(NEW))
+    host.on("rm -r /run/stand-in")
+    assert host.on(f"ls {STATE}/journal") != ""
+    host.install(NEW)
+    host.works(NEW)
+    host.playbook("rollback")
+    host.works(OLD)
+
+
+@pytest.mark.slow
+def test_the_driver_goes_with_all_that_came_with_it(host: RedHatHost) -> None:
+    host.fleet.gpufleet("remove", "--driver")
+    assert host.packages() == {}
+    assert host.locked() == set()
+    gone = "/etc/yum.repos.d/gpufleet-nvidia.repo /etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia.asc"
+    assert host.on(f"ls {gone} {STATE}/journal/* 2>/dev/null || :") == ""
+    assert host.on("find /lib/modules -name 'nvidia*.ko*'") == ""
