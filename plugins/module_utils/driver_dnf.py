@@ -186,7 +186,7 @@ class DnfDriver(DriverTransaction):
             if os.path.exists(path):
                 with open(path) as stream:
                     text = stream.read()
-            if re.search(r"(?mi)^\s*{}\s*=\s*(0|no|false|off)\s*$".format(setting), text):
+            if switched_off(text, setting):
                 raise StateError(
                     "{} has {}=0, so dnf ignores version locks and would replace the driver in its "
                     "next upgrade. Nothing was changed. Remove that line, and run again.".format(
@@ -455,6 +455,12 @@ class DnfDriver(DriverTransaction):
                     )
                 )
         self.keep_only(packages, folder)
+
+
+def switched_off(text, setting):
+    """Return whether a configuration file of dnf's has a setting off: its last line counts."""
+    values = re.findall(r"(?m)^\s*{}\s*=\s*(\S*)\s*$".format(setting), text)
+    return bool(values) and values[-1].lower() in ("0", "no", "false", "off")
 
 
 def among(names, known):

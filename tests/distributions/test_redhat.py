@@ -1,25 +1,36 @@
-"""The roles run on Rocky Linux 9: NVIDIA's driver by dnf, locked, upgraded, rolled back, removed.
+"""The roles run on Rocky Linux 8, 9 and 10: NVIDIA's driver by dnf, locked, upgraded, removed.
 
-The host is a stand-in (lab/host/redhat.py): dnf, rpm, DKMS and systemd are real, the packages have
+The hosts are stand-ins (lab/host/redhat.py): dnf, rpm, DKMS and systemd are real, the packages have
 the names, versions and relations of the catalog's distributions/redhat.yml and little inside.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.support.lab_fleet import Fleet
+from tests.support.lab_fleet import fresh, lab
 from tests.support.redhat_host import NEW, NVIDIA, OLD, STATE, RedHatHost
 
-pytestmark = pytest.mark.lab
-
-UP, ARTIFACTS = ("--hosts", "lab1", "--suite", "rocky-9"), ("--cuda", "8.0")
+SUITES = ("rocky-9", "rocky-8", "rocky-10")
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.parametrize(
+        "rocky",
+        [pytest.param(name, marks=[pytest.mark.slow] * (name != "rocky-9")) for name in SUITES],
+        indirect=True,
+    ),
+]
 
 
 @pytest.fixture(scope="module")
-def rocky(fleet: Fleet) -> RedHatHost:
-    """A fresh Rocky Linux 9."""
-    return RedHatHost(fleet, "9")
+def rocky(request: pytest.FixtureRequest) -> Iterator[RedHatHost]:
+    """A fresh Rocky Linux."""
+    suite: str = request.param
+    with fresh(suite.replace("-", "")) as fleet:
+        lab(fleet, "up", "--hosts", "lab1", "--suite", suite)
+        yield RedHatHost(fleet, suite.partition("-")[2])
 
 
 @pytest.fixture

@@ -105,3 +105,18 @@ def test_headers_are_found_by_kernel() -> None:
     kernels = ["kernel-devel-5.14.0-570.12.1.el9_6.x86_64", "kernel-devel-5.14.0-1.el9.x86_64"]
     known = [("kernel-devel", "0:5.14.0-570.12.1.el9_6")]
     assert driver_dnf.among(kernels, known) == kernels[:1]
+
+
+@pytest.mark.parametrize(
+    ("text", "off"),
+    [
+        ("[main]\nplugins=0\n", True),
+        ("[main]\nplugins = False\n", True),
+        ("[main]\nplugins=0\nplugins=1\n", False),
+        ("[main]\n# plugins=0\n", False),
+        ("[main]\ngpgcheck=0\n", False),
+        ("", False),
+    ],
+)
+def test_the_last_line_of_a_setting_counts(text: str, off: bool) -> None:
+    assert driver_dnf.switched_off(text, "plugins") is off

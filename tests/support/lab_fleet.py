@@ -25,6 +25,8 @@ Done = subprocess.CompletedProcess[str]
 
 DEADLINE_S = 120
 
+# On the host, in one system call: looking for processes takes so long that some end meanwhile.
+FREEZE = "kill -s STOP -- -1"
 # On the host: everything that Ansible started there, and what that started. Brackets keep the
 # patterns from matching the shell that carries them.
 KILL = """
@@ -78,7 +80,7 @@ class Fleet:
 
         As at a power failure: SIGKILL, on the host first, where the condition was seen.
         """
-        until = f"until {condition}; do :; done; {KILL}:"
+        until = f"until {condition}; do :; done; {FREEZE}{KILL}kill -s CONT -- -1"
         with subprocess.Popen(
             words, cwd=ROOT, env=self.environment, stdout=subprocess.DEVNULL, start_new_session=True
         ) as running:
