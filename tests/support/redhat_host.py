@@ -95,7 +95,7 @@ class RedHatHost:
 
     def locked(self) -> set[str]:
         """The names and versions that dnf may not change."""
-        return {line for line in self.on(f"cat {LOCKS}").splitlines() if "nvidia" in line}
+        return {line for line in self.on(f"cat {LOCKS}", None).splitlines() if "nvidia" in line}
 
     def works(self, version: str, **more: Any) -> None:
         """A version is installed, whole, locked, built, and nothing is left half-done."""
