@@ -239,6 +239,7 @@ def test_too_little_space_is_told_before_anything_changes(host: Host) -> None:
     host.works(OLD)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_in_the_build_brings_the_old_driver_back(host: Host) -> None:
     host.on(
         f"cd /var/lib; mkdir -p /run/stand-in; touch /run/stand-in/fill-{NEW}; cp -a dkms dkms.old;"
@@ -308,6 +309,7 @@ def test_a_killed_upgrade_is_finished_by_the_next_run(host: Host, moment: str) -
     host.works(NEW)
 
 
+@pytest.mark.slow
 def test_a_driver_comes_from_a_runfile_and_goes_again(host: Host) -> None:
     name = f"NVIDIA-Linux-x86_64-{NEW}.run"
     file = driver_repository.runfile(host.work / name, NEW)

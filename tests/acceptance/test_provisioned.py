@@ -53,6 +53,7 @@ def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) ->
     assert "--limit lab2\n" in done.stderr
 
 
+# Each has a row in the table of faults as well.
 @pytest.mark.parametrize(
     ("breakage", "checks", "told"),
     [
@@ -62,17 +63,22 @@ def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) ->
             {"toolkit.files", "cudnn.present", "stack.matmul"},
             "libcublas",
         ),
-        ("ln -sfn /nowhere /usr/local/cuda", {"toolkit.default-link"}, "/nowhere"),
-        (
+        pytest.param(
+            "ln -sfn /nowhere /usr/local/cuda", {"toolkit.default-link"}, "/nowhere",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             f"chmod 600 {TOOLKIT}/include/cudnn_version.h",
             {"cudnn.files", "cudnn.readable"},
             "cudnn_version.h",
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             f"sed -i 's/^Version: .*/Version: 2.12.0/' "
             f"{STACK}/lib/python3.11/site-packages/tensorflow-2.13.1.dist-info/METADATA",
             {"stack.release"},
             "2.12.0",
+            marks=pytest.mark.slow,
         ),
         (
             "mkdir -p /var/lib/gpufleet/journal; echo '"
