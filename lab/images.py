@@ -106,7 +106,6 @@ def stand_ins(catalog: Path, suite: str) -> dict[str, str]:
     """What makes a distribution's packages on the host: the program, its facts and contents."""
     facts: dict[str, Any] = yaml.safe_load(catalog.read_text(encoding="utf-8"))
     facts["major"] = suite.partition("-")[2]
-    facts["driver_cuda"] = driver_repository.VERSIONS
     facts["driver_source"] = {
         version: {
             flavour: {

@@ -223,7 +223,7 @@ def driver_packages(version: str, work: Path) -> list[Rpm]:
     """The packages of one version of the driver."""
     branch, kernel = version.partition(".")[0], RELEASE["kernels"][0]
     library = work / f"libcuda.so.{version}"
-    (work / "libcuda.c").write_text(LIBCUDA.format(FACTS["driver_cuda"][version]))
+    (work / "libcuda.c").write_text(LIBCUDA.format(FACTS["driver"]["versions"][version]))
     run("gcc", "-shared", "-Wl,-soname,libcuda.so.1", "-o", library, work / "libcuda.c")
     unit = SERVICE + WANTED
     files: dict[str, dict[str, str | Path]] = {
@@ -438,7 +438,7 @@ def base() -> None:
     names = [each.name for each in made["/srv/rocky/baseos"] if each.name != "kernel-devel-matched"]
     names = [name for name in names if name not in ("kernel-devel", "kernel-headers")]
     run("dnf", "--assumeyes", "--nogpgcheck", "install", *names)
-    nvidia(Path("/srv/nvidia/first"), FACTS["driver"]["versions"])
+    nvidia(Path("/srv/nvidia/first"), list(FACTS["driver"]["versions"]))
     run("dnf", "clean", "all")
 
 
@@ -447,5 +447,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "base":
         base()
     else:
-        chosen = sys.argv[3:] or FACTS["driver"]["versions"]
+        chosen = sys.argv[3:] or list(FACTS["driver"]["versions"])
         print(nvidia(Path(sys.argv[2]), chosen))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.lab_fleet import fresh, lab
-from tests.support.redhat_host import NEW, NVIDIA, OLD, STATE, RedHatHost
+from tests.support.redhat_host import NVIDIA, STATE, RedHatHost
 
 SUITES = ("rocky-9", "rocky-8", "rocky-10")
 pytestmark = [
@@ -37,29 +37,29 @@ def rocky(request: pytest.FixtureRequest) -> Iterator[RedHatHost]:
 def host(rocky: RedHatHost) -> RedHatHost:
     """The same with EPEL and the older driver, whole."""
     rocky.enable_epel()
-    rocky.install(OLD)
+    rocky.install(rocky.old)
     return rocky
 
 
 def test_the_driver_is_installed_and_no_upgrade_replaces_it(rocky: RedHatHost) -> None:
     # dkms is in EPEL alone; the remedy is run as it is printed.
-    said = rocky.refused(OLD, "No enabled repository has dkms", "Nothing was changed")
+    said = rocky.refused(rocky.old, "No enabled repository has dkms", "Nothing was changed")
     assert "dnf install epel-release on Rocky Linux" in said
     rocky.enable_epel()
-    rocky.install(OLD)
-    rocky.works(OLD)
+    rocky.install(rocky.old)
+    rocky.works(rocky.old)
     rocky.on("dnf --assumeyes --quiet upgrade --refresh")
-    assert set(rocky.packages().values()) == {OLD}
+    assert set(rocky.packages().values()) == {rocky.old}
 
 
 @pytest.mark.slow
 def test_another_branch_is_installed_and_rolled_back_without_a_repository(host: RedHatHost) -> None:
-    host.install(NEW)
-    host.works(NEW)
+    host.install(host.new)
+    host.works(host.new)
     host.on(f"mv {NVIDIA} {NVIDIA}.away; dnf clean all")
     host.playbook("rollback")
     host.on(f"mv {NVIDIA}.away {NVIDIA}")
-    host.works(OLD)
+    host.works(host.old)
 
 
 @pytest.mark.slow
@@ -67,7 +67,7 @@ def test_automatic_upgrades_at_night_leave_the_driver_alone(host: RedHatHost) ->
     host.on("dnf --assumeyes --quiet install dnf-automatic")
     host.on("sed -i 's/^apply_updates = no/apply_updates = yes/' /etc/dnf/automatic.conf")
     host.on("dnf-automatic --installupdates /etc/dnf/automatic.conf")
-    host.works(OLD)
+    host.works(host.old)
 
 
 @pytest.mark.slow
@@ -77,15 +77,15 @@ def test_a_new_kernel_gets_its_headers_and_the_module(host: RedHatHost) -> None:
     newer = host.kernels[1]
     assert newer in host.on("ls /lib/modules")
     assert "nvidia" in host.on(f"ls /lib/modules/{newer}/extra")
-    host.works(OLD)
+    host.works(host.old)
     host.on(f"dnf --assumeyes --quiet remove 'kernel*-{newer}'; ls /boot")
 
 
 @pytest.mark.slow
 def test_check_mode_tells_the_upgrade_and_changes_nothing(host: RedHatHost) -> None:
     before, packages = host.fleet.state("lab1"), host.packages()
-    said = host.install(NEW, "--check", "--diff").stdout
-    assert NEW in said
+    said = host.install(host.new, "--check", "--diff").stdout
+    assert host.new in said
     assert "failed=0" in said
     assert (host.fleet.state("lab1"), host.packages()) == (before, packages)
 
@@ -93,13 +93,13 @@ def test_check_mode_tells_the_upgrade_and_changes_nothing(host: RedHatHost) -> N
 @pytest.mark.slow
 def test_a_killed_upgrade_is_finished_by_the_next_run(host: RedHatHost) -> None:
     host.on("mkdir -p /run/stand-in; echo 3 >/run/stand-in/build")
-    host.fleet.killed(f"test -d /var/lib/dkms/nvidia*/{NEW}/build", *host.command(NEW))
+    host.fleet.killed(f"test -d /var/lib/dkms/nvidia*/{host.new}/build", *host.command(host.new))
     host.on("rm -r /run/stand-in")
     assert host.on(f"ls {STATE}/journal") != ""
-    host.install(NEW)
-    host.works(NEW)
+    host.install(host.new)
+    host.works(host.new)
     host.playbook("rollback")
-    host.works(OLD)
+    host.works(host.old)
 
 
 @pytest.mark.slow

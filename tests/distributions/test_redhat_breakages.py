@@ -14,11 +14,12 @@ import pytest
 import yaml
 
 from tests.support.lab_fleet import Fleet
-from tests.support.redhat_host import FACTS, LOCKS, NEW, NVIDIA, OLD, RedHatHost
+from tests.support.redhat_host import FACTS, LOCKS, NVIDIA, VERSIONS, RedHatHost
 
 ROWS: list[dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("redhat_breakages.yml").read_text(encoding="utf-8")
 )
+OLD, NEW = VERSIONS[:2]
 UP, ARTIFACTS = ("--hosts", "lab1", "--suite", "rocky-9"), ("--cuda", "8.0")
 # What situations are written in.
 FUNCTIONS = (

@@ -13,7 +13,7 @@ from gpufleet.catalog.facts import DATA
 from tests.support.lab_fleet import ROOT, Done, Fleet
 
 FACTS: dict[str, Any] = yaml.safe_load((DATA / "distributions/redhat.yml").read_text("utf-8"))
-OLD, NEW = FACTS["driver"]["versions"]
+VERSIONS: list[str] = list(FACTS["driver"]["versions"])
 STATE = "/var/lib/gpufleet"
 RECEIPT = f"{STATE}/receipts/driver-driver.json"
 LOCKS = "/etc/dnf/plugins/versionlock.list"
@@ -30,6 +30,9 @@ class RedHatHost:
 
     def __init__(self, fleet: Fleet, major: str) -> None:
         self.fleet, self.major = fleet, major
+        since = FACTS["releases"][major].get("driver_since", 0)
+        # Two versions that NVIDIA's repository for this release has.
+        self.old, self.new = [each for each in VERSIONS if int(branch(each)) >= since][:2]
         self.kernels: list[str] = [
             f"{kernel}.x86_64" for kernel in FACTS["releases"][major]["kernels"]
         ]
