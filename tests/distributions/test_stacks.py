@@ -1,4 +1,4 @@
-"""Toolkit, cuDNN and a TensorFlow stack on stand-ins of other distributions, as on Debian.
+"""Toolkit, cuDNN, a TensorFlow stack and the nightly, on stand-ins of other distributions.
 
 What is a stand-in there is in docs/reference/distributions.md; packages of Python and the
 interpreter are Debian's. The tests of a distribution are one story on the same host, and run in
@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.lab_fleet import ROOT, STACK, TOOLKIT, Fleet, fresh, lab
 
@@ -22,6 +24,9 @@ pytestmark = [
     pytest.mark.parametrize("host", SUITES, indirect=True),
 ]
 LAB = ("-i", "inventory/lab")
+HOME = "/var/lib/gpufleet-nightly"
+# As docs/how-to/nightly.md has it, for another account than the nightly's own on this host.
+SUDOERS = 'verify ALL=(root) NOPASSWD: /usr/bin/true "", /usr/bin/python3 -I -S -'
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +98,36 @@ def test_the_host_verifies_itself(host: Fleet) -> None:
     assert result["snapshot"]["host"] == "lab1"
     host.run(*play, "-e", "pull_verify_state=absent")
     assert host.on("lab1", "ls -d /var/lib/gpufleet-pull 2>/dev/null || :") == ""
+
+
+def test_the_nightly_verifies_the_host(host: Fleet, tmp_path: Path) -> None:
+    """Its control host is the host itself, which it reaches by ssh."""
+    known = host.on("lab1", "cat /etc/ssh/ssh_host_ed25519_key.pub").split()[:2]
+    declared = yaml.safe_load((ROOT / "inventory/lab/group_vars/all.yml").read_text("utf-8"))
+    reached = {"ansible_host": "127.0.0.1", "ansible_user": "verify"}
+    fleet = tmp_path / "fleet.yml"
+    fleet.write_text(json.dumps({"gpu_hosts": {"hosts": {"lab1": reached}, "vars": declared}}))
+    control = tmp_path / "control.yml"
+    control.write_text("gpu_control: {hosts: {lab1: }}")
+    variables = {
+        "nightly_verify_inventory": str(fleet),
+        "nightly_verify_known_hosts": [f"127.0.0.1 {' '.join(known)}"],
+    }
+    playbook = ROOT / ".venv" / "bin" / "ansible-playbook"
+    play = (playbook, "playbooks/nightly.yml", *LAB, "-i", control, "-e", json.dumps(variables))
+    host.run(*play)
+    assert "changed=0 " in host.run(*play).stdout
+    host.on(
+        "lab1",
+        f"useradd --create-home verify; echo '{SUDOERS}' >/etc/sudoers.d/verify;"
+        " install -d -o verify -m 0700 /home/verify/.ssh;"
+        f" cp {HOME}/.ssh/id_ed25519.pub /home/verify/.ssh/authorized_keys",
+    )
+    host.on("lab1", "systemctl start gpufleet-nightly || journalctl -u gpufleet-nightly >&2")
+    journal = host.on("lab1", "journalctl -u gpufleet-nightly")
+    assert "1 host healthy: all declared checks pass." in journal
+    host.run(*play, "-e", "nightly_verify_state=absent", "-e", "nightly_verify_forget=true")
+    assert host.on("lab1", f"ls -d {HOME} /opt/gpufleet-nightly 2>/dev/null || :") == ""
 
 
 def test_everything_is_removed_by_its_receipts(host: Fleet) -> None:

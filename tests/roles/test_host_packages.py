@@ -23,6 +23,17 @@ def test_the_listed_packages_say_which_package_manager_installs(source: str, apt
     assert rendered("__host_packages_missing", **facts) == ["libxml2"]
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("apt", ["openssh-client", "python3-venv"]), ("rpm", ["openssh-clients"])],
+)
+def test_packages_have_red_hats_names_there(source: str, expected: list[str]) -> None:
+    listed = {"tar": [{"name": "tar", "version": "1.34", "source": source}]}
+    wanted = ["tar", "openssh-client", "python3-venv"]
+    facts = {"ansible_facts": {"packages": listed}, "host_packages": wanted}
+    assert rendered("__host_packages_missing", **facts) == expected
+
+
 def test_a_host_is_asked_once_before_its_packages_are_installed_and_once_for_that() -> None:
     tasks = DataLoader().load_from_file(str(ROLE.parent / "host_packages/tasks/main.yml"))
     every = [task for outer in tasks for task in outer.get("block", [outer])]
