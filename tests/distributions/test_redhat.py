@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.lab_fleet import fresh, lab
-from tests.support.redhat_host import NVIDIA, STATE, RedHatHost
+from tests.support.redhat_host import LOCKS, NVIDIA, STATE, RedHatHost
 
 SUITES = ("rocky-9", "rocky-8", "rocky-10")
 pytestmark = [
@@ -99,6 +99,28 @@ def test_a_killed_upgrade_is_finished_by_the_next_run(host: RedHatHost) -> None:
     host.install(host.new)
     host.works(host.new)
     host.playbook("rollback")
+    host.works(host.old)
+
+
+@pytest.mark.slow
+def test_podmans_container_toolkit_is_installed_locked_and_removed(host: RedHatHost) -> None:
+    key = "/srv/containers/x86_64"
+    declared = {
+        "gpu_containers": {"engine": "podman"},
+        "nvidia_docker_repo_url": "file:///srv/containers",
+        "nvidia_docker_repo_key": f"file://{key}/key.asc",
+        "nvidia_docker_repo_key_fingerprint": host.on(f"cat {key}/fingerprint").strip(),
+    }
+    host.install(host.old, **declared)
+    toolkit = host.on("rpm -qa --qf '%{NAME}\\n' | grep nvidia-container").split()
+    assert len(toolkit) == 4
+    locks = host.on(f"cat {LOCKS}")
+    assert all(f"{name}-" in locks for name in toolkit)
+    assert "changed=0 " in host.install(host.old, **declared).stdout
+    host.on("dnf --assumeyes --quiet upgrade --refresh")
+    host.fleet.gpufleet("remove", "--containers", "-e", host.declared(host.old, **declared))
+    assert host.on("rpm -qa | grep nvidia-container || :") == ""
+    assert "nvidia-container" not in host.on(f"cat {LOCKS}")
     host.works(host.old)
 
 
