@@ -1,11 +1,16 @@
 # Apache-2.0, see LICENSE
-"""Why a DKMS build failed, from its log, and free disk space. Reads only."""
+"""DKMS: why a build failed, half of an addition that was killed, and free disk space."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
+
+from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import remove_tree
+
+TREE = "/var/lib/dkms"
 
 LINES = 4
 # Lines of a build's log that name the cause of its failure.
@@ -25,6 +30,17 @@ def end_of_log(text):
             return "{} says: {}".format(where, " / ".join(causes[-LINES:]))
     full = [line.strip() for line in text.splitlines() if "No space left on device" in line]
     return full[-1] if full else ""
+
+
+def remove_half_added(tree=TREE):
+    """Remove the driver's versions that DKMS has a directory for and no source.
+
+    `dkms add` that was killed leaves such a one. DKMS then neither adds the version nor removes
+    it, and each installation of its package fails.
+    """
+    for path in glob.glob(os.path.join(tree, "nvidia*", "[0-9]*")):
+        if not os.path.islink(path) and set(os.listdir(path)) <= {"build"}:
+            remove_tree(path)
 
 
 def nearest(path):

@@ -15,6 +15,7 @@ import shutil
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
 from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import upstream
+from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import remove_half_added
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dnf import (
     LOCKS,
     PLUGINS,
@@ -344,6 +345,7 @@ class DnfDriver(DriverTransaction):
                 pending.require(
                     "driver {} is being installed".format(target["version"]), self.state_dir
                 )
+            remove_half_added()
             self.remove_doubles(target["version"])
             status, text = self.dnf.dnf("--assumeyes", "install", "--allowerasing", *arguments)
             if status:

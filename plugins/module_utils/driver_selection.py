@@ -2,7 +2,7 @@
 """Which packages an installation of a driver takes, found by simulations; refusals included.
 
 Only `finish_unfinished` and `refresh` change the host, before a simulation: they configure packages
-that dpkg left unconfigured, and refresh apt's lists.
+that dpkg left unconfigured, remove what a killed `dkms add` left, and refresh apt's lists.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 import os
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import complaints, unsigned, upstream
-from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import free_mib, nearest
+from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import (
+    free_mib,
+    nearest,
+    remove_half_added,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_files import transaction_pins
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_packages import DriverPackages
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
@@ -30,6 +34,7 @@ class DriverSelection(DriverPackages):
 
     def finish_unfinished(self):
         """Configure unfinished packages of the driver; raises where another package is broken."""
+        remove_half_added()
         # A kernel's package stays unconfigured where the driver's module failed to build for it.
         ours = [n for n in self.unfinished() if DRIVER_PACKAGE.match(n) or n.startswith("linux-")]
         if ours:

@@ -69,6 +69,7 @@ import glob
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
+from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import remove_half_added
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import check_artifact
 from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
@@ -145,6 +146,7 @@ class Runfile:
         pending.require(
             "driver {} is being installed".format(version), self.installation.state_dir
         )
+        remove_half_added()
         self.run(
             "sh",
             path,

@@ -1,0 +1,21 @@
+"""What a killed `dkms add` leaves is removed, and nothing else of DKMS's tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ansible_collections.gpufleet.gpu.plugins.module_utils import dkms  # isort: skip
+
+
+def test_a_version_without_its_source_goes_and_all_others_stay(tmp_path: Path) -> None:
+    for name in ("nvidia/580.65.06/build", "nvidia/570.124.06/build", "nvidia-open/595.58.03",
+                 "nvidia/original_module", "zfs/2.1.0/build"):  # fmt: skip
+        (tmp_path / name).mkdir(parents=True)
+    # Its package is gone, perhaps only for now: dangling.
+    (tmp_path / "nvidia/570.124.06/source").symlink_to("/usr/src/nvidia-570.124.06")
+    (tmp_path / "nvidia/kernel-6.1.0-amd64").symlink_to("570.124.06/6.1.0-amd64")
+    dkms.remove_half_added(str(tmp_path))
+    assert sorted(path.name for path in (tmp_path / "nvidia").iterdir()) == [
+        "570.124.06", "kernel-6.1.0-amd64", "original_module"]  # fmt: skip
+    assert not list((tmp_path / "nvidia-open").iterdir())
+    assert (tmp_path / "zfs/2.1.0/build").is_dir()
