@@ -41,7 +41,9 @@ PROVIDES = {
     "python3": ["/usr/bin/python3"],
 }
 # In the repositories, but not installed.
-ON_DEMAND = "cronie ocl-icd opencl-filesystem python3.11 python3.12 subscription-manager"
+ON_DEMAND = (
+    "cronie ocl-icd opencl-filesystem openssh-clients python3.11 python3.12 subscription-manager"
+)
 SERVICE = "[Unit]\nDescription=Stand-in for {}\n[Service]\nExecStart={}\n"
 WANTED = "[Install]\nWantedBy=multi-user.target\n"
 AUTOMATIC = """\
