@@ -135,8 +135,8 @@ def matrix() -> str:
     """Every TensorFlow GPU release and what goes with it."""
     rows = []
     measured = record.load()
-    for version in resolver.releases():
-        answer = resolver.release(version)
+    for version in resolver.releases("tensorflow"):
+        answer = resolver.release("tensorflow", version)
         if "problems" in answer:
             reason = "; ".join(problem["message"] for problem in answer["problems"])
             rows.append([version, "", reason, "", "", "", ""])

@@ -88,16 +88,16 @@ def test_figures_known_from_elsewhere() -> None:
     assert runfile["size_bytes"] == 4336730777
     assert runfile["md5"] == "d6cf26349e5a4104b8683e26b717fa22"
     assert runfile["sha256"].startswith("9223c4af3aebe4a7")
-    build = facts.build("2.13.1")
+    build = facts.build("tensorflow", "2.13.1")
     assert build is not None
     assert (build.cuda, build.cudnn, build.pythons[-1]) == ("11.8", "8.6", "3.11")
-    old = facts.build("1.4.0")
+    old = facts.build("tensorflow", "1.4.0")
     assert old is not None
     assert (old.distribution, old.cuda, old.cudnn_major) == ("tensorflow-gpu", "8.0", 6)
 
 
 def test_curand_is_optional_from_2_14_on_and_the_data_says_why() -> None:
-    for build in facts.builds():
+    for build in facts.builds("tensorflow"):
         optional = versions.key(build.version) >= versions.key("2.14.0")
         assert ("libcurand.so.10" in build.sonames_optional) is optional, build.version
         assert not set(build.sonames) & set(build.sonames_optional)
@@ -107,11 +107,11 @@ def test_curand_is_optional_from_2_14_on_and_the_data_says_why() -> None:
 
 
 def test_no_soname_belongs_to_the_driver() -> None:
-    assert all("libcuda.so.1" not in build.sonames for build in facts.builds())
+    assert all("libcuda.so.1" not in build.sonames for build in facts.builds("tensorflow"))
 
 
 def test_the_soname_rules_agree_with_what_the_builds_look_for() -> None:
-    for build in facts.builds():
+    for build in facts.builds("tensorflow"):
         own = {name for name in build.sonames if not name.startswith("libcudnn.")}
         assert own
         assert own <= set(facts.toolkit_sonames(versions.short(build.cuda))), build.version

@@ -24,7 +24,7 @@ def main(args: list[str]) -> int:
 def test_json_is_one_document_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--tensorflow", "2.13.1", "--json"]) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out) == release("2.13.1")
+    assert json.loads(printed.out) == release("tensorflow", "2.13.1")
     assert printed.err == ""
 
 

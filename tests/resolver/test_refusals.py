@@ -12,7 +12,7 @@ from tests.support.host_documents import DEBIAN_12, codes, refusal, snapshot, wi
 
 
 def test_1_4_0_with_cudnn_5_1() -> None:
-    (problem,) = release("1.4.0", cudnn="5.1")["problems"]
+    (problem,) = release("tensorflow", "1.4.0", cudnn="5.1")["problems"]
     assert problem["code"] == "cudnn-mismatch"
     assert problem["where"] == "--cudnn"
     assert "libcudnn.so.6" in problem["message"]

@@ -12,7 +12,7 @@ from gpufleet.resolver.pythons import usable
 from gpufleet.spec import expectation
 from tests.support.host_documents import codes, wish, with_pythons
 
-RELEASES = facts.build_versions()
+RELEASES = facts.build_versions("tensorflow")
 
 
 def test_they_reach_from_the_first_to_the_newest() -> None:
@@ -23,7 +23,7 @@ def test_they_reach_from_the_first_to_the_newest() -> None:
 
 @pytest.mark.parametrize("version", RELEASES)
 def test_it_resolves_on_a_host_with_a_fitting_python(version: str) -> None:
-    build = facts.build(version)
+    build = facts.build("tensorflow", version)
     assert build is not None
     for python in usable(build):
         plan = resolve(wish(version), with_pythons(python), "gpu01")
@@ -48,7 +48,7 @@ def test_it_resolves_on_a_host_with_a_fitting_python(version: str) -> None:
 
 @pytest.mark.parametrize("version", RELEASES)
 def test_it_answers_alone(version: str) -> None:
-    answer = release(version)
+    answer = release("tensorflow", version)
     assert list(answer) == [
         "tensorflow", "distribution", "python", "cuda", "cudnn", "sonames", "driver_min",
         "compute_capability", "requirements", "sources",
@@ -161,26 +161,26 @@ def test_the_patch_of_8_0_comes_along_and_one_without_checksum_does_not() -> Non
 def test_a_build_gets_at_least_the_cudnn_that_it_was_compiled_with(
     version: str, cudnn: str
 ) -> None:
-    assert release(version)["cudnn"].startswith(f"{cudnn}.")
+    assert release("tensorflow", version)["cudnn"].startswith(f"{cudnn}.")
 
 
 @pytest.mark.parametrize("version", ["1.12.2", "1.12.3"])
 def test_a_build_that_was_made_for_one_architecture_says_so(version: str) -> None:
-    answer = release(version)
+    answer = release("tensorflow", version)
     assert (answer["compute_capability"]["min"], answer["compute_capability"]["native"]) == (
         "3.7", ["3.7"],
     )
     assert "7.0" in answer["compute_capability"]["ptx"]
     assert any("compute capability 3.7 alone" in source for source in answer["sources"])
-    (problem,) = release(version, gpu="3.5")["problems"]
+    (problem,) = release("tensorflow", version, gpu="3.5")["problems"]
     assert problem["code"] == "gpu-too-old"
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "1.13.2"])
 def test_what_a_build_opens_while_it_runs_is_planned_for(version: str) -> None:
-    assert {"libcufft.so.10.0", "libcurand.so.10.0"} <= {*release(version)["sonames"]}
+    assert {"libcufft.so.10.0", "libcurand.so.10.0"} <= {*release("tensorflow", version)["sonames"]}
 
 
 def test_a_cudnn_older_than_the_build_was_compiled_with_is_refused() -> None:
-    problems = release("1.15.0", cudnn="7.4")["problems"]
+    problems = release("tensorflow", "1.15.0", cudnn="7.4")["problems"]
     assert [problem["code"] for problem in problems] == ["cudnn-mismatch"]

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from gpufleet.model.frameworks import FrameworkId
+
 from . import versions
 from .records import Architecture, Archive, Branch, Build, Row, Toolkit
 
@@ -32,7 +34,7 @@ def document(name: str) -> Row:
 
 @cache
 def listed(folder: str) -> dict[str, str]:
-    """Every version of `toolkits`, `cudnn` or `tensorflow`, oldest first, with its file's stem."""
+    """Every version of `toolkits`, `cudnn` or a framework, oldest first, with its file's stem."""
     parts = document(f"{folder}/meta.yml")["parts"]
     return {version: str(part) for part, members in parts.items() for version in members}
 
@@ -42,55 +44,56 @@ def _rows(folder: str, key: str, part: str) -> list[Row]:
     return rows
 
 
-def build_versions() -> list[str]:
-    """Every TensorFlow release with a GPU build, oldest first."""
-    return list(listed("tensorflow"))
+def build_versions(framework: FrameworkId) -> list[str]:
+    """Every release of a framework with a GPU build, oldest first."""
+    return list(listed(framework))
 
 
 @cache
-def build(version: str) -> Build | None:
-    """One TensorFlow GPU build; None if there is no such release."""
-    part = listed("tensorflow").get(version)
+def build(framework: FrameworkId, version: str) -> Build | None:
+    """One GPU build of a framework; None if there is no such release."""
+    part = listed(framework).get(version)
     if part is None:
         return None
-    rows = _rows("tensorflow", "builds", part)
+    rows = _rows(framework, "builds", part)
     row = next(row for row in rows if row["version"] == version)
-    return Build(_measured(row), _compiled_with(version))
+    return Build(framework, _measured(framework, row), _compiled_with(framework, version))
 
 
-def _measured(row: Row) -> Row:
+def _measured(framework: FrameworkId, row: Row) -> Row:
     """A build with the measured figures of its wheel, if a rule has them."""
     for rule in rules("builds_measured_otherwise"):
-        if row["version"] in rule["versions"]:
+        if rule["framework"] == framework and row["version"] in rule["versions"]:
             explained = document("rules.yml")["sources"]
             added = [explained[key] for key in rule["source"]]
             return {**row, **rule["figures"], "source": [*row["source"], *added]}
     return row
 
 
-def _compiled_with(version: str) -> str | None:
+def _compiled_with(framework: FrameworkId, version: str) -> str | None:
     """The cuDNN that a build was compiled with, if a rule is more precise than the docs."""
     for rule in rules("cudnn_compiled_with"):
-        if versions.within(version, rule):
+        if rule["framework"] == framework and versions.within(version, rule):
             return str(rule["cudnn"])
     return None
 
 
 @cache
-def builds() -> tuple[Build, ...]:
-    """Every TensorFlow GPU build, oldest first: reads all of their files."""
-    return tuple(found for version in build_versions() if (found := build(version)) is not None)
+def builds(framework: FrameworkId) -> tuple[Build, ...]:
+    """Every GPU build of a framework, oldest first: reads all of their files."""
+    found = (build(framework, version) for version in build_versions(framework))
+    return tuple(each for each in found if each is not None)
 
 
 @cache
-def wheel_bytes(version: str) -> int | None:
+def wheel_bytes(framework: FrameworkId, version: str) -> int | None:
     """The size of a release's wheel in bytes, or of the wheel its facts were inferred from."""
-    found = build(version)
+    found = build(framework, version)
     if found is None:
         return None
     if "wheel" in found.row:
         return int(found.row["wheel"]["size_bytes"])
-    for row in _rows("tensorflow", "builds", listed("tensorflow")[version]):
+    for row in _rows(framework, "builds", listed(framework)[version]):
         if row.get("wheel", {}).get("file") == found.row.get("inferred_from"):
             return int(row["wheel"]["size_bytes"])
     return None
@@ -148,9 +151,10 @@ def rules(name: str) -> Any:
     return document("rules.yml")[name]
 
 
-def linked_to_driver(release: str) -> bool:
-    """Whether importing a TensorFlow build requires the driver's library."""
-    return any(versions.within(release, rule) for rule in rules("driver_library_linked"))
+def linked_to_driver(framework: FrameworkId, release: str) -> bool:
+    """Whether importing a framework's build requires the driver's library."""
+    return any(rule["framework"] == framework and versions.within(release, rule)
+               for rule in rules("driver_library_linked"))
 
 
 def toolkit_sonames(cuda: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
+
 from . import versions
 
 Row = dict[str, Any]
@@ -110,14 +112,25 @@ class Archive:
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """One TensorFlow GPU build."""
+    """One GPU build of a framework."""
 
+    framework: FrameworkId
     row: Row
     compiled_with: str | None = None  # the measured cuDNN, more precise than the docs' table
 
     @property
     def version(self) -> str:
         return str(self.row["version"])
+
+    @property
+    def title(self) -> str:
+        """The framework's name in messages."""
+        return FRAMEWORKS[self.framework].title
+
+    @property
+    def name(self) -> str:
+        """The framework and its release, in messages."""
+        return f"{self.title} {self.version}"
 
     @property
     def distribution(self) -> str:

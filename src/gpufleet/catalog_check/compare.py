@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 def expected(version: str) -> Row:
     """Return the values of the plan and its facts for a release, as a measurement."""
-    answer, build = resolver.release(version), facts.build(version)
+    answer, build = resolver.release("tensorflow", version), facts.build("tensorflow", version)
     assert build is not None, version
     return {
         "distribution": answer["distribution"],

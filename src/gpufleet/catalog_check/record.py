@@ -31,7 +31,7 @@ def load() -> dict[str, Row]:
 def save(version: str, row: Row) -> None:
     """Add or replace one measurement, atomically."""
     rows = {**load(), version: row}
-    ordered = {each: rows[each] for each in facts.build_versions() if each in rows}
+    ordered = {each: rows[each] for each in facts.build_versions("tensorflow") if each in rows}
     text = yaml.safe_dump(ordered, sort_keys=False, default_flow_style=None, width=98)
     partial = PATH.with_name(f".{PATH.name}.partial")
     partial.write_text(HEADER + text, encoding="utf-8")

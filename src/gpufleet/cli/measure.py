@@ -33,7 +33,7 @@ def listed(distribution: str, address: str) -> list[index.File]:
 
 def measure(version: str, address: str, largest: int | None = None) -> dict[str, Any]:
     """Measure one release; raises MeasureError when its wheel cannot be read."""
-    build = facts.build(version)
+    build = facts.build("tensorflow", version)
     if build is None:
         raise MeasureError(f"TensorFlow {version} has no GPU build that the fact base knows")
     today = date.today().isoformat()
@@ -77,7 +77,7 @@ def parser() -> Parser:
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Measure the releases and record them; the exit status."""
     require_checkout("measure")
-    known = facts.build_versions()
+    known = facts.build_versions("tensorflow")
     if unknown := set(options.versions) - set(known):
         raise ConfigurationError(f"No TensorFlow GPU release: {', '.join(sorted(unknown))}.",
                                  remedy="gpufleet measure --help lists the options.")

@@ -15,7 +15,7 @@ from gpufleet.resolver.release import release
 from .parser import Parser
 
 REFUSED = 4
-CHECKED = ("tensorflow", "cuda", "cudnn", "driver", "gpu", "python")
+CHECKED = ("cuda", "cudnn", "driver", "gpu", "python")
 
 
 def parser() -> Parser:
@@ -77,7 +77,8 @@ def _refuse(problems: list[dict[str, str]]) -> None:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Print the answer or the problems; the exit status."""
-    answer = release(**{name: getattr(options, name) for name in CHECKED})
+    answer = release("tensorflow", options.tensorflow,
+                     **{name: getattr(options, name) for name in CHECKED})
     if options.json:
         print(json.dumps(answer, indent=2))
     elif "problems" in answer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
+from .frameworks import FrameworkId
 from .pairs import PlannedMeeting
 from .types import Path, Text
 
@@ -172,6 +173,7 @@ class PlannedStack(TypedDict):
     """A framework in a virtual environment, bound to its own CUDA."""
 
     name: Annotated[Text, "such as tensorflow-2.13.1"]
+    framework: NotRequired[Annotated[FrameworkId, "without it: tensorflow"]]
     distribution: Annotated[Text, "the Python package"]
     version: Text
     python: Annotated[Text | None, "such as 3.11"]
@@ -181,12 +183,16 @@ class PlannedStack(TypedDict):
     python_source: Annotated[Text | None, "`host`, `path` or `uv`"]
     venv: Path
     cuda: Annotated[Text, "such as 11.8"]
-    cuda_source: Literal["toolkit", "pip"]
+    cuda_source: Annotated[
+        Literal["toolkit", "pip", "bundled"],
+        "a local toolkit, wheels in the environment, or inside of the framework's own wheel"]
     toolkit_path: Path | None
     cudnn: Text | None
     sonames: Annotated[list[Text], "libraries that it loads, without libcuda.so.1"]
     sonames_optional: list[Text]
     requirements: Annotated[list[Text], "what the lock is made from"]
+    index: NotRequired[Annotated[
+        Text | None, "an extra package index for the requirements; null: none"]]
     lock: Annotated[Text, "the lock's file name beside the inventory"]
     lock_sha256: Annotated[Text | None, "the lock's digest; null: there is no lock"]
     installer: Annotated[

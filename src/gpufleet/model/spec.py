@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .frameworks import FrameworkId
+
 KEYS = (
     "gpu_stacks",
     "gpu_toolkits",
@@ -45,12 +47,14 @@ class StackSpec:
     """One entry of gpu_stacks; `where` is its location in the variables."""
 
     where: str
-    tensorflow: str
+    framework: FrameworkId
+    release: str
     name: str
     cuda: str | None = None
     cudnn: str | None = None
     python: str | None = None  # a version, or the absolute path of an interpreter
     environment: dict[str, str] = field(default_factory=dict)
+    index: str | None = None  # the address of an extra package index
 
     @property
     def interpreter(self) -> str | None:

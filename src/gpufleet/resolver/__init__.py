@@ -1,6 +1,6 @@
 """From a spec and the catalog to a plan. Pure functions over documents; nothing is read.
 
-`resolve` plans one host; `release` lists what a TensorFlow release needs.
+`resolve` plans one host; `release` lists what a release of a framework needs.
 """
 
 from gpufleet.catalog.facts import build_versions as releases

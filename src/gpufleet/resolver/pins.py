@@ -26,13 +26,13 @@ def pip_fits(context: ResolveContext, spec: StackSpec, build: Build) -> None:
         )
     if build.has_cuda_wheels:
         return
-    first = next(each.version for each in facts.builds() if each.has_cuda_wheels)
+    first = next(each.version for each in facts.builds(build.framework) if each.has_cuda_wheels)
     context.refuse(
         Code.PIP_CUDA_UNAVAILABLE,
-        f"TensorFlow {build.version} has no and-cuda extra; the first with one is {first}",
+        f"{build.name} has no and-cuda extra; the first with one is {first}",
         f"{spec.where}.cuda",
         f"remove cuda: pip (CUDA {build.cuda} is then installed as a toolkit), or "
-        f"declare TensorFlow {first} or newer",
+        f"declare {build.title} {first} or newer",
     )
 
 
@@ -45,7 +45,7 @@ def cuda_fits(context: ResolveContext, spec: StackSpec, build: Build) -> bool:
     needed = next(name for name in build.sonames if name.startswith("libcudart."))
     context.refuse(
         Code.CUDA_MISMATCH,
-        f"TensorFlow {build.version} was built with CUDA {build.cuda} (it looks for {needed}), "
+        f"{build.name} was built with CUDA {build.cuda} (it looks for {needed}), "
         f"not with {pinned}",
         f"{spec.where}.cuda",
         f'remove the pin, or set cuda: "{build.cuda}"; gpu_toolkits can install toolkit '
@@ -69,7 +69,7 @@ def cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build) -> bool:
         return True
     context.refuse(
         Code.CUDNN_MISMATCH,
-        f"TensorFlow {build.version} was built with cuDNN {build.cudnn}: {reason}",
+        f"{build.name} was built with cuDNN {build.cudnn}: {reason}",
         f"{spec.where}.cudnn",
         f"remove the pin, or set it to cuDNN {build.cudnn}" + _instead(build, pinned),
     )
@@ -83,13 +83,13 @@ def _reaches(pinned: str, built: str) -> bool:
 
 def _instead(build: Build, pinned: str) -> str:
     """The newest release built with the pinned cuDNN and the same CUDA, as an alternative."""
-    for other in reversed(facts.builds()):
+    for other in reversed(facts.builds(build.framework)):
         if (
             other.cudnn_major == versions.major(pinned)
             and versions.short(other.cuda) == versions.short(build.cuda)
             and _reaches(pinned, other.cudnn)
         ):
-            return f"; with cuDNN {pinned}, use TensorFlow {other.version}"
+            return f"; with cuDNN {pinned}, use {other.name}"
     return ""
 
 
@@ -99,7 +99,7 @@ def toolkit_fits(context: ResolveContext, spec: StackSpec, build: Build, chosen:
         locations = ", ".join(want.where for want in chosen.wants if want.cuda != chosen.short)
         context.refuse(
             Code.CUDA_MISMATCH,
-            f"TensorFlow {build.version} was built with CUDA {build.cuda}; cuda-{chosen.short} "
+            f"{build.name} was built with CUDA {build.cuda}; cuda-{chosen.short} "
             f"gets {chosen.toolkit.version}",
             spec.where,
             f"declare CUDA {build.cuda} or newer in {locations}",
@@ -110,7 +110,7 @@ def toolkit_fits(context: ResolveContext, spec: StackSpec, build: Build, chosen:
     locations = ", ".join(want.where for want in picked.wants if want.pinned)
     context.refuse(
         Code.CUDNN_MISMATCH,
-        f"TensorFlow {build.version} was built with cuDNN {build.cudnn}; cuda-{chosen.short} gets "
+        f"{build.name} was built with cuDNN {build.cudnn}; cuda-{chosen.short} gets "
         f"{picked.archive.version}",
         spec.where,
         f"declare cuDNN {build.cudnn} or newer in {locations}",

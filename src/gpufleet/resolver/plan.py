@@ -63,7 +63,7 @@ def resolve(
         cuda_wants += for_cuda
         cudnn_wants += for_cudnn
     for spec in context.spec.toolkits:
-        cuda_wants.append(toolkits.Want(spec.cuda, spec.where, spec.where, declared=True))
+        cuda_wants.append(toolkits.Want(spec.cuda, spec.where, spec.where))
         for version in spec.cudnn:
             where = f"{spec.where}.cudnn"
             short = versions.short(spec.cuda)
@@ -182,7 +182,8 @@ def _check_eula(context: ResolveContext, *, cuda: bool) -> None:
 
 def _driver_library(context: ResolveContext, found: list[stacks.Stack]) -> DriverLibrary | None:
     """The driver's library, for builds that are linked against it on a host without a GPU."""
-    linked = [each.spec.name for each in found if facts.linked_to_driver(each.build.version)]
+    linked = [each.spec.name for each in found
+              if facts.linked_to_driver(each.build.framework, each.build.version)]
     if not linked or not context.spec.without_gpu:
         return None
     return {"soname": DRIVER_SONAME, "because": linked}

@@ -44,7 +44,7 @@ def choose(context: ResolveContext, spec: StackSpec, build: Build) -> Python | N
             f"a stack needs Python {PYTHON_MIN} or newer"
             if wanted in build.pythons
             else f"{name} has no wheel for Python {wanted}, only for {listed}",
-            f"declare Python {wheels[-1]}, or another TensorFlow release",
+            f"declare Python {wheels[-1]}, or another {build.title} release",
         )
         return None
     if have is None:
@@ -71,12 +71,12 @@ def choose(context: ResolveContext, spec: StackSpec, build: Build) -> Python | N
     elif spec.python:
         refuse(
             f"the host has no Python {wanted}; it has {theirs}",
-            f"{_how(wanted)}, or declare another one of {listed}",
+            f"{_how(wanted, build.framework)}, or declare another one of {listed}",
         )
     else:
         refuse(
             f"{name} has wheels for Python {listed} only; the host has {theirs}",
-            f"{_how(wanted)}, or declare another TensorFlow release",
+            f"{_how(wanted, build.framework)}, or declare another {build.title} release",
         )
     return None
 
@@ -96,12 +96,12 @@ def by_uv(version: str) -> bool:
     return versions.key(version) >= versions.key(UV_MIN)
 
 
-def _how(version: str) -> str:
+def _how(version: str, framework: str) -> str:
     uv = "set gpu_python_install: true to let uv install it, " if by_uv(version) else ""
     return (
         f"{uv}install Python {version} on the host (such as in /opt/python/{version}, where "
-        "gpufleet finds it), or name its interpreter: {tensorflow: ..., python: /PATH/bin/python"
-        f"{version}}}"
+        f"gpufleet finds it), or name its interpreter: {{{framework}: ..., "
+        f"python: /PATH/bin/python{version}}}"
     )
 
 

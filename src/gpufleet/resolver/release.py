@@ -1,28 +1,28 @@
-"""One TensorFlow release and what it needs, from the catalog alone: no inventory."""
+"""One release of a framework and what it needs, from the catalog alone: no inventory."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gpufleet.catalog import facts
+from gpufleet.model.frameworks import FrameworkId
 
 from .plan import resolve
 
 Row = dict[str, Any]
 
 _OPTIONS = {
-    "gpu_stacks[0].tensorflow": "--tensorflow",
     "gpu_stacks[0].cuda": "--cuda",
     "gpu_stacks[0].cudnn": "--cudnn",
     "gpu_stacks[0].python": "--python",
-    "gpu_stacks[0]": "--tensorflow",
     "gpu_driver.branch": "--driver",
     "gpu_gpus[0]": "--gpu",
 }
 
 
 def release(  # noqa: PLR0917 - the options of the command, in its order
-    tensorflow: str,
+    framework: FrameworkId,
+    version: str,
     cuda: str | None = None,
     cudnn: str | None = None,
     driver: str | None = None,
@@ -34,7 +34,7 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
     `cuda` and `cudnn` are checked against the build, `cuda` may be "pip"; `driver` is a branch or
     a version, `gpu` a compute capability or a name; `where` of a problem names the option.
     """
-    stack = {"tensorflow": tensorflow, "cuda": cuda, "cudnn": cudnn, "python": python}
+    stack = {framework: version, "cuda": cuda, "cudnn": cudnn, "python": python}
     variables: Row = {"gpu_stacks": [stack], "gpu_accept_nvidia_eula": True}
     if driver is not None:
         variables["gpu_driver"] = {"branch": driver}
@@ -42,20 +42,22 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
         variables["gpu_gpus"] = [gpu]
     plan = resolve(variables)
     if plan["problems"]:
+        options = {**_OPTIONS, **dict.fromkeys(
+            ("gpu_stacks[0]", f"gpu_stacks[0].{framework}"), f"--{framework}")}
         return {
             "problems": [
-                {**problem, "where": _OPTIONS.get(problem["where"], problem["where"])}
+                {**problem, "where": options.get(problem["where"], problem["where"])}
                 for problem in plan["problems"]
             ]
         }
     row = plan["stacks"][0]
-    build = facts.build(tensorflow)
+    build = facts.build(framework, version)
     assert build is not None  # there is a stack, so there is a build
     found = [*row["sources"]]
     for part in (*plan["toolkits"], *plan["cudnn"]):
         found += part["sources"]
     return {
-        "tensorflow": row["version"],
+        framework: row["version"],
         "distribution": row["distribution"],
         "python": build.pythons,
         "cuda": row["cuda"],

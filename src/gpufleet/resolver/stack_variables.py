@@ -45,19 +45,22 @@ def of(context: ResolveContext, spec: StackSpec, build: Build) -> dict[str, str]
                 Code.VARIABLE_UNKNOWN,
                 _since(name, build),
                 where,
-                f"remove it, or declare TensorFlow {facts.rules('stack_variables')[name]['from']}"
-                " or newer",
+                f"remove it, or declare {build.title} {_first(name)} or newer",
             )
     return dict(sorted(found.items()))
 
 
 def _reads(name: str, build: Build) -> bool:
-    return versions.key(facts.rules("stack_variables")[name]["from"]) <= versions.key(build.version)
+    return versions.key(_first(name)) <= versions.key(build.version)
 
 
 def _since(name: str, build: Build) -> str:
-    first = facts.rules("stack_variables")[name]["from"]
-    return f"TensorFlow {build.version} does not read {name}; the first that does is {first}"
+    return f"{build.name} does not read {name}; the first that does is {_first(name)}"
+
+
+def _first(name: str) -> str:
+    """The first release that reads a variable."""
+    return str(facts.rules("stack_variables")[name]["from"])
 
 
 def _fits(context: ResolveContext, name: str, value: str, where: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Build
+from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.model.plan import PlannedStack
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import PIP, StackSpec
@@ -44,17 +45,17 @@ def select(context: ResolveContext) -> list[Stack]:
                 Code.STACK_NAME_CLASH,
                 f"two stacks are named {spec.name}: {names[spec.name]} and {spec.where}",
                 f"{spec.where}.name",
-                "give one of them another name: {tensorflow: ..., name: ...}",
+                f"give one of them another name: {{{spec.framework}: ..., name: ...}}",
             )
         names.setdefault(spec.name, spec.where)
-        build = facts.build(spec.tensorflow)
+        build = facts.build(spec.framework, spec.release)
         if build is None:
-            near = versions.nearest(spec.tensorflow, facts.build_versions())
+            near = versions.nearest(spec.release, facts.build_versions(spec.framework))
+            title = FRAMEWORKS[spec.framework].title
             context.refuse(
                 Code.UNKNOWN_RELEASE,
-                f"no TensorFlow {spec.tensorflow} with GPU support is known; nearest: "
-                + ", ".join(near),
-                f"{spec.where}.tensorflow",
+                f"no {title} {spec.release} with GPU support is known; nearest: " + ", ".join(near),
+                f"{spec.where}.{spec.framework}",
                 f'declare one of these, such as "{near[0]}"',
             )
             continue
@@ -77,36 +78,36 @@ def wants(context: ResolveContext, stack: Stack) -> tuple[list[toolkits.Want], l
     pinned = spec.cudnn if pins.cudnn_fits(context, spec, build) else None
     where = f"{spec.where}.cudnn" if spec.cudnn else spec.where
     return (
-        [toolkits.Want(cuda, where, spec.name, declared=False)],
+        [toolkits.Want(cuda, where, spec.name, spec.framework)],
         [cudnn.Want(stack.cuda, where, spec.name, pinned, build.cudnn)],
     )
 
 
 def _check_gpus(context: ResolveContext, stack: Stack) -> None:
     """Refuse GPUs that the build has no code for."""
-    build, where = stack.build, f"{stack.spec.where}.tensorflow"
+    build, where = stack.build, f"{stack.spec.where}.{stack.spec.framework}"
     for card in context.gpus:
         if gpus.older_than_build(card, build):
-            native = _native_to(card)
+            native = _native_to(card, build.framework)
             context.refuse(
                 Code.GPU_TOO_OLD,
-                f"{card.text} is too old for TensorFlow {build.version}, which was built for "
+                f"{card.text} is too old for {build.name}, which was built for "
                 f"{build.capability_min} and newer",
                 where,
-                f"the newest TensorFlow built for it is {native[-1]}"
+                f"the newest {build.title} built for it is {native[-1]}"
                 if native
-                else "no known TensorFlow release was built for this GPU",
+                else f"no known {build.title} release was built for this GPU",
             )
         elif gpus.newer_than_build(card, build) or _wheels_too_old(card, stack):
-            native = _native_to(card)
+            native = _native_to(card, build.framework)
             context.refuse(
                 Code.GPU_TOO_NEW,
-                f"{card.text} is too new for TensorFlow {build.version} and CUDA {build.cuda}, "
+                f"{card.text} is too new for {build.name} and CUDA {build.cuda}, "
                 "which it was built with",
                 where,
-                f"the first TensorFlow built for it is {native[0]}"
+                f"the first {build.title} built for it is {native[0]}"
                 if native
-                else toolkits.newer_wheels(),
+                else toolkits.newer_wheels(build.framework),
             )
         elif not gpus.native_to_build(card, build):
             context.note(
@@ -115,9 +116,9 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
             )
 
 
-def _native_to(card: gpus.Gpu) -> list[str]:
-    """The TensorFlow builds with machine code for a GPU, oldest first."""
-    return [each.version for each in facts.builds() if gpus.native_to_build(card, each)]
+def _native_to(card: gpus.Gpu, framework: FrameworkId) -> list[str]:
+    """A framework's builds with machine code for a GPU, oldest first."""
+    return [each.version for each in facts.builds(framework) if gpus.native_to_build(card, each)]
 
 
 def _wheels_too_old(card: gpus.Gpu, stack: Stack) -> bool:
@@ -138,10 +139,10 @@ def _check_glibc(context: ResolveContext, stack: Stack) -> None:
         if have and versions.key(have) < versions.key(need):
             context.refuse(
                 Code.GLIBC,
-                f"the wheel of TensorFlow {stack.build.version} needs glibc {need} or newer; the "
+                f"the wheel of {stack.build.name} needs glibc {need} or newer; the "
                 f"host has {have}",
-                f"{stack.spec.where}.tensorflow",
-                "declare an older TensorFlow, or use a newer release of the distribution",
+                f"{stack.spec.where}.{stack.spec.framework}",
+                f"declare an older {stack.build.title}, or use a newer release of the distribution",
             )
             return
 
@@ -159,6 +160,7 @@ def describe(
             context.note(f"{spec.name}: {text}")
     return {
         "name": spec.name,
+        "framework": build.framework,
         "distribution": build.distribution,
         "version": build.version,
         "python": stack.python.version if stack.python else None,
@@ -176,6 +178,7 @@ def describe(
             *_ceilings(context, stack, python),
             *(facts.rules("kernel_requirements") if context.spec.jupyter_kernels else []),
         ],
+        "index": spec.index,
         "lock": f"{spec.name}{_variant(context, stack)}-py{python}.lock",
         "lock_sha256": None,  # set by locks.with_locks, for callers that can read files
         "installer": "uv" if pythons.by_uv(python) else "pip",
@@ -203,7 +206,7 @@ def _ceilings(context: ResolveContext, stack: Stack, python: str) -> list[str]:
     known = stack.build.ceilings(python)
     if known is None:
         context.note(
-            f"{stack.spec.name}: it was not tested which dependencies of TensorFlow "
+            f"{stack.spec.name}: it was not tested which dependencies of {stack.build.title} "
             f"{stack.build.version} need an upper bound today on Python {python}"
         )
     return known or []
@@ -218,7 +221,8 @@ def _pip_cudnn(stack: Stack) -> str | None:
 
 def _installed(stack: Stack) -> int | None:
     """MiB of the environment, estimated from the wheel; CUDA wheels add their own."""
-    mib = installed_mib("stack_installed", facts.wheel_bytes(stack.build.version))
+    wheel = facts.wheel_bytes(stack.build.framework, stack.build.version)
+    mib = installed_mib("stack_installed", wheel)
     if mib is not None and stack.pip_cuda:
         mib += int(facts.rules("estimates")["stack_cuda_wheels"]["plus_mib"])
     return mib

@@ -8,6 +8,7 @@ from typing import Any
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Toolkit
+from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.model.plan import Patch, PlannedToolkit
 from gpufleet.model.problems import Code
 
@@ -22,7 +23,11 @@ class Want:
     cuda: str  # X.Y or X.Y.Z
     where: str
     because: str
-    declared: bool  # in gpu_toolkits; False: derived for a stack
+    framework: FrameworkId | None = None  # of the stack; None: declared in gpu_toolkits
+
+    @property
+    def declared(self) -> bool:
+        return self.framework is None
 
 
 @dataclass
@@ -124,17 +129,18 @@ def _check(context: ResolveContext, chosen: Chosen) -> None:
     _check_glibc(context, chosen)
 
 
-def newer_wheels() -> str:
-    """The remedy for a GPU that no TensorFlow build supports."""
-    first = next(each.version for each in facts.builds() if not each.wheels_pinned)
-    return (
-        "no known TensorFlow release was built for this GPU; from "
-        f"{first} on, cuda: pip installs newer CUDA wheels that may support it"
+def newer_wheels(framework: FrameworkId) -> str:
+    """The remedy for a GPU that no build of a framework supports."""
+    title = FRAMEWORKS[framework].title
+    text = f"no known {title} release was built for this GPU"
+    first = next((each for each in facts.builds(framework) if not each.wheels_pinned), None)
+    return text if first is None else (
+        f"{text}; from {first.version} on, cuda: pip installs newer CUDA wheels that may support it"
     )
 
 
 def _other_toolkit(card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
-    """The remedy: which toolkits support a GPU, and which TensorFlow was built with one."""
+    """The remedy: which toolkits support a GPU, and which release was built with one."""
     fitting = [
         each.short
         for each in facts.toolkits()
@@ -142,17 +148,15 @@ def _other_toolkit(card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
     ]
     if not fitting:
         return "no known CUDA release supports this GPU"
-    if newest:
-        text = f"the newest CUDA for it is {fitting[-1]}"
-        built = [each for each in facts.builds() if versions.short(each.cuda) in fitting][-1:]
-    else:
-        text = f"the first CUDA for it is {fitting[0]}"
-        built = [each for each in facts.builds() if versions.short(each.cuda) in fitting][:1]
-    if all(want.declared for want in chosen.wants):
+    text = (f"the newest CUDA for it is {fitting[-1]}" if newest
+            else f"the first CUDA for it is {fitting[0]}")
+    framework = next((want.framework for want in chosen.wants if want.framework), None)
+    if framework is None:
         return f"{text}: declare that one"
+    built = [each for each in facts.builds(framework) if versions.short(each.cuda) in fitting]
     if not built:
-        return f"{text}; {newer_wheels()}"
-    return f"{text}, and TensorFlow {built[0].version} was built with one that supports it"
+        return f"{text}; {newer_wheels(framework)}"
+    return f"{text}, and {built[-1 if newest else 0].name} was built with one that supports it"
 
 
 def _check_glibc(context: ResolveContext, chosen: Chosen) -> None:

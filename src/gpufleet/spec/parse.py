@@ -96,7 +96,8 @@ def _stack(reader: Reader, value: Any, where: str) -> StackSpec | None:
     cuda = entry.get("cuda")
     spec = StackSpec(
         where=where,
-        tensorflow=release or "",
+        framework="tensorflow",
+        release=release or "",
         name=_name(reader, entry, where) or f"tensorflow-{release}",
         cuda=PIP if cuda == PIP else reader.version(cuda, f"{where}.cuda"),
         cudnn=reader.version(entry.get("cudnn"), f"{where}.cudnn"),

@@ -9,7 +9,7 @@ from gpufleet.catalog import facts
 from gpufleet.catalog.gpus import Gpu, capabilities, native_to_build
 from gpufleet.catalog.records import Build
 from gpufleet.model.problems import Problems
-from gpufleet.model.spec import ContainersSpec, Spec
+from gpufleet.model.spec import ContainersSpec, Spec, StackSpec
 
 from . import expectation
 from .parse import read
@@ -36,7 +36,12 @@ def probe_settings(variables: Mapping[str, Any], *, warm: bool = False) -> dict[
         "containers": spec.containers and _containers(spec.containers),
         "service_user": spec.service_user,
         "compiles": _compiles(spec, warm=warm),
+        "frameworks": {_venv(spec, stack): stack.framework for stack in spec.stacks},
     }
+
+
+def _venv(spec: Spec, stack: StackSpec) -> str:
+    return f"{spec.stack_root}/{stack.name}"
 
 
 def _compiles(spec: Spec, *, warm: bool) -> dict[str, dict[str, Any]]:
@@ -46,8 +51,8 @@ def _compiles(spec: Spec, *, warm: bool) -> dict[str, dict[str, Any]]:
         return {}
     labels = spec.gpus or [str(spec.expect.get("model") or "")]
     cards = [Gpu(each, label, "") for label in labels for each in capabilities(label)]
-    builds = ((stack, facts.build(stack.tensorflow)) for stack in spec.stacks)
-    return {f"{spec.stack_root}/{stack.name}": {
+    builds = ((stack, facts.build(stack.framework, stack.release)) for stack in spec.stacks)
+    return {_venv(spec, stack): {
                 "native": build.native, "seconds": _compile_seconds(build, cards, unknown=warm)}
             for stack, build in builds if build}
 

@@ -1,0 +1,28 @@
+"""The frameworks that a stack can run, each with its names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FrameworkId = Literal["tensorflow", "pytorch", "jax"]
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework: its key in the inventory, and what others call it."""
+
+    id: FrameworkId
+    title: str
+    module: str  # what Python imports
+    distributions: tuple[str, ...]  # the Python packages that carry its releases
+
+
+FRAMEWORKS: dict[str, Framework] = {
+    each.id: each
+    for each in (
+        Framework("tensorflow", "TensorFlow", "tensorflow", ("tensorflow", "tensorflow-gpu")),
+        Framework("pytorch", "PyTorch", "torch", ("torch",)),
+        Framework("jax", "JAX", "jax", ("jax",)),
+    )
+}
