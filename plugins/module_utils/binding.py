@@ -10,21 +10,28 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 
-def sub_libraries(folders, soname):
-    """Return the SONAMEs of libraries that a library opens at run time, absent from its header.
+# What libraries open at run time, by names that are not in their headers. From cuDNN 8 on,
+# libcudnn.so.N is a shim that opens libcudnn_*.so.N when it is used. Read from the libraries' own
+# strings: CUDA 11.7 to 13.2, cuDNN 8.5 to 9.26.
+OPENS = {
+    "libcudnn": ("libcudnn_*.so.{}", "libnvrtc.so.*", "libcublasLt.so.*"),
+    "libcublasLt": ("libnvrtc.so.*",),
+    "libcufft": ("libnvJitLink.so.*",),
+    "libnvrtc": ("libnvrtc-builtins.so*",),
+}
 
-    From cuDNN 8 on, ``libcudnn.so.N`` is a shim that opens ``libcudnn_*.so.N`` when it is used, and
-    NVRTC to compile for the GPU that it finds.
-    """
+
+def sub_libraries(folders, soname):
+    """Return the SONAMEs of the libraries in ``folders`` that a library opens at run time."""
     stem, _, number = soname.partition(".so.")
-    if stem != "libcudnn":
-        return []
-    patterns = ["libcudnn_*.so." + number] + (["libnvrtc.so.*"] if int(number) >= 8 else [])
+    patterns = OPENS.get(stem, ())
+    if stem == "libcudnn" and int(number) < 8:
+        patterns = patterns[:1]
     found = [
         path
         for folder in folders
         for pattern in patterns
-        for path in glob.glob(os.path.join(glob.escape(folder), pattern))
+        for path in glob.glob(os.path.join(glob.escape(folder), pattern.format(number)))
     ]
     return sorted({elf(path)["soname"] for path in found} - {None})
 

@@ -68,6 +68,21 @@ def interpreter(module, lock):
     return path
 
 
+def index_variables(default, extra):
+    """Return the variables by which installers learn the package indexes; each may be empty.
+
+    An index's address may have a password: it goes through the environment, not into arguments that
+    every process of the host can read. uv takes a package from the extra index if it is there.
+    """
+    named = {
+        "UV_DEFAULT_INDEX": default,
+        "PIP_INDEX_URL": default,
+        "UV_INDEX": extra,
+        "PIP_EXTRA_INDEX_URL": extra,
+    }
+    return {name: value for name, value in named.items() if value}
+
+
 def wheelhouse_arguments(wheelhouse):
     """The installer's arguments to install from a wheelhouse only; empty without one."""
     if not wheelhouse:
@@ -104,11 +119,7 @@ def install_packages(module, lock, damaged):
     params = module.params
     venv, python = params["venv"], os.path.join(params["venv"], "bin", "python")
     source = wheelhouse_arguments(params["wheelhouse"])
-    # An index's address may have a password: it goes through the environment, not into arguments
-    # that every process of the host can read.
-    index = {}
-    if params["index_url"]:
-        index = {"UV_DEFAULT_INDEX": params["index_url"], "PIP_INDEX_URL": params["index_url"]}
+    index = index_variables(params["index_url"], params["index"])
     if params["installer"] == "uv":
         cache = {"UV_CACHE_DIR": params["cache"], "UV_PYTHON_DOWNLOADS": "never"}
         if not os.path.exists(python):

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""Bind a virtual environment to the libraries of its toolkit, and its activation to its variables.
+"""Bind a virtual environment to its CUDA libraries, and its activation to its variables.
 
 Writes the binding's three files into the environment's packages and extends bin/activate.
 """
@@ -27,6 +27,52 @@ MARK = "\n# gpufleet: this stack's own variables\n"
 READ = "if [ -r {0} ]; then . {0}; fi\n"
 
 
+# By framework: the modules of which the first to be imported binds the environment.
+MODULES = {"tensorflow": ("tensorflow",), "pytorch": ("torch",), "jax": ("jax", "jaxlib")}
+
+
+# Directories of libraries in an environment's packages: NVIDIA's wheels, the first ones of
+# cuSPARSELt, and PyTorch up to 1.12, which brings libraries itself.
+INSIDE = ("nvidia/*/lib", "cusparselt/lib", "torch/lib")
+# What JAX uses and no toolkit has.
+BESIDE_TOOLKIT = ("nvidia/nccl/lib", "nvidia/nvshmem/lib")
+
+
+def library_folders(site, library_dir):
+    """Return the directories of the libraries to bind: a toolkit's, or those of the packages."""
+    patterns = BESIDE_TOOLKIT if library_dir else INSIDE
+    found = [
+        folder
+        for pattern in patterns
+        for folder in sorted(glob.glob(os.path.join(glob.escape(site), pattern)))
+    ]
+    if library_dir:
+        cupti = os.path.join(os.path.dirname(library_dir), "extras", "CUPTI", "lib64")
+        found = [library_dir, *filter(os.path.isdir, [cupti]), *found]
+    return found
+
+
+def variables(framework, site, library_dir):
+    """Return the variables by which a framework finds ptxas and libdevice: JAX's CUDA_ROOT."""
+    if framework != "jax":
+        return {}
+    wheels = [os.path.join(site, "nvidia", name) for name in ("cuda_nvcc", "cu13")]
+    roots = [os.path.dirname(library_dir)] if library_dir else wheels
+    found = [root for root in roots if os.path.exists(os.path.join(root, "bin", "ptxas"))]
+    return {"CUDA_ROOT": root for root in found[:1]}
+
+
+def start_line(site, framework):
+    """Return the line that each start of the interpreter runs.
+
+    Another environment on PYTHONPATH may have a binding too, and would be searched before this one.
+    """
+    names = ", ".join(map(repr, MODULES[framework]))
+    parts = ["import sys", "sys.path.insert(0, {!r})".format(site), "import " + BINDING]
+    parts += ["del sys.path[0]", "{}.watch({})".format(BINDING, names)]
+    return "; ".join(parts) + "\n"
+
+
 def bind(module, lock, site):
     """Write the binding and try it; returns (its files, the libraries in the order of loading)."""
     params = module.params
@@ -35,16 +81,17 @@ def bind(module, lock, site):
         for path in files:
             remove_tree(path)
         return [], []
-    wheels = sorted(glob.glob(os.path.join(glob.escape(site), "nvidia", "*", "lib")))
-    folders = [params["library_dir"]] if params["library_dir"] else wheels
-    libraries = libraries_in_order(folders, params["libraries"])
-    document = json.dumps({"libraries": libraries}, indent=1)
+    folders = library_folders(site, params["library_dir"])
+    document = {"libraries": libraries_in_order(folders, params["libraries"])}
+    found = variables(params["framework"], site, params["library_dir"])
+    if found:
+        document["variables"] = found
     write_atomically(files[0], params["binding"])
-    write_atomically(files[1], document + "\n")
+    write_atomically(files[1], json.dumps(document, indent=1) + "\n")
     # Last: an environment without this line is simply not bound yet.
-    write_atomically(files[2], "import {}\n".format(BINDING))
+    write_atomically(files[2], start_line(site, params["framework"]))
     run(module, lock, [os.path.join(params["venv"], "bin", "python"), "-m", BINDING])
-    return files, libraries
+    return files, document["libraries"]
 
 
 def hook_activation(venv, path):

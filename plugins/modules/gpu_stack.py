@@ -1,16 +1,16 @@
 #!/usr/bin/python
 # Apache-2.0, see LICENSE
-"""Install a TensorFlow release into a virtual environment bound to its toolkit."""
+"""Install a framework's release into a virtual environment bound to its own CUDA."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_stack
-short_description: Install a TensorFlow stack into its own virtual environment
+short_description: Install a framework into its own virtual environment
 description:
   - Creates the virtual environment, installs exactly what its lock lists (by version and hash),
-    and binds it to its toolkit, so that C(venv/bin/python) loads only that toolkit's libraries,
-    whatever the environment variables are.
+    and binds it to its CUDA libraries, those of its toolkit or of its own packages, so that
+    C(venv/bin/python) loads only these, whatever the environment variables are.
   - Writes a receipt. Repairs a stack whose packages or binding differ from the receipt, reinstalls
     one that an interrupted run left incomplete, and refuses an environment that it did not create.
 options:
@@ -18,12 +18,17 @@ options:
     description: The stack's name; the receipt's id.
     type: str
     required: true
+  framework:
+    description: The framework; importing it loads the bound libraries.
+    type: str
+    choices: [tensorflow, pytorch, jax]
+    default: tensorflow
   distribution:
     description: The Python package that carries the release.
     type: str
     required: true
   version:
-    description: The TensorFlow release.
+    description: The framework's release. A build of it, such as V(2.1.2+cu118), may be in the lock.
     type: str
     required: true
   venv:
@@ -62,6 +67,9 @@ options:
     description: The Python package index; the host's own setting where this is empty.
     type: str
     default: ""
+  index:
+    description: An extra package index of this stack. A package is taken from it if it is there.
+    type: str
   wheelhouse:
     description: A directory of wheels on the host, or the address of a page that lists them, to
       install from without an index.
@@ -74,8 +82,8 @@ options:
     default: []
   library_dir:
     description: >-
-      The directory of the libraries to bind; by default the environment's own NVIDIA wheels, of
-      which TensorFlow would not find all libraries before the system's.
+      The toolkit's directory of the libraries to bind; by default those of the environment's own
+      packages, of which a framework would not find all before the system's.
     type: path
   binding:
     description: Source of the binding's Python module; required with O(libraries).
@@ -179,14 +187,17 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.stack_binding import (
     BINDING,
+    MODULES,
     bind,
     hook_activation,
+    library_folders,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.stack_contents import (
     compiled_code,
     has_own_python,
     is_compiled,
     own_names,
+    sites,
     unrecorded_code,
 )
 
@@ -201,7 +212,7 @@ def install(module, installation, state, lock):
     if installation.half_done and installation.journal["fresh"]:
         remove_tree(params["venv"])
     packages = locked_packages(params["lock"])
-    if packages.get(params["distribution"]) != params["version"]:
+    if packages.get(params["distribution"], "").partition("+")[0] != params["version"]:
         raise StateError(
             "{distribution} {version} is not in {lock}. Remove the lock beside the inventory, so "
             "that it is resolved again.".format(**params)
@@ -348,10 +359,15 @@ def found(params):
         )
     if not os.path.exists(os.path.join(params["venv"], "bin", "python")):
         return installation, CHANGED, "its interpreter is gone"
-    root = params["library_dir"] or params["venv"]
-    bound = [path for path in installation.receipt["binding"] if path.startswith(root + os.sep)]
+    folders = {
+        folder
+        for site in sites(params["venv"])
+        for folder in library_folders(site, params["library_dir"])
+    }
+    binding = installation.receipt["binding"]
+    bound = [path for path in binding if os.path.dirname(path) in folders]
     missing = set(params["libraries"]) - {os.path.basename(path) for path in bound}
-    if missing or len(bound) < len(installation.receipt["binding"]):
+    if missing or len(bound) < len(binding):
         return installation, CHANGED, "bound to other libraries than declared"
     return installation, state, why
 
@@ -360,6 +376,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
+            "framework": {"type": "str", "choices": sorted(MODULES), "default": "tensorflow"},
             "distribution": {"type": "str", "required": True},
             "version": {"type": "str", "required": True},
             "venv": {"type": "path", "required": True},
@@ -371,6 +388,7 @@ def main():
             "lock": {"type": "path", "required": True},
             "lock_sha256": {"type": "str", "required": True},
             "index_url": {"type": "str", "default": "", "no_log": True},
+            "index": {"type": "str", "no_log": True},
             "wheelhouse": {"type": "str", "default": ""},
             "libraries": {"type": "list", "elements": "str", "default": []},
             "library_dir": {"type": "path"},

@@ -104,6 +104,7 @@ def download(module, stacks, lock):
             python=stack["python"],
             interpreter=stack.get("interpreter"),
             lock=os.path.join(module.params["locks"], stack["lock"]),
+            index=stack.get("index"),
             installer="uv",
             python_dir=None,
             repair=None,

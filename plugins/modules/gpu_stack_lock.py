@@ -33,6 +33,9 @@ options:
     description: The Python package index; uv's own setting where this is empty.
     type: str
     default: ""
+  index:
+    description: An extra package index of this stack. A package is taken from it if it is there.
+    type: str
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
@@ -62,6 +65,9 @@ import fcntl
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import (
+    index_variables,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     digest_of,
     write_atomically,
@@ -74,8 +80,7 @@ def resolve(module):
     command = [params["uv"], "pip", "compile", "--generate-hashes", "--no-header"]
     command += ["--no-emit-index-url", "--no-annotate", "--python-version", params["python"]]
     command += ["--python-platform", "linux"]
-    # An index's address may carry a password, which others could read in a command.
-    index = {"UV_DEFAULT_INDEX": params["index_url"]} if params["index_url"] else {}
+    index = index_variables(params["index_url"], params["index"])
     text = "\n".join(params["requirements"]) + "\n"
     status, out, err = module.run_command(
         [*command, "-"], data=text, binary_data=True, environ_update=index
@@ -119,6 +124,7 @@ def main():
             "python": {"type": "str", "required": True},
             "uv": {"type": "path", "required": True},
             "index_url": {"type": "str", "default": "", "no_log": True},
+            "index": {"type": "str", "no_log": True},
         },
         supports_check_mode=True,
     )

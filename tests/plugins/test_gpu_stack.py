@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gpufleet.model.frameworks import FRAMEWORKS
 from gpufleet.probe.host import Host
 from gpufleet.probe.venvs import bound_to
 from gpufleet.resolver import resolve
@@ -21,6 +22,7 @@ from tests.support.ansible_modules import Run, load, sha256
 from tests.support.elf_file import shared_library
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import (  # isort: skip
+    stack_binding,
     stack_contents,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.binding import (  # isort: skip
@@ -471,16 +473,18 @@ def test_libraries_are_loaded_after_those_they_need(bench: Bench, tmp_path: Path
         folder / "libcudnn_cnn_infer.so.8", "libcudnn_cnn_infer.so.8", ("libcudnn_ops_infer.so.8",)
     )
     shared_library(folder / "libcudnn_ops_infer.so.8", "libcudnn_ops_infer.so.8")
-    # Opened by cuDNN while it runs, under a name that its own version does not tell.
+    # Opened by cuBLAS and cuDNN while they run, under a name that their own version does not tell.
     shared_library(folder / "libnvrtc.so.11.8.89", "libnvrtc.so.11.2")
     (folder / "libnvrtc.so.11.2").symlink_to("libnvrtc.so.11.8.89")
+    shared_library(folder / "libnvrtc-builtins.so.11.8", "libnvrtc-builtins.so.11.8")
     paths = libraries_in_order([str(folder)], ["libcublas.so.11", "libcudnn.so.8"])
     assert [Path(path).name for path in paths] == [
+        "libnvrtc-builtins.so.11.8",
+        "libnvrtc.so.11.2",
         "libcublasLt.so.11",
         "libcublas.so.11",
         "libcudnn_ops_infer.so.8",
         "libcudnn_cnn_infer.so.8",
-        "libnvrtc.so.11.2",
         "libcudnn.so.8",
     ]
 
@@ -497,6 +501,99 @@ def test_a_stack_with_cuda_from_pip_is_bound_to_its_own_wheels(bench: Bench) -> 
     assert f"{SONAME} is missing in {bench.lib}" in away["msg"]
 
 
+@pytest.mark.parametrize(
+    ("framework", "module"), [("pytorch", "torch"), ("jax", "jax"), ("jax", "jaxlib")]
+)
+def test_each_framework_s_own_module_binds_the_environment(
+    bench: Bench, framework: str, module: str
+) -> None:
+    bench.install()
+    library = bench.site() / "nvidia" / "cudnn" / "lib" / SONAME
+    shared_library(library, SONAME)
+    bench.install(framework=framework, libraries=[SONAME])
+    (bench.site() / f"{module}.py").write_text("")
+    said = imported(
+        bench,
+        f"import tensorflow; mapped = lambda: {str(library)!r} in open('/proc/self/maps').read();"
+        f"before = mapped(); import {module}; print(before, mapped())",
+    )
+    assert (said.stdout.split(), said.stderr) == (["False", "True"], "")
+
+
+def test_every_framework_has_modules_that_bind() -> None:
+    assert set(stack_binding.MODULES) == set(FRAMEWORKS)
+    for name, framework in FRAMEWORKS.items():
+        assert framework.module in stack_binding.MODULES[name]
+
+
+def test_another_stack_on_pythonpath_brings_neither_its_binding_nor_its_cuda(bench: Bench) -> None:
+    """PyTorch from 2.10 on opens the libraries in the first `nvidia` on sys.path."""
+    bench.install()
+    wheel = shared_library(bench.site() / "nvidia" / "cudart" / "lib" / SONAME, SONAME)
+    bench.install(framework="pytorch", libraries=[SONAME])
+    other = bench.root / "other"
+    shared_library(other / "nvidia" / "cudart" / "lib" / SONAME, SONAME)
+    (other / "_gpufleet_binding.py").write_text("raise SystemExit('the other binding')")
+    (other / "mine.py").write_text("")
+    (bench.site() / "torch.py").write_text("")
+    said = imported(
+        bench,
+        "import glob, sys, torch, mine;"
+        "print(*[p for e in sys.path for p in glob.glob(e + '/nvidia/*/lib/*')])",
+        PYTHONPATH=str(other),
+    )
+    assert said.stdout.split()[0] == str(wheel)
+    assert str(other) in said.stdout.split()[1]
+
+
+def test_jax_finds_its_programs_in_its_own_cuda(bench: Bench) -> None:
+    bench.install()
+    nvcc = bench.site() / "nvidia" / "cuda_nvcc"
+    (nvcc / "bin").mkdir(parents=True)
+    (nvcc / "bin" / "ptxas").write_text("")
+    shared_library(bench.site() / "nvidia" / "cudart" / "lib" / SONAME, SONAME)
+    shared_library(bench.lib / SONAME, SONAME)
+    (bench.lib.parent / "bin").mkdir()
+    (bench.lib.parent / "bin" / "ptxas").write_text("")
+    (bench.site() / "jax.py").write_text("")
+    for more, root in (({}, nvcc), ({"library_dir": bench.lib}, bench.lib.parent)):
+        assert bench.install(framework="jax", libraries=[SONAME], **more)["changed"]
+        said = imported(bench, "import jax, os; print(os.environ['CUDA_ROOT'])", CUDA_ROOT="/x")
+        assert said.stdout.strip() == str(root)
+
+
+def test_jax_on_a_toolkit_takes_from_its_packages_what_no_toolkit_has(bench: Bench) -> None:
+    bench.install()
+    shared_library(bench.lib / SONAME, SONAME)
+    cupti = bench.lib.parent / "extras" / "CUPTI" / "lib64" / "libcupti.so.12"
+    nccl = bench.site() / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    own = bench.site() / "nvidia" / "cudart" / "lib" / SONAME
+    for path in (cupti, nccl, own):
+        shared_library(path, path.name)
+    wanted = {"framework": "jax", "library_dir": bench.lib,
+              "libraries": [SONAME, "libcupti.so.12", "libnccl.so.2"]}  # fmt: skip
+    bench.install(**wanted)
+    assert bench.receipt()["binding"] == [str(bench.lib / SONAME), str(cupti), str(nccl)]
+    assert not bench.install(**wanted)["changed"]
+
+
+def test_pytorch_s_own_directory_is_searched(bench: Bench) -> None:
+    """1.12 brings cuBLAS under a plain name, and finds it after LD_LIBRARY_PATH."""
+    bench.install()
+    library = bench.site() / "torch" / "lib" / "libcublas.so.10"
+    shared_library(library, library.name)
+    bench.install(framework="pytorch", libraries=[library.name])
+    assert bench.receipt()["binding"] == [str(library)]
+
+
+def test_a_build_of_the_release_is_the_release(bench: Bench) -> None:
+    bench.write(version="2.13.1+cu118")
+    assert bench.install(index="https://wheels.example.org/cu118")["changed"]
+    assert bench.receipt()["packages"]["tensorflow"] == "2.13.1+cu118"
+    bench.write(version="2.13.10")
+    assert "is not in" in bench.install()["msg"]
+
+
 def test_the_binding_steps_aside_and_the_finders_after_it_are_all_asked(tmp_path: Path) -> None:
     (tmp_path / "_gpufleet_binding.py").write_text(BINDING.read_text())
     (tmp_path / "_gpufleet_binding.json").write_text('{"libraries": []}')
@@ -510,16 +607,18 @@ class Next:
         cls.asked.append(name)
 sys.meta_path.insert(0, Next)
 import _gpufleet_binding
+_gpufleet_binding.watch("tensorflow")
 for _ in range(2):
     try:
         import tensorflow
     except ImportError:
         pass
-    print(Next.asked.count("tensorflow"), _gpufleet_binding._Binder in sys.meta_path)
+    binders = [each for each in sys.meta_path if isinstance(each, _gpufleet_binding._Binder)]
+    print(Next.asked.count("tensorflow"), binders)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True,
                           text=True, check=True)  # fmt: skip
-    assert done.stdout.splitlines() == ["1 False", "2 False"]
+    assert done.stdout.splitlines() == ["1 []", "2 []"]
 
 
 @pytest.mark.parametrize(("needed", "symbol", "status"), [

@@ -12,6 +12,7 @@ from tests.support.ansible_modules import Run, load
 UV = """#!/bin/sh
 cat >{asked}
 echo "$@" >>{calls}
+echo "$UV_DEFAULT_INDEX|$UV_INDEX" >{calls}.indexes
 echo "six==1.17.0 \\\\"
 echo "    --hash=sha256:00"
 """
@@ -63,4 +64,18 @@ def test_check_mode_writes_nothing(run: Run, asked: dict[str, Any]) -> None:
 
 def test_the_index_s_password_is_in_no_command(run: Run, asked: dict[str, Any]) -> None:
     run(load("gpu_stack_lock"), index_url="https://user:secret@mirror.example.org/simple", **asked)
+    assert "secret" not in (asked["uv"].parent / "calls").read_text()
+
+
+def test_a_stack_s_own_index_is_asked_beside_the_usual_one(
+    run: Run, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    usual, own = "https://mirror.example.org/simple", "https://user:secret@wheels.example.org/cu118"
+    for index_url, index in ((usual, own), ("", own), (usual, "")):
+        asked["path"].unlink(missing_ok=True)
+        assert run(load("gpu_stack_lock"), index_url=index_url, index=index, **asked)["changed"]
+        indexes = (asked["uv"].parent / "calls.indexes").read_text()
+        assert indexes == f"{index_url}|{index}\n"
     assert "secret" not in (asked["uv"].parent / "calls").read_text()

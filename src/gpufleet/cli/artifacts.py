@@ -64,7 +64,7 @@ def mirror_of(options: argparse.Namespace, found: Needs) -> fetch.Mirror:
                                      "Name one that has the files.")
     sites = [source for source in found.sources if source.startswith(("http://", "https://"))]
     directories += [Path(source).expanduser() for source in found.sources if source not in sites]
-    indexes = {lock.index_url for lock in found.locks.values() if lock.index_url}
+    indexes = {url for lock in found.locks.values() for url in (lock.index_url, lock.index) if url}
     return fetch.Mirror(
         options.directory, tuple(directories), tuple(sites), tuple(sorted(indexes)))
 

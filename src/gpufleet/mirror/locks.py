@@ -19,7 +19,7 @@ def resolve(locks: Iterable[Lock]) -> None:
     """Resolve every lock that is missing or outdated; raise `MirrorError` if that fails."""
     variables = [
         {"path": str(lock.path), "requirements": lock.requirements, "python": lock.python,
-         "index_url": lock.index_url}
+         "index_url": lock.index_url, "index": lock.index}
         for lock in locks if lock.requirements]
     if not variables:
         return

@@ -49,7 +49,9 @@ class File:
 
 @dataclass(frozen=True)
 class Lock:
-    """A stack's lock, existing or not; `index_url` is its declared package index, or ''.
+    """A stack's lock, existing or not; `index_url` is the declared package index, or ''.
+
+    `index` is the stack's own extra index, or ''.
 
     Without `requirements` it belongs to another Python version, and is only read.
     """
@@ -58,6 +60,7 @@ class Lock:
     python: str
     requirements: tuple[str, ...] = ()
     index_url: str = ""
+    index: str = ""
 
 
 @dataclass
@@ -122,7 +125,8 @@ def _add_locks(needs: Needs, stack: PlannedStack, host: InventoryHost) -> None:
         # The role's requirements. Locks of other Python versions are only read.
         requirements = (*stack["requirements"], "pip") if name == stack["lock"] else ()
         index = str(host.variables.get("gpu_pip_index_url") or "")
-        needs.locks.setdefault(path, Lock(path, python, requirements, index))
+        extra = stack.get("index") or ""
+        needs.locks.setdefault(path, Lock(path, python, requirements, index, extra))
 
 
 def _python_is_declared(stack: PlannedStack, host: InventoryHost) -> bool:

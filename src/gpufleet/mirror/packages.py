@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import (
+    index_variables,
+)
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
@@ -57,9 +60,7 @@ def _pylock(requirements: str, lock: Lock, failed: str, *options: str) -> list[d
         *(str(UV), "pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"),
         *("--python-version", lock.python),
         *("--python-platform", f"x86_64-manylinux_2_{GLIBC[-1]}", *options)]
-    # An index's address may contain a password, which others could read in a command line.
-    environment = {
-        **os.environ, **({"UV_DEFAULT_INDEX": lock.index_url} if lock.index_url else {})}
+    environment = {**os.environ, **index_variables(lock.index_url, lock.index)}
     with tempfile.TemporaryDirectory() as work:
         source, output = Path(work, "requirements.txt"), Path(work, "pylock.toml")
         source.write_text(requirements, encoding="utf-8")
