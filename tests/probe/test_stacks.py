@@ -55,7 +55,7 @@ def test_packages_are_read_without_importing_anything(root: Path) -> None:
     assert look(root)["stacks"]["stacks"] == [
         {"name": "relic", "venv": "/opt/gpufleet/stacks/relic", "python": "3.6.15",
          "packages": {"keras-preprocessing": "1.1.2", "termcolor": "1.1.0"}, "receipt": False,
-         "bound_to": "/usr/local/cuda-8.0/lib64", "framework": None,
+         "bound_to": "/usr/local/cuda-8.0/lib64", "framework": None, "runs": "tensorflow",
          "realpath": "/opt/gpufleet/stacks/relic", "closed": [], "hooks": [], "binding": None,
          "exposed": [],
          "start": {"python": None, "prefix": None, "strange": [],

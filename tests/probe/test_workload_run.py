@@ -40,7 +40,7 @@ def said(**document: Any) -> str:
 def test_a_framework_run_is_found_among_chatter(root: Path) -> None:
     script = "echo noise; echo more >&2\n" + said(state="ok", error=None, version="2") + "echo x\n"
     assert framework(root, script) == dict(
-        FRAMEWORK_SILENT, state="ok", error=None, version="2", said=[])
+        FRAMEWORK_SILENT, framework="tensorflow", state="ok", error=None, version="2", said=[])
 
 
 def test_what_tensorflow_says_of_a_gpu_that_it_leaves_out_is_kept(root: Path) -> None:

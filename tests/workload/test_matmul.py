@@ -14,11 +14,11 @@ import pytest
 from gpufleet.probe import payload
 from gpufleet.probe.constants import FRAMEWORK_MARK
 from gpufleet.workload.exactness import operand, wrong_rows
+from gpufleet.workload.framework_run import missing_gpu, wanted_devices
 from gpufleet.workload.loaded import foreign_libraries
 from gpufleet.workload.tensorflow_1 import Graph
 from gpufleet.workload.tensorflow_2 import Eager
 from gpufleet.workload.tensorflow_loader import NOT_OPENED, OPENED
-from gpufleet.workload.tensorflow_run import missing_gpu, wanted_devices
 from gpufleet.workload.timing import entry
 from tests.support.stand_ins.tensorflow import TensorFlow
 
@@ -77,8 +77,9 @@ def test_without_tensorflow_it_says_so_in_one_document(tmp_path: Path) -> None:
     found = json.loads(last.removeprefix(FRAMEWORK_MARK))
     assert found["state"] == "failed"
     assert found["error"] == "ModuleNotFoundError: No module named 'tensorflow'"
-    assert list(found) == ["state", "error", "version", "build", "loader", "devices", "small",
+    assert list(found) == ["framework", "state", "error", "version", "build", "loader", "devices", "small",
                            "capabilities", "matmul", "tower_sum", "mapped", "strangers", "seconds"]
+    assert found["framework"] == "tensorflow"
 
 
 class TestNumbers:

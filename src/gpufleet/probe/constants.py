@@ -5,7 +5,23 @@ import re
 CUDA_FILE = re.compile(
     r"^lib(cudart|cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cudnn\w*|nvrtc"
     r"|nvrtc-builtins|nvJitLink|cupti|nccl|npp\w+|nvjpeg|nvblas|cufile)\.so(\.|$)")
+# And what frameworks carry: libraries that no toolkit has, and copies under a name with a digest,
+# such as libcudart-e409450e.so.11.0.
+CARRIED_FILE = re.compile(r"^lib(cusparseLt|nvshmem\w*|nvToolsExt|(cudart|cublas|cublasLt|cufft|curand"
+                          r"|cusolver|cusparse|cudnn\w*|nccl|nvrtc|nvrtc-builtins|nvToolsExt)"
+                          r"-[0-9a-f]{8})\.so(\.|$)")
+
+
+def is_cuda_file(name):
+    """Whether a file name is one of CUDA's or cuDNN's, or one under which frameworks carry them."""
+    return bool(CUDA_FILE.match(name) or CARRIED_FILE.match(name))
+
+
 DRIVER_FILE = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so(\.|$)")
+# Of each framework: what Python imports, and the packages that carry it. Where an environment has
+# several and nothing is declared, the first of them is run.
+FRAMEWORKS = {"tensorflow": ("tensorflow", ("tensorflow", "tensorflow-gpu")),
+              "pytorch": ("torch", ("torch",)), "jax": ("jax", ("jax",))}
 FRAMEWORK_MARK = "gpufleet-framework: "
 COMPUTE_MARK = "gpufleet-compute: "
 # What ends the reason where root would run, or load, what another account could have written.

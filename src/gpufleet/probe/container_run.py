@@ -6,13 +6,14 @@ import shutil
 import sys
 import time
 
+from .constants import FRAMEWORKS
 from .container_units import containers_with_gpus
 from .jit_cache import cache_variables, open_cache
 from .processes import NoAnswerError, run_command
 from .receipts import receipts_of_kind
 from .text import last_lines, natural
 from .trust import RefusedError, account_for, interpreter_code
-from .venvs import packages_of, venvs
+from .venvs import framework_of, packages_of, venvs
 from .workload_run import FRAMEWORK_SILENT, parse_framework_output, write_script
 
 # On everything that a verification makes in an engine, so that nothing of it is left behind.
@@ -54,7 +55,7 @@ class TrialContainer:
         self.layer = host.path(LAYERS + self.name)
         self.with_gpus = host["expect_gpus"] != 0 and host.exists("/proc/driver/nvidia/version")
         # What the driver compiled for the stack outside.
-        self.stack, name = newest_stack(host)
+        self.stack, name, self.runs = newest_stack(host)
         self.cache = open_cache(host, name) if name and self.with_gpus else None
 
     def call(self, *args, **more):
@@ -156,21 +157,22 @@ class TrialContainer:
         try:
             account_for(interpreter_code(self.host.path(venv + "/bin/python")), as_owner=False)
         except RefusedError as error:
-            return dict(FRAMEWORK_SILENT, state="failed", error=str(error))
+            return dict(FRAMEWORK_SILENT, framework=self.runs, state="failed", error=str(error))
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
         variables = ["%s=%s" % item for item in cache_variables(self.host, self.cache).items()]
         return parse_framework_output(*self.call(
             "exec", self.name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", *variables,
-            venv + "/bin/python", "/gpufleet/matmul.py", "--expect-gpus", expect,
-            checked=False, most_s=self.host.inner_s * 0.5))
+            venv + "/bin/python", "/gpufleet/matmul.py", "--framework", self.runs,
+            "--expect-gpus", expect, checked=False, most_s=self.host.inner_s * 0.5), self.runs)
 
     def in_image(self, name):
-        """The same of an image of theirs, by its own python3; none is ever pulled."""
+        """The same of an image of theirs, by its own python3 and the framework that it has; none
+        is ever pulled."""
         if self.call("image", "inspect", name, checked=False)[0] != 0:
             return {"name": name, "present": False, "framework": None}
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
-        ended = self.run(name, "/gpufleet/matmul.py", "--expect-gpus", expect, checked=False,
-                        options=["--entrypoint", "python3"], most_s=self.host.inner_s * 0.5)
+        ended = self.run(name, "/gpufleet/matmul.py", "--framework", "any", "--expect-gpus", expect,
+                        checked=False, options=["--entrypoint", "python3"], most_s=self.host.inner_s * 0.5)
         return {"name": name, "present": True, "framework": parse_framework_output(*ended)}
 
     def clean(self):
@@ -239,11 +241,16 @@ def run_trial(host, wanted, found):
 
 
 def newest_stack(host):
-    """(environment, name) of the newest TensorFlow: one proves that a container computes."""
+    """(environment, name, framework) of the newest release: one proves that a container computes.
+
+    Of TensorFlow, if there is one, else of PyTorch, else of JAX.
+    """
     found, names = [], {r["path"]: r["id"] for r in receipts_of_kind(host, "stack")}
     for venv in venvs(host, names):
         packages = packages_of(host, venv)
-        version = packages.get("tensorflow") or packages.get("tensorflow-gpu")
+        framework = framework_of(host, venv, packages)
+        version = next(filter(None, map(packages.get, FRAMEWORKS[framework][1])), None)
         if version:
-            found.append((natural(version), venv, names.get(venv, os.path.basename(venv))))
-    return max(found)[1:] if found else (None, None)
+            found.append((-list(FRAMEWORKS).index(framework), natural(version), venv,
+                          names.get(venv, os.path.basename(venv)), framework))
+    return max(found)[2:] if found else (None, None, None)

@@ -22,6 +22,8 @@ DEFAULTS = {
     # {venv: {"native": capabilities that it has machine code for, "seconds": what it has to compile
     # the rest}}, and the cards' own capabilities, once the driver was asked.
     "compiles": {}, "capabilities": None,
+    # {venv: framework} of the declared stacks.
+    "frameworks": {},
     # The account that must be able to open the cards; an ordinary one where none is named.
     "service_user": None,
 }

@@ -16,6 +16,8 @@ PLACE = "/var/cache/gpufleet/jit"
 # The size that TensorFlow's users are told to allow: a driver's own limit is below that of a stack.
 MOST_BYTES = 2 << 30
 OWNER = 0
+# How the packages begin whose code is compiled.
+COMPILED = ("tensorflow", "torch", "triton", "jax", "nvidia-")
 
 
 def cache_path(name):
@@ -63,7 +65,7 @@ def state_of(host, packages):
                                   host.text_or_none("/proc/driver/nvidia/version")),
             "capabilities": host["capabilities"],
             "packages": {name: version for name, version in packages.items()
-                         if name.startswith(("tensorflow", "nvidia-"))}}
+                         if name.startswith(COMPILED)}}
 
 
 def is_warm(host, path, packages):

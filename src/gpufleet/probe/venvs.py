@@ -4,6 +4,7 @@ import json
 import os
 import re
 
+from .constants import FRAMEWORKS
 from .manifest import normal_name, read_record
 from .text import natural
 
@@ -49,6 +50,13 @@ def packages_of(host, venv):
             if len(found) == 2:
                 packages[normal_name(found["Name"])] = found["Version"]
     return packages
+
+
+def framework_of(host, venv, packages):
+    """Which framework an environment is for: as declared, else by its packages."""
+    installed = (name for name, (_, carriers) in FRAMEWORKS.items()
+                 if any(carrier in packages for carrier in carriers))
+    return host["frameworks"].get(venv) or next(installed, next(iter(FRAMEWORKS)))
 
 
 def metadata(host, name):

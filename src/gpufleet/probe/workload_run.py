@@ -13,9 +13,15 @@ from .trust import RefusedError, account_for, interpreter_code
 FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [], "matmul": [],
                     "tower_sum": None, "mapped": [], "strangers": [], "seconds": None,
                     "small": None, "capabilities": []}
-# TensorFlow's log lines when it leaves a GPU unused, or compiles its code again for it.
+# The frameworks' log lines when they leave a GPU unused, or compile their code again for it: of
+# TensorFlow, PyTorch, JAX.
 TELLING = re.compile(r"^.*(?:minimum required Cuda capability|jit-compiled from PTX"
-                     r"|Skipping registering GPU|CUDA_ERROR_OUT_OF_MEMORY).*$", re.MULTILINE)
+                     r"|Skipping registering GPU|CUDA_ERROR_OUT_OF_MEMORY"
+                     r"|not compatible with the current PyTorch|too old to be supported|is too old"
+                     r"|minimum cuda capability supported|CUDA initialization: "
+                     r"|Unable to initialize backend '(?:cuda|gpu)'|Jax plugin configuration error"
+                     r"|[Ff]alling back to cpu|Unable to load cu\w+|Outdated cu\w+ installation"
+                     r").*$", re.MULTILINE)
 
 
 def write_script(host, account=None):
@@ -51,31 +57,33 @@ def run_framework(host, stack, deadline_s, variables=None):
     """Run the workload in a stack's interpreter, with an empty environment; its document."""
     python = host.path(stack["venv"] + "/bin/python")
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
-    code = interpreter_code(python)
+    code, framework = interpreter_code(python), stack["runs"]
+    silent = dict(FRAMEWORK_SILENT, framework=framework, state="failed")
     try:
         account = account_for(code, as_owner=True)
         home, script = write_script(host, account)
     except RefusedError as error:
-        return dict(FRAMEWORK_SILENT, state="failed", error=str(error))
+        return dict(silent, error=str(error))
     except OSError as error:
-        return dict(FRAMEWORK_SILENT, state="failed",
-                    error="no directory to write the script in: %s" % error)
+        return dict(silent, error="no directory to write the script in: %s" % error)
     if account:
         variables = {}  # the cache of what the driver compiled is root's
     try:
-        status, out, err = run_command([python, script, "--expect-gpus", expect], deadline_s,
+        status, out, err = run_command([python, script, "--framework", framework, "--expect-gpus",
+                                        expect, "--deadline", str(deadline_s)], deadline_s,
                                        env=dict(gpu_variables(host), PATH="/usr/bin:/bin",
                                                 HOME=home, **(variables or {})),
                                        cwd=home, partial=True, code=code)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    return parse_framework_output(status, out, err)
+    return parse_framework_output(status, out, err, framework)
 
 
-def parse_framework_output(status, out, err):
+def parse_framework_output(status, out, err, framework=None):
     """The document of a framework's run, from its exit status and output."""
     messages = list(dict.fromkeys(line.strip()[:500] for line in TELLING.findall(err)))[:20]
-    return parse_output(dict(FRAMEWORK_SILENT, said=messages), FRAMEWORK_MARK, status, out, err)
+    found = dict(FRAMEWORK_SILENT, framework=framework, said=messages)
+    return parse_output(found, FRAMEWORK_MARK, status, out, err)
 
 
 def parse_output(found, mark, status, out, err):

@@ -1,6 +1,7 @@
 """Multiply matrices on each GPU, and report where that happened.
 
     VENV/bin/python matmul.py                            through that stack's TensorFlow (1.x, 2.x)
+    VENV/bin/python matmul.py --framework pytorch        through that stack's PyTorch, or JAX
     python3 matmul.py --toolkit /usr/local/cuda-12.3     through that toolkit's own libraries
 
 The last line that begins with the mark is one JSON document, `framework` or a run of `compute` in
@@ -8,21 +9,36 @@ docs/reference/documents.md; the rest is the libraries' output. It is printed ag
 stage, so that a crash loses only what came after.
 """
 import argparse
+import importlib.util
 import os
 import sys
 
-from .tensorflow_run import through_tensorflow
+from .framework_run import run_stages
+from .jax_run import Jax
+from .pytorch_run import PyTorch
+from .tensorflow_run import TensorFlow
 from .timing import BUDGET_MIB
 from .toolkit_run import through_toolkit
 from .toolkit_stages import STAGES, run_stage
+
+FRAMEWORKS = {framework.name: framework for framework in (TensorFlow, PyTorch, Jax)}
+
+
+def chosen(name):
+    """The class of a framework; of any that can be imported, TensorFlow before the others."""
+    present = (framework for framework in FRAMEWORKS.values()
+               if importlib.util.find_spec(framework.module))
+    return FRAMEWORKS[name] if name != "any" else next(present, TensorFlow)
 
 
 def main(config=None):
     """Run what the arguments ask for. `config` is for programs that are fed on standard input."""
     parser = argparse.ArgumentParser(
         description="Multiply matrices on each GPU, and report where that happened.")
+    parser.add_argument("--framework", choices=[*FRAMEWORKS, "any"],
+                        default="tensorflow", help="any: the first that this Python has")
     parser.add_argument("--toolkit", metavar="DIR",
-                        help="not TensorFlow: this CUDA toolkit, or a stack's CUDA wheels")
+                        help="no framework: this CUDA toolkit, or a stack's CUDA wheels")
     parser.add_argument("--expect-gpus", default="any", help="0, a number, or any")
     parser.add_argument("--size", type=int, help="rows of the matrices")
     parser.add_argument("--budget", type=int, default=BUDGET_MIB, metavar="MIB",
@@ -48,7 +64,7 @@ def main(config=None):
     elif options.toolkit:
         through_toolkit(options)
     else:
-        through_tensorflow(options)
+        run_stages(chosen(options.framework)(), options)
     sys.stdout.flush()
     # Interpreter shutdown of an old TensorFlow may crash after all output.
     os._exit(0)

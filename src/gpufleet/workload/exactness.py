@@ -12,6 +12,14 @@ def operand(numpy, n, seed):
     return numpy.random.RandomState(seed).randint(-8, 9, size=(n, n)).astype(numpy.float32)
 
 
+def small_operand(numpy, n, seed):
+    """Of -1, 0 and 1: sums of 1024 products stay below 256, up to which bfloat16 has each integer.
+
+    They scatter around 0 by 30, so that one in 10**17 would be larger.
+    """
+    return numpy.sign(operand(numpy, n, seed))
+
+
 def wrong_rows(numpy, a, b, c, rounds=2):
     """Rows of `c` that are not those of `a @ b`: Freivalds' check in exact integers.
 

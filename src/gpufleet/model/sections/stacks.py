@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
+from gpufleet.model.frameworks import FrameworkId
 from gpufleet.model.types import UNCHECKED, Path, Text
 
 from .cuda import ClosedPath, ExposedFile
@@ -47,6 +48,9 @@ class Product(TypedDict):
     steady_s: Annotated[float | None, "time of a later product"]
     tflops: float | None
     error: str | None
+    precision: NotRequired[Annotated[Text, "without it: float32"]]
+    not_applicable: NotRequired[Annotated[
+        str | None, "why the framework has no product of this precision on this device"]]
 
 
 class TowerSum(TypedDict):
@@ -55,6 +59,40 @@ class TowerSum(TypedDict):
     devices: list[Text]
     wrong: int | None
     error: str | None
+
+
+class Convolution(TypedDict):
+    """A convolution on one device."""
+
+    requested: Text
+    device: Annotated[str | None, "the device that computed it"]
+    wrong: Annotated[int | None, "wrong numbers; null where nothing was checked"]
+    error: str | None
+
+
+class Exchange(TypedDict):
+    """Arrays from numpy to the framework and back."""
+
+    version: Annotated[Text, "of numpy"]
+    error: str | None
+
+
+class Workers(TypedDict):
+    """A data set, loaded by worker processes through /dev/shm."""
+
+    workers: int
+    wrong: Annotated[int | None, "wrong batches"]
+    error: str | None
+
+
+class Compiled(TypedDict):
+    """A function, compiled by `torch.compile`."""
+
+    device: str | None
+    wrong: Annotated[int | None, "wrong numbers"]
+    lacks: Annotated[str | None, "what the host does not have, so that nothing was compiled"]
+    error: str | None
+    seconds: float | None
 
 
 class Hello(TypedDict):
@@ -88,6 +126,8 @@ class SmallChecks(TypedDict):
 class Framework(TypedDict):
     """What the workload printed, run by `env -i VENV/bin/python`."""
 
+    framework: NotRequired[Annotated[
+        FrameworkId | None, "which one ran; without it: tensorflow"]]
     state: Annotated[State, RUN_STATE]
     error: str | None
     version: Text | None
@@ -108,6 +148,17 @@ class Framework(TypedDict):
         list[Text], "the compute capability of each GPU as the framework names it"]
     said: Annotated[
         list[Text], "log lines with the reason why a GPU is left out or its code compiled again"]
+    no_gpu: NotRequired[Annotated[
+        str | None, "why it uses no GPU, as the framework says itself"]]
+    versions: NotRequired[Annotated[
+        dict[str, str | None], "what its libraries answer for themselves"]]
+    numpy: NotRequired[Exchange]
+    convolution: NotRequired[list[Convolution]]
+    routines: NotRequired[Annotated[
+        dict[str, str | None],
+        "`fft` and `solve`, on the first device: null, or why there is no right result"]]
+    workers: NotRequired[Workers]
+    compile: NotRequired[Annotated[Compiled | None, "null: the release has no `torch.compile`"]]
     seconds: NotRequired[
         Annotated[dict[str, float | None], "`import` and `total`", UNCHECKED]]
     jit_cache: NotRequired[
@@ -144,6 +195,8 @@ class InstalledStack(TypedDict):
     python: Annotated[Text | None, "the interpreter's version"]
     packages: Annotated[dict[str, Text], "version by name"]
     bound_to: Annotated[Path | None, "the directory of the libraries that it is bound to"]
+    runs: NotRequired[Annotated[
+        FrameworkId, "the framework that it is for: as declared, else by its packages"]]
     start: StackStart | None
     hooks: Annotated[
         list[Text], "files that run at every start and that belong to no package"]

@@ -5,7 +5,7 @@ import re
 import stat
 import time
 
-from ..constants import CUDA_FILE
+from ..constants import CUDA_FILE, is_cuda_file
 from ..contents import scrub
 from ..manifest import (
     compare_manifest,
@@ -53,7 +53,7 @@ def section_receipts(host):
         receipt["files"] = len(paths)
         receipt["libraries"] = [
             host.realpath(receipt["path"]) + "/" + path for path in paths
-            if CUDA_FILE.match(os.path.basename(path)) and not os.path.islink(root + "/" + path)]
+            if is_cuda_file(os.path.basename(path)) and not os.path.islink(root + "/" + path)]
         receipt["unlisted"] = unlisted(host, receipt, listed)
         receipt["exposed"] = writable_by_others(host, receipt, paths, mounts, infos)
         receipts.append(receipt)

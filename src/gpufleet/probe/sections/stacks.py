@@ -5,6 +5,7 @@ import os
 import threading
 import time
 
+from ..constants import FRAMEWORKS
 from ..jit_cache import (
     cache_path,
     cache_variables,
@@ -19,7 +20,7 @@ from ..settings_files import STEERING_VARIABLES
 from ..text import first_match, last_lines, natural
 from ..trees import foreign_parts, unreadable_by_others, with_unfit_libraries
 from ..trust import RefusedError, interpreter_code
-from ..venvs import bound_to, packages_of, start_hooks, venvs
+from ..venvs import bound_to, framework_of, packages_of, start_hooks, venvs
 from ..workload_run import run_framework
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
@@ -31,8 +32,10 @@ def section_stacks(host):
     for venv in venvs(host, received):
         settings = host.text_or_none(venv + "/pyvenv.cfg")
         python = first_match(r"^version(?:_info)?\s*=\s*(\d+\.\d+(?:\.\d+)?)", settings)
+        packages = packages_of(host, venv)
+        runs = framework_of(host, venv, packages)
         stacks.append({"name": received.get(venv, os.path.basename(venv)), "venv": venv,
-                       "python": python, "packages": packages_of(host, venv),
+                       "python": python, "packages": packages, "runs": runs,
                        "bound_to": bound_to(host, venv),
                        "receipt": venv in received, "framework": None,
                        "exposed": foreign_parts(host, venv, venv in received), "start": None,
@@ -40,7 +43,7 @@ def section_stacks(host):
                        "realpath": host.realpath(venv), "closed": unreadable_by_others(host, [
                            venv, venv + "/bin/python",
                            *host.glob(venv + "/lib/python3*/site-packages"),
-                           *host.glob(venv + "/lib/python3*/site-packages/tensorflow*")])})
+                           *host.glob(venv + "/lib/python3*/site-packages/%s*" % FRAMEWORKS[runs][0])])})
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for stack, start in zip(stacks, pool.map(
                 lambda stack: start_interpreter(host, stack["venv"]), stacks)):

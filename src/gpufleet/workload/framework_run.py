@@ -1,0 +1,190 @@
+"""Run a framework stage by stage, and report its document before each: a crash loses only what
+came after.
+
+A framework is a class with `name`, `title`, `module`, `variables` (that it reads when it is loaded)
+and `stages(options)`: pairs of what it is doing and a function whose result updates the document.
+The products below are the same for all: the device is read from the result, not from the request,
+and each row is compared in exact integers.
+"""
+import os
+import re
+import shutil
+import tempfile
+import time
+
+from .exactness import operand, small_operand, wrong_rows
+from .loaded import foreign_libraries, mapped_files
+from .output import emit, plain
+from .timing import SIZE_CPU, SIZE_FORMATS, SIZE_GPU, entry
+
+# What a framework says where it has no product of a precision on a device.
+LACKING = re.compile(r"not implemented|not supported|unsupported", re.IGNORECASE)
+
+
+def run_stages(framework, options):
+    """Run all stages; the document is printed before each of them and at the end."""
+    os.environ.update(framework.variables)
+    begin, mapped, scratch = time.time(), set(), scratch_directory()
+    document = {"framework": framework.name, "state": "failed", "error": None, "version": None,
+                "build": None, "loader": None, "devices": [], "small": None, "capabilities": [],
+                "matmul": [], "tower_sum": None, "mapped": [], "strangers": [],
+                "seconds": {"import": None, "total": None}}
+    try:
+        for doing, stage in framework.stages(options):
+            document.update(error="stopped while " + doing, mapped=sorted(mapped))
+            emit(document)
+            document.update(stage())
+            mapped |= mapped_files()
+            if document["seconds"]["import"] is None:
+                document["seconds"]["import"] = round(time.time() - begin, 2)
+        document.update(state="ok", error=None)
+    except Exception as error:
+        document["error"] = plain(error)
+    document["mapped"] = sorted(mapped | mapped_files())
+    document["strangers"] = foreign_libraries(scratch)
+    shutil.rmtree(scratch, ignore_errors=True)
+    document["seconds"]["total"] = round(time.time() - begin, 2)
+    emit(document)
+
+
+def scratch_directory():
+    """A new directory for whatever the framework writes, removed at the end of the run; in the
+    run's own directory, which the probe removes also after a crash."""
+    home = os.environ.get("HOME") or ""
+    own = os.path.basename(home).startswith("gpufleet-") and os.access(home, os.W_OK)
+    tempfile.tempdir = tempfile.mkdtemp(prefix="gpufleet-", dir=home if own else None)
+    return tempfile.tempdir
+
+
+# -- devices -------------------------------------------------------------------------------------
+
+
+def wanted_devices(gpus, expect):
+    """Every GPU that is declared or listed; the CPU only if no GPU is declared."""
+    if expect == "0" or (expect == "any" and not gpus):
+        return ["/CPU:0"]
+    declared = 0 if expect == "any" else int(expect)
+    return ["/GPU:%d" % index for index in range(max(gpus, declared))]
+
+
+def number_of(device):
+    return int(device.rsplit(":", 1)[1])
+
+
+def missing_gpu(found, gpus, title="TensorFlow", reason=None):
+    """Why an entry has no device, put into it; None where it has one."""
+    if "GPU" in found["requested"] and number_of(found["requested"]) >= gpus:
+        found["error"] = "%s reports %d GPU%s%s" % (
+            title, gpus, "" if gpus == 1 else "s", ": " + reason if reason else "")
+    return found["error"]
+
+
+# -- products ------------------------------------------------------------------------------------
+
+
+def products(numpy, engine, options):
+    """{"matmul", "tower_sum"} of an engine: `title`, `gpus`, `no_gpu` (its reason), `multiply` and
+    `tower_sum`; `precisions(device)` beyond float32."""
+    entries, good, operands = [], [], []
+    for index, requested in enumerate(wanted_devices(engine.gpus, options.expect_gpus)):
+        n = options.size or (SIZE_GPU if "GPU" in requested else SIZE_CPU)
+        found = entry(requested, n)
+        entries.append(found)
+        if missing_gpu(found, engine.gpus, engine.title, engine.no_gpu):
+            continue
+        a, b = operand(numpy, n, index + 1), operand(numpy, n, 0)
+        if multiplied(numpy, engine, found, a, b):
+            good.append(requested)
+            operands.append(a)
+        for precision in engine.precisions(requested):
+            small = dict(entry(requested, min(n, SIZE_FORMATS)), precision=precision,
+                         not_applicable=None)
+            entries.append(small)
+            multiplied(numpy, engine, small, *[
+                small_operand(numpy, small["n"], seed) for seed in (index + 1, 0)])
+    return {"matmul": entries, "tower_sum": summed(numpy, engine, good, operands)}
+
+
+def multiplied(numpy, engine, found, a, b):
+    """Fill in the entry of one product; whether it came to a result."""
+    try:
+        found["wrong"] = wrong_rows(numpy, a, b, engine.multiply(found, a, b))
+    except Exception as error:
+        text = plain(error)
+        lacking = "not_applicable" in found and LACKING.search(text)
+        found["not_applicable" if lacking else "error"] = text
+        return False
+    return True
+
+
+def summed(numpy, engine, devices, operands):
+    """The sum of one product of each device."""
+    total = {"devices": devices, "wrong": None, "error": None}
+    if not devices:
+        total["error"] = "no device computed"
+        return total
+    try:
+        b = operand(numpy, operands[0].shape[0], 0)
+        result = engine.tower_sum(devices, operands, b)
+        total["wrong"] = wrong_rows(numpy, sum(operands), b, result)
+    except Exception as error:
+        total["error"] = plain(error)
+    return total
+
+
+# -- what else a library of the stack computes ---------------------------------------------------
+
+
+def convolutions(numpy, engine, options):
+    """{"convolution"}: one on each device that is wanted, each number compared."""
+    images, kernels = small_images(numpy)
+    expected, entries = convolved(numpy, images, kernels), []
+    for requested in wanted_devices(engine.gpus, options.expect_gpus):
+        found = {"requested": requested, "device": None, "wrong": None, "error": None}
+        entries.append(found)
+        if missing_gpu(found, engine.gpus, engine.title, engine.no_gpu):
+            continue
+        try:
+            result = engine.convolve(found, images, kernels)
+            found["wrong"] = int((result != expected).sum()) if result.shape == expected.shape \
+                else expected.size
+        except Exception as error:
+            found["error"] = plain(error)
+    return {"convolution": entries}
+
+
+# Of each image in both directions. With a stride of 1 a library may choose an algorithm that is
+# not exact (Winograd's, a Fourier transform); none of them is for this one.
+STRIDE = 2
+
+
+def small_images(numpy):
+    """Images and kernels of small integers: (2, 16, 33, 33) and (32, 16, 3, 3)."""
+    numbers = numpy.random.RandomState(7)
+    return [numbers.randint(-8, 9, size=shape).astype(numpy.float32)
+            for shape in ((2, 16, 33, 33), (32, 16, 3, 3))]
+
+
+def convolved(numpy, images, kernels):
+    """Their convolution in exact integers, without padding."""
+    left, right = images.astype(numpy.int64), kernels.astype(numpy.int64)
+    count = (left.shape[2] - right.shape[2]) // STRIDE + 1
+    total = 0
+    for row in range(right.shape[2]):
+        for column in range(right.shape[3]):
+            part = left[:, :, row:row + STRIDE * count:STRIDE,
+                        column:column + STRIDE * count:STRIDE]
+            total = total + numpy.einsum("nchw,oc->nohw", part, right[:, :, row, column])
+    return total
+
+
+def tried(routines):
+    """{"routines": {name: None, or why it has no right result}} of functions that say whether
+    their result is right."""
+    found = {}
+    for name, routine in routines:
+        try:
+            found[name] = None if routine() else "its result is wrong"
+        except Exception as error:
+            found[name] = plain(error)
+    return {"routines": found}

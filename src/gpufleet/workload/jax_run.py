@@ -1,0 +1,252 @@
+"""Compute on each device through the JAX of this interpreter, 0.4.23 and later.
+
+JAX takes the CPU where its CUDA plugin fails, and says so in its log at most. The device is read
+from the result, and the plugin's own reason is in the document.
+"""
+import logging
+import os
+import re
+
+from .framework_run import convolutions, number_of, products, tried, wanted_devices
+from .output import plain, unique
+from .own_libraries import dies, open_own_libraries, own_libraries
+from .timing import timed
+
+# ruff: noqa: B905 (zip has no `strict` before Python 3.10)
+
+PRECISIONS = ("float16", "bfloat16")
+CUDA_PLATFORMS = ("gpu", "cuda")
+
+
+class Lines(logging.Handler):
+    """What JAX logs as a warning or worse: it is how a failing plugin is told."""
+
+    def __init__(self):
+        logging.Handler.__init__(self, logging.WARNING)
+        self.lines = []
+
+    def emit(self, record):
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1]:
+            text += " " + plain(record.exc_info[1])
+        self.lines.append(" ".join(text.split())[:500])
+
+
+class Jax:
+    """JAX."""
+
+    name, title, module = "jax", "JAX", "jax"
+    # As much memory as it needs, not three quarters of each GPU.
+    variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+    def stages(self, options):
+        return (("importing JAX", self.load),
+                ("looking for devices", self.start),
+                ("multiplying", lambda: products(self.numpy, self, options)),
+                ("convolving", lambda: convolutions(self.numpy, self, options)),
+                ("transforming and solving", self.routines),
+                ("JAX opened its libraries", self.open_libraries))
+
+    def load(self):
+        self.crash = crash_of_cupti()
+        if self.crash:
+            # The rest is tried without the plugin, which would end this process.
+            os.environ["JAX_PLATFORMS"] = "cpu"
+        self.log = Lines()
+        logging.getLogger("jax").addHandler(self.log)
+        logging.getLogger("jax_plugins").addHandler(self.log)
+        import jax
+        self.jax = jax
+        self.libraries = cuda_answers()
+        return {"version": jax.__version__, "build": self.build()}
+
+    def build(self):
+        """What the CUDA plugin was built with; of a build for the CPU there is none."""
+        cuda, cudnn = [readable(name, answer(self.libraries, name + "_build_version"))
+                       for name in ("cuda_runtime", "cudnn")]
+        return {"cuda": cuda, "cudnn": cudnn,
+                "cuda_build": self.libraries is not None, "compute_capabilities": []}
+
+    def start(self):
+        jax = self.jax
+        import numpy
+        self.numpy = numpy
+        devices = jax.devices()
+        self.cards = [device for device in devices if device.platform in CUDA_PLATFORMS]
+        self.gpus = len(self.cards)
+        self.no_gpu = None if self.cards else self.reason()
+        capabilities = [getattr(device, "compute_capability", None) for device in self.cards]
+        return {"devices": [str(device) for device in devices], "no_gpu": self.no_gpu,
+                "capabilities": [str(one) for one in capabilities if one],
+                "versions": self.versions()}
+
+    def reason(self):
+        """Why JAX uses no GPU, as its parts say it."""
+        if self.crash:
+            return "its CUDA plugin was not loaded: %s" % self.crash
+        if self.libraries is None and not has_plugin():
+            return "no CUDA plugin of JAX is installed"
+        errors = getattr(bridge(), "_backend_errors", None) or {}
+        found = [str(errors[name]) for name in sorted(errors) if name in ("cuda", "gpu")]
+        found += [line for line in self.log.lines if re.search("cuda|gpu", line, re.IGNORECASE)]
+        if not found:
+            try:
+                self.libraries.cuda_device_count()
+            except Exception as error:
+                found.append(plain(error))
+        return "; ".join(unique(" ".join(text.split())[:500] for text in found)) \
+            or "jax.devices() lists none"
+
+    def versions(self):
+        """What the loaded libraries answer for themselves, and the platform of the devices."""
+        found = {}
+        for name in ("cuda_runtime", "cudnn", "cublas", "cufft", "cusolver", "cusparse", "cupti"):
+            if self.crash and name == "cupti":
+                continue
+            if hasattr(self.libraries, name + "_get_version"):
+                number = answer(self.libraries, name + "_get_version")
+                found[name] = readable(name, number) or str(number)
+        client = getattr(self.jax.devices()[0], "client", None)
+        platform = getattr(client, "platform_version", None)
+        if platform:
+            found["platform"] = " ".join(str(platform).split())
+        return found
+
+    def open_libraries(self):
+        found = open_own_libraries()
+        if self.crash:
+            found["failed"].append({"library": "libcupti", "error": self.crash})
+        return {"loader": found}
+
+    # -- the engine of `products` ----------------------------------------------------------------
+
+    def precisions(self, _requested):
+        return PRECISIONS
+
+    def device(self, requested):
+        if "GPU" in requested:
+            return self.cards[number_of(requested)]
+        return self.jax.devices("cpu")[0]
+
+    def matmul(self, left, right):
+        return self.jax.numpy.matmul(left, right, precision=self.jax.lax.Precision.HIGHEST)
+
+    def multiply(self, found, a, b):
+        jax, device = self.jax, self.device(found["requested"])
+        dtype = getattr(jax.numpy, found.get("precision") or "float32")
+        left, right = [jax.device_put(jax.numpy.asarray(m, dtype=dtype), device) for m in (a, b)]
+        step = jax.jit(self.matmul)
+
+        def product():
+            # Copied back, else the time would be that of queueing it.
+            result = step(left, right)
+            return result, self.numpy.asarray(result)
+        result, numbers = timed(found, product)
+        found["device"] = device_name(result)
+        return numbers.astype(self.numpy.float32)
+
+    def tower_sum(self, devices, operands, b):
+        """One program on all devices, and their collective sum."""
+        jax = self.jax
+        step = jax.pmap(lambda left, right: jax.lax.psum(self.matmul(left, right), "device"),
+                        axis_name="device", in_axes=(0, None),
+                        devices=[self.device(device) for device in devices])
+        return self.numpy.asarray(step(self.numpy.stack(operands), b))[0]
+
+    def convolve(self, found, images, kernels):
+        jax, device = self.jax, self.device(found["requested"])
+        step = jax.jit(lambda left, right: jax.lax.conv_general_dilated(
+            left, right, (2, 2), "VALID", precision=jax.lax.Precision.HIGHEST))
+        result = step(*[jax.device_put(m, device) for m in (images, kernels)])
+        found["device"] = device_name(result)
+        return self.numpy.asarray(result)
+
+    def routines(self):
+        """A Fourier transform and a solver on the first device: exact with these operands."""
+        jax, numpy = self.jax, self.numpy
+        device = self.device(wanted_devices(self.gpus, "any")[0])
+        impulse = numpy.zeros(256, numpy.float32)
+        impulse[0] = 1
+        scale = numpy.diag([2.0, 4.0, 8.0, 16.0]).astype(numpy.float32)
+
+        def fft():
+            return bool((numpy.asarray(jax.jit(jax.numpy.fft.fft)(
+                jax.device_put(impulse, device))) == 1).all())
+
+        def solve():
+            return numpy.asarray(jax.numpy.linalg.solve(
+                jax.device_put(scale, device), jax.device_put(numpy.ones((4, 1), "f"), device)
+            )).tolist() == [[0.5], [0.25], [0.125], [0.0625]]
+        return tried([("fft", fft), ("solve", solve)])
+
+
+# -- JAX's own parts, whose names differ between releases -----------------------------------------
+
+
+def bridge():
+    """The module that knows the backends and why one failed."""
+    try:
+        from jax._src import xla_bridge
+    except ImportError:
+        return None
+    return xla_bridge
+
+
+def cuda_answers():
+    """The module by which the plugin tells its libraries' versions; None where there is none."""
+    try:
+        from jax._src.lib import cuda_versions
+        return cuda_versions
+    except ImportError:
+        return None
+
+
+def has_plugin():
+    """Whether a CUDA plugin is installed, or the CUDA kernels of a jaxlib before 0.4.30."""
+    try:
+        import jax_plugins
+        import pkgutil
+        found = [item.name for item in pkgutil.iter_modules(jax_plugins.__path__)]
+        if any("cuda" in name for name in found):
+            return True
+    except (ImportError, AttributeError):
+        pass
+    import jaxlib
+    return os.path.isdir(os.path.join(os.path.dirname(jaxlib.__file__), "cuda"))
+
+
+def crash_of_cupti():
+    """What ends a process that loads the CUDA plugin; None where nothing does."""
+    for name, path in own_libraries().items():
+        if name.startswith("libcupti."):
+            signal = dies(path, "cuptiGetVersion")
+            if signal:
+                return "cuptiGetVersion of %s ends its process with signal %d" % (name, signal)
+    return None
+
+
+def answer(libraries, function):
+    try:
+        return getattr(libraries, function)()
+    except Exception:  # it is not there, or does not know
+        return None
+
+
+def readable(library, number):
+    """12.3 of CUDA's 12030, 9.1.1 and 8.9.2 of cuDNN's 90101 and 8902; None of others."""
+    if not number or library not in ("cuda_runtime", "cudnn"):
+        return None
+    if library == "cuda_runtime":
+        return "%d.%d" % (number // 1000, number % 1000 // 10)
+    major, rest = divmod(number, 10000 if number >= 10000 else 1000)
+    return "%d.%d.%d" % (major, rest // 100, rest % 100)
+
+
+def device_name(array):
+    """The device of an array as the checks have it: /GPU:0."""
+    devices = array.devices() if callable(getattr(array, "devices", None)) else {array.device()}
+    if len(devices) != 1:
+        return None
+    device = next(iter(devices))
+    kind = "GPU" if device.platform in CUDA_PLATFORMS else device.platform.upper()
+    return "/%s:%d" % (kind, device.id)
