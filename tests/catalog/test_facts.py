@@ -41,6 +41,8 @@ def test_everything_gathered_is_there() -> None:
     assert len(rows("toolkits", "toolkits")) == 73
     assert len(rows("cudnn", "archives")) == 346
     assert len(rows("tensorflow", "builds")) == 101
+    assert len(rows("pytorch", "builds")) == 52
+    assert len(rows("jax", "builds")) == 109
     assert len(facts.branches()) == 34
 
 
@@ -64,7 +66,8 @@ def test_unknown_is_null_and_never_a_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "key"), [("toolkits", "toolkits"), ("cudnn", "archives"), ("tensorflow", "builds")]
+    ("folder", "key"), [("toolkits", "toolkits"), ("cudnn", "archives"), ("tensorflow", "builds"),
+                        ("pytorch", "builds"), ("jax", "builds")]
 )
 def test_rows_are_sorted_and_their_contents_page_agrees(folder: str, key: str) -> None:
     found = [row["version"] for row in rows(folder, key)]
@@ -190,8 +193,9 @@ def test_every_build_figure_is_the_gathered_one() -> None:
         for key in ("distribution", "python", "cuda_version", "cudnn_major", "measured",
                     "inferred_from", "linkage", "sass_archs", "ptx_archs", "cc_native",
                     "cc_via_ptx_jit", "min_compute_capability", "wheel", "source",
-                    "and_cuda_pins", "ceilings_needed_today", "wheel_platform_tag"):
+                    "ceilings_needed_today", "wheel_platform_tag"):
             assert own.get(key) == row.get(key), (row["version"], key)
+        assert own.get("cuda_pins") == row.get("and_cuda_pins")
         both = {*own["sonames_required"], *own["sonames_optional"]}
         assert both == set(row["sonames_required"])
         exact = row["min_driver"]["exact_for_toolkit"].removeprefix(">=")

@@ -84,7 +84,7 @@ def test_a_wrong_key_in_a_stack() -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"gpu_stacks": "2.13.1"}, "gpu_stacks"),
     ({"gpu_stacks": ["2.13.1"]}, "gpu_stacks[0]"),
-    ({"gpu_stacks": [{"cuda": "11.8"}]}, "gpu_stacks[0].tensorflow"),
+    ({"gpu_stacks": [{"cuda": "11.8"}]}, "gpu_stacks[0]"),
     ({"gpu_stacks": [{"tensorflow": 2.13}]}, "gpu_stacks[0].tensorflow"),
     ({"gpu_stacks": [{"tensorflow": "2.21.0", "cuda": "pip", "python": 3.10}]},
      "gpu_stacks[0].python"),

@@ -60,6 +60,24 @@ def build(framework: FrameworkId, version: str) -> Build | None:
     return Build(framework, _measured(framework, row), _compiled_with(framework, version))
 
 
+@cache
+def variants(framework: FrameworkId, version: str) -> tuple[Build, ...]:
+    """The builds of one release, its own first; empty if there is no such release."""
+    own = build(framework, version)
+    if own is None:
+        return ()
+    others = (Build(framework, {**own.row, **row}, variant=row["name"])
+              for row in own.row.get("variants", ()))
+    return (own, *others)
+
+
+def build_for(framework: FrameworkId, version: str, cuda: str | None) -> Build | None:
+    """The build of a release for a declared CUDA, else its own; None: no such release."""
+    known = variants(framework, version)
+    found = (each for each in known if cuda and not cuda.isalpha() and each.is_for(cuda))
+    return next(found, known[0] if known else None)
+
+
 def _measured(framework: FrameworkId, row: Row) -> Row:
     """A build with the measured figures of its wheel, if a rule has them."""
     for rule in rules("builds_measured_otherwise"):
@@ -80,9 +98,9 @@ def _compiled_with(framework: FrameworkId, version: str) -> str | None:
 
 @cache
 def builds(framework: FrameworkId) -> tuple[Build, ...]:
-    """Every GPU build of a framework, oldest first: reads all of their files."""
+    """Each release's own GPU build that pip can install, oldest first: reads all of their files."""
     found = (build(framework, version) for version in build_versions(framework))
-    return tuple(each for each in found if each is not None)
+    return tuple(each for each in found if each is not None and not each.unavailable)
 
 
 @cache
@@ -91,8 +109,9 @@ def wheel_bytes(framework: FrameworkId, version: str) -> int | None:
     found = build(framework, version)
     if found is None:
         return None
-    if "wheel" in found.row:
-        return int(found.row["wheel"]["size_bytes"])
+    if wheel := found.row.get("wheel"):
+        parts = [wheel] if "size_bytes" in wheel else wheel.values()
+        return sum(int(part["size_bytes"]) for part in parts)
     for row in _rows(framework, "builds", listed(framework)[version]):
         if row.get("wheel", {}).get("file") == found.row.get("inferred_from"):
             return int(row["wheel"]["size_bytes"])

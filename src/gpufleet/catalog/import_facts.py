@@ -3,15 +3,15 @@
     python src/gpufleet/catalog/import_facts.py FACTS_DIR [DATA_DIR]
 
 FACTS_DIR has `cuda_toolkits.yml`, `cudnn_archives.yml`, `tensorflow_builds.yml`,
-`driver_branches.yml`, `smi_fields.yml`, `floors.yml` and `xids.yml`. The output is deterministic.
-The conversion:
+`pytorch_builds.yml`, `jax_builds.yml`, `driver_branches.yml`, `smi_fields.yml`, `floors.yml` and
+`xids.yml`. The output is deterministic. The conversion:
 
 - `unknown` becomes null; the explanation in its brackets moves to `<key>_note`;
 - `>=450.80.02` becomes `450.80.02` in fields that are minimums;
 - `not applicable` (minor-version compatibility before CUDA 11) becomes null;
 - rows are sorted by version, then CUDA, then platform, and split by major version (toolkits,
-  cuDNN) or series (TensorFlow), so that a reader loads only the files it needs;
-- libcurand.so.10 moves to `sonames_optional` from TensorFlow 2.14 on (see CURAND_NOTE);
+  cuDNN) or series (frameworks), so that a reader loads only the files it needs;
+- the frameworks' releases get one shape (see import_frameworks);
 - elements of `nvidia-smi -q -x` get the drivers that print them, by generation (see import_smi);
 - Xids keep their numbers as keys; what other operators do with them, and lines of logs, stay out.
 
@@ -30,14 +30,11 @@ from typing import Any
 import yaml
 from packaging.version import Version
 
-from gpufleet.catalog import import_smi
+from gpufleet.catalog import import_frameworks, import_smi
+from gpufleet.catalog.import_values import clean, floor
 
 Row = dict[str, Any]
 
-CURAND_NOTE = (
-    "the wheel's version macros name libcurand.so.10, but TensorFlow's own loader does not look "
-    "for it from 2.14 on: optional (python -m gpufleet measure: its function to open it is gone)"
-)
 INDEX_FILES_NOTE = (
     "'index file N' in a source: a public file read through a code search index, "
     "by its number there"
@@ -88,30 +85,12 @@ _Dumper.add_representer(list, _represent_list)
 _Dumper.add_representer(dict, _represent_dict)
 
 
-def clean(value: Any) -> Any:
-    """The value with `unknown` as null and readable references to index files, at any depth."""
-    if isinstance(value, dict):
-        result: Row = {}
-        for key, part in value.items():
-            result[str(key)] = clean(part)
-            if isinstance(part, str) and (match := re.fullmatch(r"unknown \((.*)\)", part)):
-                result[f"{key}_note"] = match.group(1)
-        return result
-    if isinstance(value, list):
-        return [clean(part) for part in value]
-    if isinstance(value, str):
-        if value == "unknown" or value.startswith("unknown ("):
-            return None
-        return re.sub(r"\bstored (public )?(file|id)s?( ids?)?(?= \d)", "index file", value)
-    return value
+def toolkits(facts: Row) -> list[Row]:
+    return [toolkit(row) for row in facts["toolkits"]]
 
 
-def floor(value: Any) -> str | None:
-    """`>=450.80.02` as `450.80.02`; text after the figure is dropped; None without a figure."""
-    if not isinstance(value, str) or value.startswith("not applicable"):
-        return None
-    match = re.match(r"(?:>=)?(\d[\d.]*)", value)
-    return match.group(1) if match else None
+def archives(facts: Row) -> list[Row]:
+    return [archive(row) for row in facts["archives"]]
 
 
 def toolkit(row: Row) -> Row:
@@ -133,27 +112,6 @@ def archive(row: Row) -> Row:
     """One cuDNN archive, with its name under `file`, as in the other documents."""
     row = clean(row)
     return {"version": row.pop("version"), "file": row.pop("archive"), **row}
-
-
-def build(row: Row) -> Row:
-    """One TensorFlow release: minimum driver as plain versions, optional sonames separate."""
-    row = clean(row)
-    driver = row["min_driver"]
-    compat = driver.pop("minor_version_compat")
-    row["min_driver"] = {
-        "exact": floor(driver.pop("exact_for_toolkit")),
-        "minor_compat": floor(compat),
-        **driver,
-    }
-    if " in " in compat:
-        row["min_driver"]["minor_compat_note"] = compat
-    row["sonames_optional"] = []
-    if Version(row["version"]) >= Version("2.14.0"):
-        optional = [name for name in row["sonames_required"] if name.startswith("libcurand.")]
-        row["sonames_required"] = [n for n in row["sonames_required"] if n not in optional]
-        row["sonames_optional"] = optional
-        row["sonames_optional_note"] = CURAND_NOTE
-    return row
 
 
 def branch(row: Row) -> Row:
@@ -303,16 +261,22 @@ def main(arguments: list[str]) -> int:
         document: Row = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return document
 
-    families: list[tuple[str, str, str, str, Callable[[Row], Row], Callable[[Row], str]]] = [
-        ("toolkits", "cuda_toolkits.yml", "toolkits", "CUDA toolkits", toolkit, _major),
-        ("cudnn", "cudnn_archives.yml", "archives", "cuDNN archives", archive, _major),
-        ("tensorflow", "tensorflow_builds.yml", "builds", "TensorFlow builds", build, _series),
+    families: list[tuple[str, str, str, str, Callable[[Row], list[Row]], Callable[[Row], str]]] = [
+        ("toolkits", "cuda_toolkits.yml", "toolkits", "CUDA toolkits", toolkits, _major),
+        ("cudnn", "cudnn_archives.yml", "archives", "cuDNN archives", archives, _major),
+        ("tensorflow", "tensorflow_builds.yml", "builds", "TensorFlow builds",
+         import_frameworks.tensorflow, _series),
+        ("pytorch", "pytorch_builds.yml", "builds", "PyTorch builds",
+         import_frameworks.pytorch, _series),
+        ("jax", "jax_builds.yml", "builds", "JAX builds", import_frameworks.jax, _series),
     ]
     for folder, name, key, title, reshape, part_of in families:
         facts = read(name)
-        rows = sorted((reshape(row) for row in facts.pop(key)), key=_version_key)
-        parts = _split(target / folder, title, key, rows, part_of)
-        meta = {**facts.pop("meta"), **facts, "index_files": INDEX_FILES_NOTE}
+        parts = _split(target / folder, title, key, sorted(reshape(facts), key=_version_key),
+                       part_of)
+        rows_of = {key, *import_frameworks.JAX_TABLES}
+        rest = {name: part for name, part in facts.items() if name not in {*rows_of, "meta"}}
+        meta = {**facts["meta"], **rest, "index_files": INDEX_FILES_NOTE}
         document = {"parts": parts, "meta": clean(meta)}
         _write(target / folder / "meta.yml", f"{title}: contents, sources", "meta", document)
     facts = read("driver_branches.yml")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
+from gpufleet.model.plan import CudaSource
 
 from . import versions
 
@@ -112,11 +113,12 @@ class Archive:
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """One GPU build of a framework."""
+    """One GPU build of a framework: of a release, for one CUDA."""
 
     framework: FrameworkId
     row: Row
     compiled_with: str | None = None  # the measured cuDNN, more precise than the docs' table
+    variant: str | None = None  # such as cu118 or cuda13; None: the release's own build
 
     @property
     def version(self) -> str:
@@ -153,7 +155,56 @@ class Build:
     @property
     def cudnn(self) -> str:
         """The cuDNN it was built with: `8.6`, or only the major version if no more is known."""
-        return str(self.compiled_with or self.row["cudnn_docs"] or self.row["cudnn_major"])
+        return str(self.compiled_with or self.row.get("cudnn_version") or self.row["cudnn_docs"]
+                   or self.row["cudnn_major"])
+
+    @property
+    def cudnn_in_wheels(self) -> str | None:
+        """The cuDNN that comes with it from wheels; None where they float, or none is known."""
+        exact: str | None = self.row.get("cudnn_version")
+        if self.framework == "pytorch":
+            return exact
+        match = re.search(r"==([\d.]+)", str(self.row.get("cudnn_pip_pin", "")))
+        return match.group(1) if match else None
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why pip cannot install the build; None: it can."""
+        reason: str | None = self.row.get("unavailable")
+        return reason
+
+    @property
+    def index(self) -> str | None:
+        """The package index that has the build; None: the one that pip is set to."""
+        address: str | None = self.row.get("index")
+        return address
+
+    @property
+    def cuda_sources(self) -> list[CudaSource]:
+        """Where its CUDA can come from, the default first; empty where pip cannot install it."""
+        return list(self.row["requirements"])
+
+    def requirements(self, source: CudaSource) -> list[str]:
+        """What pip installs for CUDA from there."""
+        return list(self.row["requirements"][source])
+
+    def serves(self, cuda: str) -> bool:
+        """Whether it runs on a toolkit of that version, X.Y or X.Y.Z.
+
+        A plugin of JAX opens its libraries by the names of a major version, and so takes newer
+        ones of it; any other build takes the X.Y that it was built with.
+        """
+        if self.framework == "jax":
+            return (versions.major(cuda) == versions.major(self.cuda)
+                    and versions.key(cuda) >= versions.key(versions.short(self.cuda)))
+        same = versions.short(cuda) == versions.short(self.cuda)
+        return same and (cuda.count(".") < 2 or versions.key(cuda) >= versions.key(self.cuda))
+
+    def is_for(self, cuda: str) -> bool:
+        """Whether it is the build for a declared CUDA: X.Y, or X for a plugin of JAX."""
+        if self.framework == "jax" and cuda.isdecimal():
+            return versions.major(self.cuda) == int(cuda)
+        return self.serves(cuda)
 
     @property
     def sonames(self) -> list[str]:
@@ -167,13 +218,20 @@ class Build:
 
     @property
     def has_cuda_wheels(self) -> bool:
-        """Whether the release has the `and-cuda` extra."""
-        return "distribution_with_cuda_wheels" in self.row
+        """Whether its CUDA can come from nvidia-* wheels."""
+        return "pip" in self.cuda_sources
+
+    @property
+    def cuda_pins(self) -> list[str]:
+        """What it asks for of nvidia-* wheels."""
+        return list(self.row.get("cuda_pins") or [])
 
     @property
     def wheels_pinned(self) -> bool:
-        """Whether the `and-cuda` extra pins exact CUDA wheels, not ranges."""
-        return all("<" not in pin for pin in self.row.get("and_cuda_pins", []))
+        """Whether its CUDA is of one exact version, not of a range."""
+        runtime = [pin for pin in self.cuda_pins
+                   if pin.startswith(("nvidia-cuda-runtime", "cuda-toolkit"))]
+        return all("==" in pin for pin in runtime)
 
     @property
     def capability_min(self) -> str:
@@ -188,6 +246,24 @@ class Build:
     def jit(self) -> list[str]:
         """Compute capabilities supported through JIT compilation of its PTX (an upper bound)."""
         return list(self.row["cc_via_ptx_jit"])
+
+    @property
+    def glibc_used(self) -> str | None:
+        """The newest glibc that its libraries ask for, where that was measured."""
+        figure: str | None = self.row.get("glibc_symbols_max")
+        return figure
+
+    @property
+    def driver_exact(self) -> str | None:
+        """The oldest driver for its CUDA in NVIDIA's table."""
+        figure: str | None = self.row["min_driver"]["exact"]
+        return figure
+
+    @property
+    def driver_minor(self) -> str | None:
+        """The oldest driver by minor-version compatibility; None before CUDA 11."""
+        figure: str | None = self.row["min_driver"]["minor_compat"]
+        return figure
 
     @property
     def platform_tags(self) -> list[str]:

@@ -26,7 +26,7 @@ def expected(version: str) -> Row:
         "platform": build.row["wheel_platform_tag"],
         "sass": build.row["sass_archs"],
         "ptx": build.row["ptx_archs"],
-        "and_cuda": build.row.get("and_cuda_pins", []),
+        "and_cuda": build.cuda_pins,
         "sha256": {build.row["wheel"]["file"]: build.row["wheel"]["sha256"]}
         if "wheel" in build.row
         else {},

@@ -154,6 +154,9 @@ class PlannedCudnn(TypedDict):
     found: NotRequired[Annotated[bool, "taken from the host by `verify --local`"]]
 
 
+CudaSource = Literal["toolkit", "pip", "bundled"]
+
+
 class BuildVersions(TypedDict):
     """What the framework was built with."""
 
@@ -184,8 +187,9 @@ class PlannedStack(TypedDict):
     venv: Path
     cuda: Annotated[Text, "such as 11.8"]
     cuda_source: Annotated[
-        Literal["toolkit", "pip", "bundled"],
-        "a local toolkit, wheels in the environment, or inside of the framework's own wheel"]
+        CudaSource,
+        "a local toolkit, nvidia-* wheels in the environment, or the framework's own wheel,"
+        " whose libraries it loads itself"]
     toolkit_path: Path | None
     cudnn: Text | None
     sonames: Annotated[list[Text], "libraries that it loads, without libcuda.so.1"]

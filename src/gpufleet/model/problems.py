@@ -26,14 +26,23 @@ class Code(Enum):
 
     UNKNOWN_KEY = "unknown-key", "A key is not known, likely a typing error."
     WRONG_TYPE = "wrong-type", "A value has another type than documented, such as 11.8 unquoted."
-    UNKNOWN_RELEASE = "unknown-release", "No such TensorFlow GPU release is known."
+    UNKNOWN_RELEASE = "unknown-release", "No such GPU release of the framework is known."
     TOOLKIT_UNKNOWN = "toolkit-unknown", "No such CUDA toolkit is known for this platform."
     CUDNN_UNKNOWN = "cudnn-unknown", "No such cuDNN archive is known for that CUDA toolkit."
-    CUDA_MISMATCH = "cuda-mismatch", "The TensorFlow build needs another CUDA release."
-    CUDNN_MISMATCH = "cudnn-mismatch", "The TensorFlow build needs another cuDNN."
+    CUDA_MISMATCH = "cuda-mismatch", "The framework's build needs another CUDA release."
+    CUDNN_MISMATCH = "cudnn-mismatch", "The framework's build needs another cuDNN."
     PIP_CUDA_UNAVAILABLE = (
         "pip-cuda-unavailable",
-        "The release has no and-cuda extra, so CUDA cannot come from pip.",
+        "The release has no nvidia-* wheels, so CUDA cannot come from pip.",
+    )
+    SEVERAL_FRAMEWORKS = "several-frameworks", "A stack names more than one framework."
+    LOCAL_CUDA_UNAVAILABLE = (
+        "local-cuda-unavailable",
+        "The release cannot use an installed toolkit.",
+    )
+    WHEEL_UNAVAILABLE = (
+        "wheel-unavailable",
+        "The GPU wheel is not on the package index, or only on another one.",
     )
     PYTHON_UNAVAILABLE = (
         "python-unavailable",

@@ -40,6 +40,7 @@ KEYS = (
 MODULES = ("open", "proprietary")  # the two kinds of the driver's kernel modules
 ALL_GPUS = "all"  # in gpu_mig: every GPU of the host
 PIP = "pip"  # `cuda: pip` in a stack: CUDA from pip wheels, no toolkit
+LOCAL = "local"  # `cuda: local` in a stack: CUDA from an installed toolkit
 
 
 @dataclass(frozen=True)

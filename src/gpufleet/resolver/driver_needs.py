@@ -54,16 +54,17 @@ def of_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) -> Dr
 
     GPUs that the build reaches only through PTX need a driver as new as the build's CUDA.
     """
-    row = stack.build.row["min_driver"]
-    name = f"CUDA {stack.cuda}"
-    if row["minor_compat"]:
-        needs = [DriverMinimum(row["minor_compat"], f"{name}, minor-version compatibility")]
+    build, name = stack.build, f"CUDA {stack.cuda}"
+    # NVIDIA's table has not every patch release; its minimum is then that of the major version.
+    exact = build.driver_exact or build.driver_minor or ""
+    if build.driver_minor:
+        needs = [DriverMinimum(build.driver_minor, f"{name}, minor-version compatibility")]
     else:
-        needs = [DriverMinimum(row["exact"], f"{name}, exact minimum")]
+        needs = [DriverMinimum(exact, f"{name}, exact minimum")]
     if chosen:
         needs += of_toolkit(chosen.toolkit) + of_cudnn(chosen)
     for card in context.gpus:
         needs += of_gpu(card)
         if not gpus.native_to_build(card, stack.build):
-            needs.append(DriverMinimum(row["exact"], f"{name}, {card.text} reached through PTX"))
+            needs.append(DriverMinimum(exact, f"{name}, {card.text} reached through PTX"))
     return max(needs, key=lambda need: versions.key(need.version))

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.model.plan import EnvironmentFile, PlannedStack, PlannedToolkit
 from gpufleet.model.problems import Code
 
@@ -33,29 +34,30 @@ def activation(name: str) -> str:
     return f"{ACTIVATION}/{name}.sh"
 
 
-def module(name: str) -> str:
-    """The name of a stack for `module load`: tensorflow/2.13.1, tensorflow/vision."""
-    return f"tensorflow/{name.removeprefix('tensorflow-')}"
+def module(framework: FrameworkId, name: str) -> str:
+    """The name of a stack for `module load`: tensorflow/2.13.1, pytorch/vision."""
+    return f"{framework}/{name.removeprefix(f'{framework}-')}"
 
 
 def check(context: ResolveContext) -> None:
     """Refuse names of stacks that no modulefile or kernel can have."""
     taken: dict[str, str] = {}
     for spec in context.spec.stacks:
-        other = taken.setdefault(module(spec.name), spec.name)
+        own = module(spec.framework, spec.name)
+        other = taken.setdefault(own, spec.name)
         if other != spec.name:
             context.refuse(
                 Code.STACK_NAME_CLASH,
-                f"the stacks {other} and {spec.name} have the same module name, {module(other)}",
+                f"the stacks {other} and {spec.name} have the same module name, {own}",
                 f"{spec.where}.name",
                 "give one of them another name",
             )
-        if not re.match(r"[a-z0-9]", module(spec.name).partition("/")[2]):
+        if not re.match(r"[a-z0-9]", own.partition("/")[2]):
             context.refuse(
                 Code.BAD_NAME,
-                f"{spec.name} gives the module name {module(spec.name)}, which is not valid",
+                f"{spec.name} gives the module name {own}, which is not valid",
                 f"{spec.where}.name",
-                "put a letter or digit after tensorflow-, or leave tensorflow- out",
+                f"put a letter or digit after {spec.framework}-, or leave {spec.framework}- out",
             )
         if context.spec.jupyter_kernels and "+" in spec.name:
             context.refuse(
@@ -109,17 +111,26 @@ def _stacks(
 ) -> Iterator[tuple[str, str, str | None]]:
     for row in plan["stacks"]:
         owner = f"stack {row['name']}"
-        what = f"TensorFlow {row['version']}, CUDA {row['cuda']}"
+        framework = row["framework"]
+        what = f"{FRAMEWORKS[framework].title} {row['version']}, CUDA {row['cuda']}"
         variables = row["environment"]
         lines = [_put("VIRTUAL_ENV", row["venv"]), f"prepend-path PATH {row['venv']}/bin"]
         lines += [_put(name, value) for name, value in variables.items()]
-        text = _modulefile(f"{what} in {row['venv']}", "tensorflow", lines)
-        yield f"{MODULES}/{module(row['name'])}", text, owner
+        text = _modulefile(f"{what} in {row['venv']}", _conflicts(framework), lines)
+        yield f"{MODULES}/{module(framework, row['name'])}", text, owner
         if variables:
             yield row["activation"], _activation(row["name"], variables), owner
         if context.spec.jupyter_kernels:
-            named = "" if row["name"] == f"tensorflow-{row['version']}" else f" ({row['name']})"
+            named = "" if row["name"] == f"{framework}-{row['version']}" else f" ({row['name']})"
             yield f"{KERNELS}/{row['name']}/kernel.json", _kernel(what + named, row), owner
+
+
+def _conflicts(framework: FrameworkId) -> str:
+    """The families that a stack's modulefile excludes: an environment has one interpreter.
+
+    TensorFlow's names itself alone, as it did before there were others, whose files name it.
+    """
+    return "tensorflow" if framework == "tensorflow" else " ".join(sorted(FRAMEWORKS))
 
 
 def _modulefile(what: str, family: str, lines: list[str]) -> str:

@@ -1,57 +1,158 @@
-"""Pins: the CUDA and cuDNN that a stack declares, checked against its build.
+"""Pins: the CUDA and cuDNN that a stack declares, checked against its builds.
 
 A pin that does not fit is refused, never adjusted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpufleet.catalog import facts, versions
 from gpufleet.catalog.records import Build
+from gpufleet.model.plan import CudaSource
 from gpufleet.model.problems import Code
-from gpufleet.model.spec import StackSpec
+from gpufleet.model.spec import LOCAL, PIP, StackSpec
 
 from . import cudnn
 from .context import ResolveContext
 from .toolkits import Chosen
 
 
-def pip_fits(context: ResolveContext, spec: StackSpec, build: Build) -> None:
-    """Refuse `cuda: pip` where the release has no CUDA wheels, or beside a pinned cuDNN."""
-    if spec.cudnn:
+def build(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> Build | None:
+    """The release's build for the declared CUDA, its own without one; None, refused, if it has none
+    that pip can install."""
+    own = builds[0]
+    if own.unavailable:
+        _refuse_release(context, spec, own)
+        return None
+    if spec.cuda in {None, PIP, LOCAL}:
+        return own
+    found = next((each for each in builds if each.is_for(spec.cuda or "")), None)
+    if found is None:
+        _refuse_cuda(context, spec, builds)
+        return own
+    if found.index is None or _reachable(context, spec, own, found):
+        return found
+    return None
+
+
+def _refuse_release(context: ResolveContext, spec: StackSpec, build: Build) -> None:
+    first = facts.builds(spec.framework)[0]
+    context.refuse(
+        Code.WHEEL_UNAVAILABLE,
+        f"{build.name} cannot be installed with CUDA: {build.unavailable}",
+        f"{spec.where}.{spec.framework}",
+        f"declare {first.name} or newer, whose CUDA is on PyPI",
+    )
+
+
+def _reachable(context: ResolveContext, spec: StackSpec, own: Build, found: Build) -> bool:
+    """Whether a build that is not on PyPI can be installed from the declared index."""
+    others = [each.name for each in facts.builds(spec.framework)
+              if versions.short(each.cuda) == versions.short(found.cuda)]
+    what = f"{found.name} with CUDA {found.cuda} is not on PyPI, only on {found.index}"
+    planned = found.row.get("confidence")
+    what += f" ({planned})" if planned else ""
+    own_has = f"remove the pin: the wheel on PyPI has CUDA {versions.short(own.cuda)}"
+    if found.unavailable:
         context.refuse(
-            Code.CUDNN_MISMATCH,
-            "with cuda: pip, cuDNN comes from pip wheels as well and cannot be pinned",
-            f"{spec.where}.cudnn",
-            "remove cudnn from this stack",
+            Code.WHEEL_UNAVAILABLE,
+            f"{what}, and {found.unavailable}",
+            f"{spec.where}.cuda",
+            own_has + (f", or declare {others[-1]}, whose wheel on PyPI has CUDA {found.cuda}"
+                       if others else ""),
         )
-    if build.has_cuda_wheels:
-        return
+        return False
+    if spec.index is None:
+        context.refuse(
+            Code.WHEEL_UNAVAILABLE,
+            what,
+            f"{spec.where}.cuda",
+            f"add index: {found.index} to this stack, or {own_has}",
+        )
+        return False
+    return True
+
+
+def _refuse_cuda(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> None:
+    own, pinned = builds[0], spec.cuda or ""
+    if own.framework == "tensorflow":
+        needed = next(name for name in own.sonames if name.startswith("libcudart."))
+        message = (
+            f"{own.name} was built with CUDA {own.cuda} (it looks for {needed}), not with {pinned}"
+        )
+        remedy = (
+            f'remove the pin, or set cuda: "{own.cuda}"; gpu_toolkits can install toolkit '
+            f"{versions.short(pinned)} beside it"
+        )
+    else:
+        have = ", ".join(versions.short(each.cuda) for each in builds)
+        newer = ", or a newer one of the same major version" if own.framework == "jax" else ""
+        message = f"{own.name} was published for CUDA {have}{newer}, not for {pinned}"
+        remedy = "remove the pin"
+        others = [each for release in facts.builds(spec.framework)
+                  for each in facts.variants(spec.framework, release.version)
+                  if each.is_for(pinned) and each.index is None]
+        if others:
+            remedy += f", or declare {others[-1].name}, which is for CUDA {others[-1].cuda}"
+    context.refuse(Code.CUDA_MISMATCH, message, f"{spec.where}.cuda", remedy)
+
+
+def source(context: ResolveContext, spec: StackSpec, build: Build) -> CudaSource | None:
+    """Where the build's CUDA comes from; None, refused, where that is declared and cannot be."""
+    default = build.cuda_sources[0]
+    if spec.cuda is None:
+        return default
+    if spec.cuda == PIP or (build.framework == "jax" and spec.cuda.isdecimal()):
+        if build.has_cuda_wheels:
+            return "pip"
+        _refuse_pip(context, spec, build)
+        return None
+    if build.framework == "jax" and "toolkit" not in build.cuda_sources:
+        first = next(each for each in facts.builds("jax") if "toolkit" in each.cuda_sources)
+        context.refuse(
+            Code.LOCAL_CUDA_UNAVAILABLE,
+            f"{build.name} from PyPI uses nvidia-* wheels only; the first that can use an "
+            f"installed toolkit is {first.version}",
+            f"{spec.where}.cuda",
+            f"remove cuda: {spec.cuda}, or declare {first.name} or newer",
+        )
+        return None
+    return "toolkit" if "toolkit" in build.cuda_sources else default
+
+
+def _refuse_pip(context: ResolveContext, spec: StackSpec, build: Build) -> None:
     first = next(each.version for each in facts.builds(build.framework) if each.has_cuda_wheels)
-    context.refuse(
-        Code.PIP_CUDA_UNAVAILABLE,
-        f"{build.name} has no and-cuda extra; the first with one is {first}",
-        f"{spec.where}.cuda",
-        f"remove cuda: pip (CUDA {build.cuda} is then installed as a toolkit), or "
-        f"declare {build.title} {first} or newer",
-    )
+    if build.cuda_sources[0] == "bundled":
+        message = (
+            f"{build.name} has CUDA {build.cuda} inside of its wheel; the first that takes it from "
+            f"nvidia-* wheels is {first}"
+        )
+        remedy = f"remove cuda: pip, or declare {build.title} {first} or newer"
+    else:
+        message = f"{build.name} has no and-cuda extra; the first with one is {first}"
+        remedy = (
+            f"remove cuda: pip (CUDA {build.cuda} is then installed as a toolkit), or "
+            f"declare {build.title} {first} or newer"
+        )
+    context.refuse(Code.PIP_CUDA_UNAVAILABLE, message, f"{spec.where}.cuda", remedy)
 
 
-def cuda_fits(context: ResolveContext, spec: StackSpec, build: Build) -> bool:
-    """Whether the pinned CUDA is the build's: the same X.Y, and no older patch release."""
-    pinned = spec.cuda or build.cuda
-    same = versions.short(pinned) == versions.short(build.cuda)
-    if same and (pinned.count(".") < 2 or versions.key(pinned) >= versions.key(build.cuda)):
-        return True
-    needed = next(name for name in build.sonames if name.startswith("libcudart."))
+def wheels_cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build) -> None:
+    """Refuse a pinned cuDNN beside CUDA from wheels, unless it is the one that they have."""
+    if spec.cudnn is None:
+        return
+    if build.framework == "pytorch":
+        own = build.cudnn_in_wheels
+        if own and versions.has_prefix(own, spec.cudnn):
+            return
+        message = f"{build.name} comes with cuDNN {own or 'of an unknown version'}, not with" \
+            f" {spec.cudnn}"
+    else:
+        message = "with cuda: pip, cuDNN comes from pip wheels as well and cannot be pinned"
     context.refuse(
-        Code.CUDA_MISMATCH,
-        f"{build.name} was built with CUDA {build.cuda} (it looks for {needed}), "
-        f"not with {pinned}",
-        f"{spec.where}.cuda",
-        f'remove the pin, or set cuda: "{build.cuda}"; gpu_toolkits can install toolkit '
-        f"{versions.short(pinned)} beside it",
+        Code.CUDNN_MISMATCH, message, f"{spec.where}.cudnn", "remove cudnn from this stack"
     )
-    return False
 
 
 def cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build) -> bool:
@@ -99,8 +200,8 @@ def toolkit_fits(context: ResolveContext, spec: StackSpec, build: Build, chosen:
         locations = ", ".join(want.where for want in chosen.wants if want.cuda != chosen.short)
         context.refuse(
             Code.CUDA_MISMATCH,
-            f"{build.name} was built with CUDA {build.cuda}; cuda-{chosen.short} "
-            f"gets {chosen.toolkit.version}",
+            f"{build.name} was built with CUDA {build.cuda}; cuda-{chosen.short} gets "
+            f"{chosen.toolkit.version}",
             spec.where,
             f"declare CUDA {build.cuda} or newer in {locations}",
         )

@@ -74,13 +74,14 @@ def resolve(
     for each in chosen.values():
         cudnn.check_gpus(context, each)
     linked = linker.register(context, chosen)
+    linker.check_cudnn(context, chosen, found)
 
     needs = [n for each in chosen.values() for n in driver_needs.of_toolkit(each.toolkit)]
     needs += [n for each in chosen.values() for n in driver_needs.of_cudnn(each)]
     rows: list[PlannedStack] = []
     for stack in found:
-        own = None if stack.pip_cuda else chosen.get(stack.cuda)
-        if own is None and not stack.pip_cuda:
+        own = chosen.get(stack.cuda) if stack.source == "toolkit" else None
+        if own is None and stack.source == "toolkit":
             continue
         if own:
             pins.toolkit_fits(context, stack.spec, stack.build, own)
@@ -160,10 +161,18 @@ def _check_host(context: ResolveContext) -> None:
     if context.host.arch not in {None, ARCH}:
         context.refuse(
             Code.HOST_UNSUPPORTED,
-            f"the host is {context.host.arch}; TensorFlow has GPU wheels for {ARCH} only",
+            f"the host is {context.host.arch}; {_only_for_arch(context)}",
             f"host {context.host.name}".strip(),
             "remove this host from the group",
         )
+
+
+def _only_for_arch(context: ResolveContext) -> str:
+    """What the host's architecture lacks."""
+    declared = {spec.framework for spec in context.spec.stacks}
+    if declared and "tensorflow" not in declared:
+        return f"gpufleet knows wheels and toolkits for {ARCH} only"
+    return f"TensorFlow has GPU wheels for {ARCH} only"
 
 
 def _check_eula(context: ResolveContext, *, cuda: bool) -> None:

@@ -15,6 +15,7 @@ _OPTIONS = {
     "gpu_stacks[0].cuda": "--cuda",
     "gpu_stacks[0].cudnn": "--cudnn",
     "gpu_stacks[0].python": "--python",
+    "gpu_stacks[0].index": "--index",
     "gpu_driver.branch": "--driver",
     "gpu_gpus[0]": "--gpu",
 }
@@ -28,13 +29,16 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
     driver: str | None = None,
     gpu: str | None = None,
     python: str | None = None,
+    index: str | None = None,
 ) -> Row:
     """What a release needs, or `{"problems": [...]}`.
 
-    `cuda` and `cudnn` are checked against the build, `cuda` may be "pip"; `driver` is a branch or
-    a version, `gpu` a compute capability or a name; `where` of a problem names the option.
+    `cuda` and `cudnn` are checked against the build, `cuda` may be "pip" or "local"; `driver` is a
+    branch or a version, `gpu` a compute capability or a name, `index` an address; `where` of a
+    problem names the option.
     """
-    stack = {framework: version, "cuda": cuda, "cudnn": cudnn, "python": python}
+    stack = {framework: version, "cuda": cuda, "cudnn": cudnn, "python": python,
+             "index": index}
     variables: Row = {"gpu_stacks": [stack], "gpu_accept_nvidia_eula": True}
     if driver is not None:
         variables["gpu_driver"] = {"branch": driver}
@@ -51,7 +55,7 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
             ]
         }
     row = plan["stacks"][0]
-    build = facts.build(framework, version)
+    build = facts.build_for(framework, version, cuda)
     assert build is not None  # there is a stack, so there is a build
     found = [*row["sources"]]
     for part in (*plan["toolkits"], *plan["cudnn"]):
@@ -67,4 +71,5 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
         "compute_capability": row["compute_capability"],
         "requirements": row["requirements"],
         "sources": list(dict.fromkeys(found)),
+        **({"index": index} if index else {}),
     }

@@ -9,30 +9,32 @@ from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Build
 from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
-from gpufleet.model.plan import PlannedStack
+from gpufleet.model.plan import CudaSource, PlannedStack
 from gpufleet.model.problems import Code
-from gpufleet.model.spec import PIP, StackSpec
+from gpufleet.model.spec import LOCAL, StackSpec
 
 from . import cudnn, environment, pins, pythons, stack_variables, toolkits
 from .context import ResolveContext
 
+NCCL = "libnccl.so.2"
+
 
 @dataclass
 class Stack:
-    """One stack with its build; `python` is None when none fits."""
+    """One stack with its build, and where its CUDA comes from; `python` is None when none fits."""
 
     spec: StackSpec
     build: Build
     python: pythons.Python | None
-
-    @property
-    def pip_cuda(self) -> bool:
-        return self.spec.cuda == PIP
+    source: CudaSource
 
     @property
     def cuda(self) -> str:
-        """The CUDA it was built with, as X.Y."""
-        return versions.short(self.build.cuda)
+        """The CUDA of its toolkit, or the one that it was built with, as X.Y."""
+        pinned = self.spec.cuda
+        chosen = self.source == "toolkit" and pinned not in {None, LOCAL}
+        return versions.short(pinned if chosen and pinned and self.build.serves(pinned)
+                              else self.build.cuda)
 
 
 def select(context: ResolveContext) -> list[Stack]:
@@ -48,38 +50,49 @@ def select(context: ResolveContext) -> list[Stack]:
                 f"give one of them another name: {{{spec.framework}: ..., name: ...}}",
             )
         names.setdefault(spec.name, spec.where)
-        build = facts.build(spec.framework, spec.release)
-        if build is None:
-            near = versions.nearest(spec.release, facts.build_versions(spec.framework))
-            title = FRAMEWORKS[spec.framework].title
-            context.refuse(
-                Code.UNKNOWN_RELEASE,
-                f"no {title} {spec.release} with GPU support is known; nearest: " + ", ".join(near),
-                f"{spec.where}.{spec.framework}",
-                f'declare one of these, such as "{near[0]}"',
-            )
+        builds = facts.variants(spec.framework, spec.release)
+        if not builds:
+            _refuse_unknown(context, spec)
             continue
-        stack = Stack(spec, build, pythons.choose(context, spec, build))
+        build = pins.build(context, spec, builds)
+        if build is None:
+            continue
+        python = pythons.choose(context, spec, build)
+        source = pins.source(context, spec, build)
+        stack = Stack(spec, build, python, source or build.cuda_sources[0])
         _check_gpus(context, stack)
         _check_glibc(context, stack)
-        found.append(stack)
+        if source:
+            found.append(stack)
     return found
+
+
+def _refuse_unknown(context: ResolveContext, spec: StackSpec) -> None:
+    near = versions.nearest(spec.release, facts.build_versions(spec.framework))
+    context.refuse(
+        Code.UNKNOWN_RELEASE,
+        f"no {FRAMEWORKS[spec.framework].title} {spec.release} with GPU support is known; "
+        "nearest: " + ", ".join(near),
+        f"{spec.where}.{spec.framework}",
+        f'declare one of these, such as "{near[0]}"',
+    )
 
 
 def wants(context: ResolveContext, stack: Stack) -> tuple[list[toolkits.Want], list[cudnn.Want]]:
     """The toolkit and cuDNN that a stack needs; pins that do not fit are refused and left out."""
     spec, build = stack.spec, stack.build
-    if stack.pip_cuda:
-        pins.pip_fits(context, spec, build)
+    if stack.source != "toolkit":
+        pins.wheels_cudnn_fits(context, spec, build)
         return [], []
-    exact = pins.cuda_fits(context, spec, build) and spec.cuda and spec.cuda.count(".") > 1
+    fits = spec.cuda not in {None, LOCAL} and build.serves(spec.cuda or "")
+    exact = fits and spec.cuda and spec.cuda.count(".") > 1
     where = f"{spec.where}.cuda" if spec.cuda else spec.where
     cuda = (spec.cuda if exact else None) or stack.cuda
     pinned = spec.cudnn if pins.cudnn_fits(context, spec, build) else None
-    where = f"{spec.where}.cudnn" if spec.cudnn else spec.where
+    where_cudnn = f"{spec.where}.cudnn" if spec.cudnn else spec.where
     return (
         [toolkits.Want(cuda, where, spec.name, spec.framework)],
-        [cudnn.Want(stack.cuda, where, spec.name, pinned, build.cudnn)],
+        [cudnn.Want(stack.cuda, where_cudnn, spec.name, pinned, build.cudnn)],
     )
 
 
@@ -122,29 +135,29 @@ def _native_to(card: gpus.Gpu, framework: FrameworkId) -> list[str]:
 
 
 def _wheels_too_old(card: gpus.Gpu, stack: Stack) -> bool:
-    """Whether a stack's CUDA wheels are pinned to a CUDA that does not support the GPU."""
-    if not stack.pip_cuda or not stack.build.wheels_pinned:
+    """Whether a stack's CUDA wheels are of an exact CUDA that does not support the GPU."""
+    if stack.source == "toolkit" or not stack.build.wheels_pinned:
         return False
     same = facts.toolkits_matching(stack.build.cuda)
     return bool(same) and gpus.newer_than_toolkit(card, same[-1])
 
 
 def _check_glibc(context: ResolveContext, stack: Stack) -> None:
-    """Refuse a host whose glibc is older than the wheel's platform tag requires."""
-    have = context.host.glibc
+    """Refuse a host whose glibc is older than the wheel's platform tag or libraries require."""
+    have, build = context.host.glibc, stack.build
     table = facts.rules("manylinux_glibc")
-    for tag in stack.build.platform_tags:
+    needs = [build.glibc_used] if build.glibc_used else []
+    for tag in build.platform_tags:
         match = re.match(r"manylinux_(\d+)_(\d+)_", tag)
-        need = f"{match[1]}.{match[2]}" if match else table[tag.split("_")[0]]
-        if have and versions.key(have) < versions.key(need):
-            context.refuse(
-                Code.GLIBC,
-                f"the wheel of {stack.build.name} needs glibc {need} or newer; the "
-                f"host has {have}",
-                f"{stack.spec.where}.{stack.spec.framework}",
-                f"declare an older {stack.build.title}, or use a newer release of the distribution",
-            )
-            return
+        needs.append(f"{match[1]}.{match[2]}" if match else table[tag.split("_")[0]])
+    need = versions.newest(needs)
+    if have and versions.key(have) < versions.key(need):
+        context.refuse(
+            Code.GLIBC,
+            f"the wheel of {build.name} needs glibc {need} or newer; the host has {have}",
+            f"{stack.spec.where}.{stack.spec.framework}",
+            f"declare an older {build.title}, or use a newer release of the distribution",
+        )
 
 
 def describe(
@@ -153,11 +166,13 @@ def describe(
     """The stack as the plan carries it."""
     spec, build = stack.spec, stack.build
     picked = chosen.majors.get(build.cudnn_major) if chosen else None
-    extra = "[and-cuda]" if stack.pip_cuda else ""
     python = stack.python.version if stack.python else build.pythons[-1]
-    for text in build.row.get("notes", []) if stack.pip_cuda else []:
-        if "and-cuda" in text:
+    for text in build.row.get("notes", []):
+        if build.variant or (stack.source == "pip" and "and-cuda" in text):
             context.note(f"{spec.name}: {text}")
+    if build.row.get("yanked"):
+        context.note(f"{spec.name}: {build.name} was withdrawn from the index (yanked)")
+    sonames, optional = _sonames(stack)
     return {
         "name": spec.name,
         "framework": build.framework,
@@ -168,13 +183,13 @@ def describe(
         "python_source": stack.python.source if stack.python else None,
         "venv": f"{context.spec.stack_root}/{spec.name}",
         "cuda": stack.cuda,
-        "cuda_source": "pip" if stack.pip_cuda else "toolkit",
+        "cuda_source": stack.source,
         "toolkit_path": chosen.path(context) if chosen else None,
-        "cudnn": picked.archive.version if picked else _pip_cudnn(stack),
-        "sonames": build.sonames,
-        "sonames_optional": build.sonames_optional,
+        "cudnn": picked.archive.version if picked else _cudnn_in_wheels(stack),
+        "sonames": sonames,
+        "sonames_optional": optional,
         "requirements": [
-            f"{build.distribution}{extra}=={build.version}",
+            *build.requirements(stack.source),
             *_ceilings(context, stack, python),
             *(facts.rules("kernel_requirements") if context.spec.jupyter_kernels else []),
         ],
@@ -182,7 +197,7 @@ def describe(
         "lock": f"{spec.name}{_variant(context, stack)}-py{python}.lock",
         "lock_sha256": None,  # set by locks.with_locks, for callers that can read files
         "installer": "uv" if pythons.by_uv(python) else "pip",
-        "build": {"cuda": build.cuda, "cudnn_major": build.cudnn_major},
+        "build": {"cuda": build.cuda, "cudnn_major": build.row["cudnn_major"]},
         "compute_capability": {
             "min": build.capability_min,
             "native": build.native,
@@ -192,13 +207,30 @@ def describe(
         "environment": stack_variables.of(context, spec, build),
         "activation": environment.activation(spec.name),
         "installed_mib": _installed(stack),
-        "sources": list(build.row["source"]),
+        "sources": facts.sources(build.framework, build.row["source"]),
     }
+
+
+def _sonames(stack: Stack) -> tuple[list[str], list[str]]:
+    """The libraries that a stack must load, and those that it may load.
+
+    On a toolkit a plugin of JAX has what is in the toolkit and in the wheel of NCCL; the others
+    (CUPTI, NVSHMEM) it takes if they are there.
+    """
+    build = stack.build
+    if build.framework != "jax" or stack.source != "toolkit":
+        return build.sonames, build.sonames_optional
+    there = {*facts.toolkit_sonames(stack.cuda), f"libcudnn.so.{build.cudnn_major}", NCCL}
+    return ([name for name in build.sonames if name in there],
+            [name for name in build.sonames if name not in there])
 
 
 def _variant(context: ResolveContext, stack: Stack) -> str:
     """The part of a lock's name that tells apart what other variables change in it."""
-    wheels = "-cuda-pip" if stack.pip_cuda else ""
+    build = stack.build
+    wheels = f"-{build.variant}" if build.variant else ""
+    if stack.source != build.cuda_sources[0]:
+        wheels += {"pip": "-cuda-pip", "toolkit": "-cuda-local"}[stack.source]
     return wheels + ("-jupyter" if context.spec.jupyter_kernels else "")
 
 
@@ -212,17 +244,14 @@ def _ceilings(context: ResolveContext, stack: Stack, python: str) -> list[str]:
     return known or []
 
 
-def _pip_cudnn(stack: Stack) -> str | None:
-    """The cuDNN that the and-cuda extra pins, None where it is a range."""
-    pin = str(stack.build.row.get("cudnn_pip_pin", "")) if stack.pip_cuda else ""
-    match = re.search(r"==([\d.]+)", pin)
-    return match.group(1) if match else None
+def _cudnn_in_wheels(stack: Stack) -> str | None:
+    return None if stack.source == "toolkit" else stack.build.cudnn_in_wheels
 
 
 def _installed(stack: Stack) -> int | None:
     """MiB of the environment, estimated from the wheel; CUDA wheels add their own."""
     wheel = facts.wheel_bytes(stack.build.framework, stack.build.version)
     mib = installed_mib("stack_installed", wheel)
-    if mib is not None and stack.pip_cuda:
+    if mib is not None and stack.source == "pip":
         mib += int(facts.rules("estimates")["stack_cuda_wheels"]["plus_mib"])
     return mib

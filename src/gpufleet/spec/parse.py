@@ -10,14 +10,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gpufleet.model.frameworks import FRAMEWORKS, Framework
 from gpufleet.model.problems import Code, Problems
-from gpufleet.model.spec import KEYS, PIP, Spec, StackSpec, ToolkitSpec
+from gpufleet.model.spec import KEYS, LOCAL, PIP, Spec, StackSpec, ToolkitSpec
 
 from . import expectation, parse_driver
 from .reader import MAX_DISTANCE, Reader, edit_distance
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
-_STACK = ("tensorflow", "cuda", "cudnn", "python", "name", "environment")
+_STACK = (*FRAMEWORKS, "cuda", "cudnn", "python", "name", "environment", "index")
 _ARTIFACT = ("sha256", "sha512", "md5", "size_bytes", "url", "file")
 
 
@@ -88,23 +89,60 @@ def _prune(reader: Reader, variables: Mapping[str, Any]) -> bool:
 
 def _stack(reader: Reader, value: Any, where: str) -> StackSpec | None:
     entry = reader.mapping(value, where, _STACK)
-    if "tensorflow" not in entry:
-        if isinstance(value, Mapping):
-            reader.wrong(None, f"{where}.tensorflow", 'text in quotes, such as "2.13.1"')
+    framework = _framework(reader, entry, where) if isinstance(value, Mapping) else None
+    if framework is None:
         return None
-    release = reader.text(entry["tensorflow"], f"{where}.tensorflow", 'such as "2.13.1"')
-    cuda = entry.get("cuda")
+    example = 'such as "2.13.1"'
+    release = reader.text(entry[framework.id], f"{where}.{framework.id}", example)
     spec = StackSpec(
         where=where,
-        framework="tensorflow",
+        framework=framework.id,
         release=release or "",
-        name=_name(reader, entry, where) or f"tensorflow-{release}",
-        cuda=PIP if cuda == PIP else reader.version(cuda, f"{where}.cuda"),
+        name=_name(reader, entry, where) or f"{framework.id}-{release}",
+        cuda=_cuda(reader, framework, entry.get("cuda"), f"{where}.cuda"),
         cudnn=reader.version(entry.get("cudnn"), f"{where}.cudnn"),
         python=_python(reader, entry.get("python"), f"{where}.python"),
         environment=_variables(reader, entry.get("environment"), f"{where}.environment"),
+        index=reader.index(entry.get("index"), f"{where}.index"),
     )
     return spec if release else None
+
+
+def _framework(reader: Reader, entry: dict[str, Any], where: str) -> Framework | None:
+    """The one framework that an entry names."""
+    named = [each for each in FRAMEWORKS if each in entry]
+    if len(named) == 1:
+        return FRAMEWORKS[named[0]]
+    if named:
+        reader.problems.add(
+            Code.SEVERAL_FRAMEWORKS,
+            f"{where} names {' and '.join(named)}; a stack has one framework",
+            where,
+            "write an entry for each of them",
+        )
+    else:
+        reader.problems.add(
+            Code.WRONG_TYPE,
+            f"{where} names no framework",
+            where,
+            f'add one of {", ".join(FRAMEWORKS)} with its release, such as tensorflow: "2.13.1"',
+        )
+    return None
+
+
+def _cuda(reader: Reader, framework: Framework, value: Any, where: str) -> str | None:
+    """A version, or a word: `pip`, and `local` for JAX."""
+    if value == LOCAL and framework.id != "jax":
+        has = ("comes with its CUDA" if framework.id == "pytorch"
+               else "uses an installed toolkit without it")
+        reader.problems.add(
+            Code.LOCAL_CUDA_UNAVAILABLE,
+            f"cuda: local is for JAX; {framework.title} {has}",
+            where,
+            "remove cuda: local",
+        )
+        return None
+    return str(value) if value in (PIP, LOCAL) else reader.version(value, where)
 
 
 def _python(reader: Reader, value: Any, where: str) -> str | None:

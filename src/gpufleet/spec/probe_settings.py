@@ -51,10 +51,11 @@ def _compiles(spec: Spec, *, warm: bool) -> dict[str, dict[str, Any]]:
         return {}
     labels = spec.gpus or [str(spec.expect.get("model") or "")]
     cards = [Gpu(each, label, "") for label in labels for each in capabilities(label)]
-    builds = ((stack, facts.build(stack.framework, stack.release)) for stack in spec.stacks)
+    builds = ((stack, facts.build_for(stack.framework, stack.release, stack.cuda))
+              for stack in spec.stacks)
     return {_venv(spec, stack): {
                 "native": build.native, "seconds": _compile_seconds(build, cards, unknown=warm)}
-            for stack, build in builds if build}
+            for stack, build in builds if build and not build.unavailable}
 
 
 def _compile_seconds(build: Build, cards: list[Gpu], *, unknown: bool) -> int:

@@ -169,6 +169,15 @@ class Reader:
         if text and not re.fullmatch(r"(~?/|https?://[^\s/@]+(/|$))[^\s@]*", text):
             self.wrong(_LOGIN.sub("//***@", text), where, wanted)
 
+    def index(self, value: Any, where: str) -> str | None:
+        """The address of a package index: https, without a login."""
+        wanted = "https://HOST/... without a login"
+        text = self.text(value, where, wanted)
+        if text and not re.fullmatch(r"https://[^\s/@]+(/[^\s@]*)?", text):
+            self.wrong(_LOGIN.sub("//***@", text), where, wanted)
+            return None
+        return text
+
     def url(self, value: Any, where: str) -> str | None:
         """An address without a login, which plans and reports would show."""
         text = self.text(value, where, "an address")

@@ -1,0 +1,310 @@
+"""PyTorch and JAX: every release resolves, or is refused with a reason and a remedy."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from gpufleet.catalog import facts
+from gpufleet.model.problems import Code
+from gpufleet.resolver import release, resolve
+from tests.support.host_documents import codes, refusal, snapshot, wish, with_pythons
+
+RELEASES = [(framework, version) for framework in ("pytorch", "jax")
+            for version in facts.build_versions(framework)]  # type: ignore[arg-type]
+PYTORCH_INDEX = "https://download.pytorch.org/whl"
+CODES = {each.value for each in Code}
+
+
+def stack(*entries: dict[str, Any], **others: Any) -> Any:
+    """The one stack of a plan without problems."""
+    plan = resolve(wish(*entries, **others))
+    assert plan["problems"] == []
+    (found,) = plan["stacks"]
+    return found
+
+
+@pytest.mark.parametrize(("framework", "version"), RELEASES)
+@pytest.mark.parametrize("cuda", [None, "pip", "local", "11.8", "12.6", "13.0", "13", "9"])
+def test_every_release_has_a_plan_or_a_reason_and_a_remedy(
+    framework: str, version: str, cuda: str | None
+) -> None:
+    plan = resolve(wish({framework: version, "cuda": cuda}, gpu_gpus=["T4"]))
+    assert plan["problems"] or len(plan["stacks"]) == 1
+    for problem in plan["problems"]:
+        assert problem["code"] in CODES
+        assert problem["where"].startswith("gpu_stacks[0]")
+        assert problem["message"]
+        assert problem["remedy"]
+
+
+@pytest.mark.parametrize(("framework", "version"), RELEASES)
+def test_every_release_resolves_for_each_of_its_pythons(framework: Any, version: str) -> None:
+    build = facts.build(framework, version)
+    assert build is not None
+    if build.unavailable:
+        assert refusal(wish({framework: version}))["code"] == "wheel-unavailable"
+        return
+    for python in build.pythons:
+        if python in {"2.7", "3.5"}:
+            continue
+        plan = resolve(wish({framework: version}), with_pythons(python))
+        assert plan["problems"] == []
+        (found,) = plan["stacks"]
+        assert (found["framework"], found["version"]) == (framework, version)
+        assert found["name"] == f"{framework}-{version}"
+        assert found["lock"] == f"{framework}-{version}-py{python}.lock"
+        assert found["cuda_source"] == build.cuda_sources[0]
+        assert (found["toolkit_path"], plan["toolkits"], plan["cudnn"]) == (None, [], [])
+        assert bool(found["sonames"]) is (found["cuda_source"] == "pip")
+
+
+@pytest.mark.parametrize(("framework", "version"), RELEASES)
+def test_it_answers_alone(framework: Any, version: str) -> None:
+    answer = release(framework, version)
+    if "problems" in answer:
+        (problem,) = answer["problems"]
+        assert problem["where"] == f"--{framework}"
+        assert "Google's storage" in problem["message"]
+        assert problem["remedy"].startswith("declare JAX 0.4.23 or newer")
+        return
+    assert list(answer) == [
+        framework, "distribution", "python", "cuda", "cudnn", "sonames", "driver_min",
+        "compute_capability", "requirements", "sources",
+    ]
+    assert answer[framework] == version
+    assert answer["compute_capability"]["native"]
+    assert answer["sources"]
+
+
+def test_which_releases_of_jax_need_google_storage() -> None:
+    refused = [version for framework, version in RELEASES
+               if framework == "jax" and "problems" in release("jax", version)]
+    assert (refused[0], refused[-1], len(refused)) == ("0.2.11", "0.4.22", 67)
+
+
+@pytest.mark.parametrize(("version", "cuda", "source", "cudnn", "driver"), [
+    # PyTorch's release compatibility matrix, and what NVIDIA asks for that CUDA.
+    ("1.0.0", "9.0", "bundled", "7.4.1", "384.81"),
+    ("1.7.1", "10.2", "bundled", "7.6.5", "440.33"),
+    ("1.13.1", "11.7", "pip", "8.5.0.96", "450.80.02"),
+    ("2.1.2", "12.1", "pip", "8.9.2.26", "525.60.13"),
+    ("2.6.0", "12.4", "pip", "9.1.0.70", "525.60.13"),
+    ("2.8.0", "12.8", "pip", "9.10.2.21", "525.60.13"),
+    ("2.15.0", "13.2", "pip", "9.26.0.51", "580"),
+])
+def test_what_goes_with_pytorch(
+    version: str, cuda: str, source: str, cudnn: str, driver: str
+) -> None:
+    found = stack({"pytorch": version})
+    assert (found["cuda"], found["cuda_source"], found["cudnn"]) == (cuda, source, cudnn)
+    assert (found["driver_min"], found["requirements"][0]) == (driver, f"torch=={version}")
+
+
+@pytest.mark.parametrize(("version", "ceiling"), [
+    ("1.13.1", "numpy<2"), ("2.2.2", "numpy<2"), ("2.3.0", "numpy"), ("2.6.0", "numpy")])
+def test_numpy_2_is_kept_from_a_torch_that_was_built_with_numpy_1(
+    version: str, ceiling: str
+) -> None:
+    assert stack({"pytorch": version})["requirements"][1:] == [ceiling]
+
+
+def test_numpy_2_is_kept_from_an_old_jax() -> None:
+    assert "numpy<2" in stack({"jax": "0.4.25"})["requirements"]
+    assert "numpy<2" not in stack({"jax": "0.4.26"})["requirements"]
+
+
+def test_a_variant_that_is_not_on_pypi_names_the_index_that_has_it() -> None:
+    problem = refusal(wish({"pytorch": "1.7.1", "cuda": "11.0"}))
+    assert (problem["code"], problem["where"]) == ("wheel-unavailable", "gpu_stacks[0].cuda")
+    assert f"only on {PYTORCH_INDEX}/cu110" in problem["message"]
+    assert problem["remedy"] == (
+        f"add index: {PYTORCH_INDEX}/cu110 to this stack, or remove the pin: the wheel on PyPI has"
+        " CUDA 10.2")
+
+
+def test_a_variant_is_planned_from_its_index() -> None:
+    index = f"{PYTORCH_INDEX}/cu110"
+    found = stack({"pytorch": "1.7.1", "cuda": "11.0", "index": index})
+    assert found["requirements"][0] == "torch==1.7.1+cu110"
+    assert (found["index"], found["cuda"], found["version"]) == (index, "11.0", "1.7.1")
+    assert found["lock"] == "pytorch-1.7.1-cu110-py3.9.lock"
+    assert "8.6" in found["compute_capability"]["native"]
+    answer = release("pytorch", "1.7.1", cuda="11.0", index=index)
+    assert (answer["index"], answer["cudnn"]) == (index, None)
+
+
+def test_what_was_not_measured_of_a_variant_is_said() -> None:
+    entry = {"pytorch": "2.6.0", "cuda": "11.8", "index": f"{PYTORCH_INDEX}/cu118"}
+    plan = resolve(wish(entry))
+    assert plan["problems"] == []
+    assert plan["stacks"][0]["driver_min"] == "450.80.02"
+    assert any("it was not measured whether this wheel" in note for note in plan["notes"])
+
+
+def test_an_index_of_ones_own_needs_no_pin() -> None:
+    found = stack({"pytorch": "2.6.0", "index": "https://mirror.example.org/simple"})
+    assert found["requirements"][0] == "torch==2.6.0"
+    assert found["index"] == "https://mirror.example.org/simple"
+    assert stack({"pytorch": "2.6.0"})["index"] is None
+
+
+def test_a_cuda_that_no_wheel_of_the_release_has() -> None:
+    problem = refusal(wish({"pytorch": "2.6.0", "cuda": "12.1"}))
+    assert problem["code"] == "cuda-mismatch"
+    assert problem["message"] == "PyTorch 2.6.0 was published for CUDA 12.4, 11.8, 12.6, not for" \
+        " 12.1"
+    assert "declare PyTorch 2.4.1, which is for CUDA 12.1" in problem["remedy"]
+    assert resolve(wish({"pytorch": "2.6.0", "cuda": "12.4"}))["problems"] == []
+
+
+@pytest.mark.parametrize(("entry", "code", "remedy"), [
+    ({"pytorch": "1.12.1", "cuda": "pip"}, "pip-cuda-unavailable", "1.13.0"),
+    ({"pytorch": "2.6.0", "cuda": "local"}, "local-cuda-unavailable", "remove cuda: local"),
+    ({"tensorflow": "2.18.1", "cuda": "local"}, "local-cuda-unavailable", "remove cuda: local"),
+    ({"jax": "0.4.29", "cuda": "local"}, "local-cuda-unavailable", "JAX 0.4.30"),
+    ({"jax": "0.4.29", "cuda": "12.3"}, "local-cuda-unavailable", "JAX 0.4.30"),
+    ({"jax": "0.5.3", "cuda": "11.8"}, "cuda-mismatch", "remove the pin"),
+    ({"jax": "0.5.3", "cuda": "12.2"}, "cuda-mismatch", "remove the pin"),
+    ({"jax": "0.5.3", "cuda": "13"}, "cuda-mismatch", "which is for CUDA 13.0"),
+    ({"jax": "0.5.3", "cudnn": "9.8"}, "cudnn-mismatch", "remove cudnn"),
+    ({"jax": "0.5.3", "cuda": "local", "cudnn": "8.9"}, "cudnn-mismatch", "JAX 0.4.28"),
+    ({"pytorch": "2.6.0", "cudnn": "9.2"}, "cudnn-mismatch", "remove cudnn"),
+    ({"pytorch": "2.6.0", "python": "3.8"}, "python-unavailable", "another PyTorch release"),
+    ({"jax": "0.12.0", "python": "3.11"}, "python-unavailable", "another JAX release"),
+    ({"pytorch": "9.9"}, "unknown-release", 'such as "2.15.0"'),
+])
+def test_what_cannot_be(entry: dict[str, str], code: str, remedy: str) -> None:
+    problem = refusal(wish(entry))
+    assert problem["code"] == code
+    assert remedy in problem["remedy"]
+
+
+def test_a_pinned_cudnn_that_the_wheels_have_fits() -> None:
+    assert stack({"pytorch": "2.6.0", "cudnn": "9.1"})["cudnn"] == "9.1.0.70"
+
+
+def test_jax_from_pip_keeps_to_the_cudnn_of_its_build() -> None:
+    found = stack({"jax": "0.4.25"})
+    assert found["requirements"][:2] == ["jax[cuda12]==0.4.25", "nvidia-cudnn-cu12>=8.9,<9"]
+    newer = stack({"jax": "0.8.0", "cuda": "13"})
+    assert newer["requirements"] == [
+        "jax[cuda13]==0.8.0", "nvidia-cudnn-cu13>=9.12,<10", "nvidia-cuda-cupti<13.2"]
+    assert (newer["cuda_source"], newer["driver_min"]) == ("pip", "580")
+    assert newer["lock"].startswith("jax-0.8.0-cuda13-py")
+
+
+@pytest.mark.parametrize(("cuda", "toolkit", "cudnn"), [
+    ("local", "12.3.2", "9.1.1.17"), ("12.8", "12.8.2", "9.1.1.17"), ("12.5.1", "12.5.1", "9.1.1"),
+])
+def test_jax_on_a_toolkit(cuda: str, toolkit: str, cudnn: str) -> None:
+    plan = resolve(wish({"jax": "0.5.3", "cuda": cuda}))
+    assert plan["problems"] == []
+    (found,), (tree,), (library,) = plan["stacks"], plan["toolkits"], plan["cudnn"]
+    assert (tree["version"], found["toolkit_path"]) == (toolkit, tree["path"])
+    assert library["version"].startswith(cudnn)
+    assert (found["cuda_source"], found["cuda"]) == ("toolkit", tree["short"])
+    assert found["requirements"] == ["jax[cuda12-local]==0.5.3", "nvidia-nccl-cu12>=2.18.1"]
+    assert {*found["sonames"]} == {*tree["sonames"], "libcudnn.so.9", "libnccl.so.2"} - {
+        "libcurand.so.10"}
+    assert "libcupti.so.12" in found["sonames_optional"]
+    assert found["lock"].startswith("jax-0.5.3-cuda-local-py")
+
+
+def test_one_toolkit_serves_tensorflow_and_jax() -> None:
+    plan = resolve(wish("2.18.1", {"jax": "0.5.3", "cuda": "12.5"}, {"pytorch": "2.6.0"}))
+    assert plan["problems"] == []
+    (tree,) = plan["toolkits"]
+    assert tree["because"] == ["tensorflow-2.18.1", "jax-0.5.3"]
+    assert [each["toolkit_path"] for each in plan["stacks"]] == [tree["path"], tree["path"], None]
+
+
+@pytest.mark.parametrize(("entry", "gpu", "code"), [
+    ({"pytorch": "2.6.0"}, "K80", "gpu-too-old"),
+    ({"pytorch": "2.0.1"}, "K80", None),
+    ({"pytorch": "2.15.0"}, "V100", "gpu-too-old"),
+    ({"pytorch": "2.6.0"}, "B200", "gpu-too-new"),  # no PTX in the wheel
+    ({"pytorch": "2.8.0"}, "B200", None),
+    ({"pytorch": "1.0.0"}, "A100", "gpu-too-new"),  # the cuBLAS inside is older than the GPU
+    ({"jax": "0.5.3"}, "K80", "gpu-too-old"),
+    ({"jax": "0.5.3"}, "B200", None),  # by PTX
+    ({"jax": "0.5.3", "cuda": "local"}, "B200", "gpu-too-new"),  # not with CUDA 12.3
+    ({"jax": "0.8.0", "cuda": "13"}, "V100", "gpu-too-old"),
+])
+def test_gpus(entry: dict[str, str], gpu: str, code: str | None) -> None:
+    found = codes(resolve(wish(entry, gpu_gpus=[gpu])))
+    assert found == ([code] if code else [])
+
+
+@pytest.mark.parametrize(("entry", "glibc", "need"), [
+    ({"pytorch": "2.7.0"}, "2.27", "2.28"),
+    ({"pytorch": "1.13.1"}, "2.16", "2.17"),  # its tag promises 2.5
+    ({"jax": "0.12.0.1"}, "2.26", "2.27"),
+])
+def test_glibc(entry: dict[str, str], glibc: str, need: str) -> None:
+    host = with_pythons("3.11", "3.12")
+    host["sections"]["os"]["data"]["glibc"] = glibc
+    problem = refusal(wish(entry), host)
+    assert problem["code"] == "glibc"
+    assert f"needs glibc {need}" in problem["message"]
+    host["sections"]["os"]["data"]["glibc"] = need
+    assert resolve(wish(entry), host)["problems"] == []
+
+
+def test_a_driver_that_is_too_old_for_the_wheels() -> None:
+    problem = refusal(wish({"pytorch": "2.6.0"}, gpu_driver={"branch": "470"}))
+    assert (problem["code"], problem["where"]) == ("driver-too-old", "gpu_driver.branch")
+    assert resolve(wish({"pytorch": "2.6.0"}, gpu_driver={"branch": "535"}))["problems"] == []
+    assert codes(resolve(wish({"pytorch": "2.15.0"}, gpu_driver={"branch": "535"}))) == [
+        "driver-too-old"]
+
+
+def test_wheels_need_no_licence_and_a_toolkit_does() -> None:
+    assert resolve({"gpu_stacks": [{"pytorch": "2.6.0"}, {"jax": "0.5.3"}]})["problems"] == []
+    problem = refusal({"gpu_stacks": [{"jax": "0.5.3", "cuda": "local"}]})
+    assert problem["code"] == "eula-not-accepted"
+
+
+@pytest.mark.parametrize(("cudnn", "refused"), [("9.19", []), ("9.24", ["cudnn-clash"])])
+def test_a_newer_cudnn_in_the_linker_cache_would_be_mixed_into_a_torch_that_lacks_a_library(
+    cudnn: str, refused: list[str]
+) -> None:
+    toolkits = [{"cuda": "13.0", "cudnn": cudnn}]
+    plan = resolve(wish({"pytorch": "2.13.0"}, gpu_toolkits=toolkits))
+    assert codes(plan) == refused
+    assert any("libcudnn_engines_tensor_ir.so.9" in note for note in plan["notes"])
+    assert codes(resolve(wish({"pytorch": "2.14.1"}, gpu_toolkits=toolkits))) == []
+
+
+def test_two_stacks_of_one_name_are_refused_across_frameworks() -> None:
+    both = wish({"pytorch": "2.6.0", "name": "vision"}, {"jax": "0.5.3", "name": "vision"})
+    assert codes(resolve(both)) == ["stack-name-clash"]
+
+
+def test_modules_of_different_frameworks_do_not_clash() -> None:
+    plan = resolve(wish(
+        "2.18.1", {"pytorch": "2.6.0"}, {"jax": "0.5.3", "name": "vision"},
+        {"pytorch": "2.6.0", "name": "pytorch-vision"}, gpu_jupyter_kernels=True))
+    assert plan["problems"] == []
+    texts = {row["path"]: row["text"] for row in plan["environment"]}
+    folder = "/opt/gpufleet/modulefiles"
+    assert "PyTorch 2.6.0, CUDA 12.4 in" in texts[f"{folder}/pytorch/2.6.0"]
+    assert "conflict jax pytorch tensorflow\n" in texts[f"{folder}/jax/vision"]
+    assert "conflict tensorflow\n" in texts[f"{folder}/tensorflow/2.18.1"]
+    assert f"{folder}/pytorch/vision" in texts
+    kernel = texts["/usr/local/share/jupyter/kernels/pytorch-2.6.0/kernel.json"]
+    assert re.search(r'"display_name": "PyTorch 2.6.0, CUDA 12.4"', kernel)
+
+
+def test_a_host_of_another_architecture() -> None:
+    problem = refusal(wish({"pytorch": "2.6.0"}), snapshot(os={"arch": "aarch64"}))
+    assert problem["code"] == "host-unsupported"
+    assert "TensorFlow" not in problem["message"]
+
+
+def test_an_extra_that_is_not_tested_says_which_release_was_withdrawn() -> None:
+    plan = resolve(wish({"jax": "0.4.32"}))
+    assert plan["problems"] == []
+    assert any("withdrawn from the index" in note for note in plan["notes"])
