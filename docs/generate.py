@@ -29,6 +29,7 @@ from gpufleet.catalog_check import compare, record
 from gpufleet.checks import catalogue
 from gpufleet.cli import main
 from gpufleet.cli.verbs import GROUPS
+from gpufleet.model.frameworks import FRAMEWORKS, Framework
 from tests.faults import catalogue as faults
 
 from . import documents, xids
@@ -42,6 +43,18 @@ its `and-cuda` extra asks for; and the index has wheels for these Pythons. *But 
 does not say or was not read for. The measurements themselves:
 `src/gpufleet/catalog/data/measured.yml`.
 """
+ABOUT = {
+    "tensorflow": "",
+    "pytorch": (
+        "CUDA and cuDNN of the wheel on PyPI: inside of it up to 1.12, from `nvidia-*` wheels from"
+        " 1.13 on. Other variants are on PyTorch's own index: pin `cuda` and set `index`.\n\n"
+    ),
+    "jax": (
+        "CUDA and cuDNN that the plugin for CUDA 12 was built with; newer ones of the same major"
+        " version serve. `cuda: local` takes them from an installed toolkit, from 0.4.30 on;"
+        ' `cuda: "13"` takes the wheels of CUDA 13, from 0.7.2 on.\n\n'
+    ),
+}
 VARIABLES = """\
 Set them in the inventory. Variables that start with `gpu_` declare what a host runs; every role
 and every command reads them. The others belong to the role that they are named after.
@@ -132,14 +145,27 @@ def mark(version: str, row: dict[str, Any] | None) -> str:
 
 
 def matrix() -> str:
-    """Every TensorFlow GPU release and what goes with it."""
+    """Every GPU release of each framework and what goes with it."""
+    options = ", ".join(f"`--{each} X`" for each in FRAMEWORKS)
+    return (
+        "# The matrix\n"
+        + GENERATED.replace("the source it names", "src/gpufleet/catalog/data")
+        + f"\nWhat `./gpufleet resolve` answers with {options}, for every GPU release. Figures and"
+        " sources: `src/gpufleet/catalog/data`.\n\n" + MEASURED
+        + "".join(f"\n## {each.title}\n\n{ABOUT[each.id]}{releases(each)}"
+                  for each in FRAMEWORKS.values())
+    )
+
+
+def releases(framework: Framework) -> str:
+    """The table of a framework's releases."""
     rows = []
-    measured = record.load()
-    for version in resolver.releases("tensorflow"):
-        answer = resolver.release("tensorflow", version)
+    measured = record.load() if framework.id == "tensorflow" else {}
+    for version in resolver.releases(framework.id):
+        answer = resolver.release(framework.id, version)
         if "problems" in answer:
             reason = "; ".join(problem["message"] for problem in answer["problems"])
-            rows.append([version, "", reason, "", "", "", ""])
+            rows.append([version, "", "", reason, "", "", ""])
             continue
         capability = answer["compute_capability"]
         rows.append(
@@ -147,20 +173,14 @@ def matrix() -> str:
                 version,
                 answer["distribution"],
                 ", ".join(answer["python"]),
-                f"{answer['cuda']} / {answer['cudnn']}",
+                f"{answer['cuda']} / {answer['cudnn'] or 'as its wheels say'}",
                 answer["driver_min"],
                 f"{capability['min']} and newer",
                 mark(version, measured.get(version)),
             ]
         )
-    heading = ["TensorFlow", "package", "Python", "CUDA / cuDNN", "driver from", "GPU from"]
-    heading += ["measured"]
-    return (
-        "# The matrix\n"
-        + GENERATED.replace("the source it names", "src/gpufleet/catalog/data")
-        + "\nWhat `./gpufleet resolve --tensorflow X` answers, for every GPU release. Figures and"
-        " sources: `src/gpufleet/catalog/data`.\n\n" + MEASURED + "\n" + table(heading, rows)
-    )
+    heading = [framework.title, "package", "Python", "CUDA / cuDNN", "driver from", "GPU from"]
+    return table([*heading, "measured"], rows)
 
 
 def fault_table() -> str:

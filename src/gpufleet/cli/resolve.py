@@ -10,30 +10,36 @@ import json
 import sys
 from typing import Any
 
+from gpufleet.model.frameworks import FRAMEWORKS
 from gpufleet.resolver.release import release
 
 from .parser import Parser
 
 REFUSED = 4
-CHECKED = ("cuda", "cudnn", "driver", "gpu", "python")
+CHECKED = ("cuda", "cudnn", "driver", "gpu", "python", "index")
 
 
 def parser() -> Parser:
     """The options."""
     verb = Parser(
-        "resolve", ("resolve --tensorflow 2.17.1", "resolve --tensorflow 1.4.0 --gpu V100 --json"),
-        usage="--tensorflow VERSION [options]",
+        "resolve", ("resolve --tensorflow 2.17.1", "resolve --pytorch 2.6.0 --gpu V100 --json",
+                    "resolve --jax 0.5.3 --cuda local"),
+        usage="--tensorflow|--pytorch|--jax VERSION [options]",
         exit_status="Exit status: 0 resolved, 4 it cannot be installed, or usage.")
     group = verb.add_argument_group("Release")
-    group.add_argument("--tensorflow", required=True, metavar="VERSION",
-                       help="TensorFlow release, such as 2.17.1")
+    one = group.add_mutually_exclusive_group(required=True)
+    for name, example in (("tensorflow", "2.17.1"), ("pytorch", "2.6.0"), ("jax", "0.5.3")):
+        one.add_argument(f"--{name}", metavar="VERSION",
+                         help=f"{FRAMEWORKS[name].title} release, such as {example}")
     group = verb.add_argument_group("Check against the release")
-    group.add_argument("--cuda", metavar="VERSION", help='CUDA version, or "pip" for wheels')
+    group.add_argument("--cuda", metavar="VERSION", help='CUDA version, or "pip" for wheels,'
+                       ' or "local" for JAX on a toolkit')
     group.add_argument("--cudnn", metavar="VERSION", help="cuDNN version")
     group.add_argument("--driver", metavar="BRANCH", help="Driver branch or version")
     group.add_argument("--gpu", metavar="GPU",
                        help="Compute capability, model or architecture: 8.9, H100, Ampere")
     group.add_argument("--python", metavar="VERSION", help="Python version")
+    group.add_argument("--index", metavar="URL", help="Extra package index of the release")
     group = verb.add_argument_group("Output")
     group.add_argument("--json", action="store_true",
                        help="Print one JSON document on standard output")
@@ -54,9 +60,11 @@ def _show(answer: dict[str, Any]) -> None:
         "Driver": f"{answer['driver_min']} or newer",
         "GPUs": f"compute capability {capability['min']} or newer",
         "  own code": " ".join(capability["native"]),
-        "  through PTX": " ".join(capability["ptx"]) + "  (slow first start)",
-        "Libraries": "\n".join(answer["sonames"]),
+        "  through PTX": " ".join([*capability["ptx"], " (slow first start)"])
+        if capability["ptx"] else "none",
+        "Libraries": "\n".join(answer["sonames"]) or "inside of its wheel",
         "pip install": "\n".join(answer["requirements"]),
+        **({"Index": answer["index"]} if "index" in answer else {}),
         "Known from": f"{answer['sources'][0]}\nand {len(answer['sources']) - 1} more (--json)",
     }
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -65,7 +73,9 @@ def _show(answer: dict[str, Any]) -> None:
     for label, text in rows.items():
         table.add_row(label, text)
     console = Console(highlight=False, markup=False)
-    console.print(f"TensorFlow {answer['tensorflow']} ({answer['distribution']})", style="bold")
+    framework = next(each for each in FRAMEWORKS.values() if each.id in answer)
+    title = f"{framework.title} {answer[framework.id]}"
+    console.print(f"{title} ({answer['distribution']})", style="bold")
     console.print(table)
 
 
@@ -77,7 +87,8 @@ def _refuse(problems: list[dict[str, str]]) -> None:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Print the answer or the problems; the exit status."""
-    answer = release("tensorflow", options.tensorflow,
+    framework = next(each.id for each in FRAMEWORKS.values() if getattr(options, each.id))
+    answer = release(framework, getattr(options, framework),
                      **{name: getattr(options, name) for name in CHECKED})
     if options.json:
         print(json.dumps(answer, indent=2))

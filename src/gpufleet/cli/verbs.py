@@ -28,7 +28,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("completion", "Print a completion script for bash or zsh"),
     ),
     "Plan and provision": (
-        Verb("resolve", "Show what goes with a TensorFlow release, or why it cannot be installed"),
+        Verb("resolve", "Show what goes with a framework's release, or why it cannot be installed"),
         Verb("plan", "Show each host's plan and pending changes"),
         Verb("provision", "Provision the hosts that differ from their plans, and verify them"),
         Verb("rollout", "Provision a fleet batch by batch, the canary first"),
