@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from gpufleet.catalog import facts, versions
 from gpufleet.model.plan import Clash, PlannedLinker
-from gpufleet.model.problems import Code
 
 from .context import ResolveContext
-from .stacks import Stack
 from .toolkits import Chosen
 
 FILE = "/etc/ld.so.conf.d/gpufleet-cuda.conf"
@@ -53,40 +51,3 @@ def register(context: ResolveContext, toolkits: dict[str, Chosen]) -> PlannedLin
         "directories": [f"{winner.path(context)}/lib64" for winner in winners],
         "clashes": clashes,
     }
-
-
-def check_cudnn(context: ResolveContext, toolkits: dict[str, Chosen], stacks: list[Stack]) -> None:
-    """Refuse a registered cuDNN that would be mixed into a stack whose own lacks a library.
-
-    A stack's cuDNN may open a library that its wheel lacks: the linker cache then provides another
-    version's (rules.yml, cudnn_wheels_lack).
-    """
-    for stack in stacks:
-        own = stack.build.cudnn_in_wheels if stack.source == "pip" else None
-        for rule in facts.rules("cudnn_wheels_lack"):
-            if own is None or not versions.within(own, rule):
-                continue
-            context.note(
-                f"{stack.spec.name}: its cuDNN {own} opens {rule['file']}, which its wheel lacks; "
-                f"a cuDNN {rule['fixed']} or newer in the linker cache would be mixed in"
-            )
-            for chosen in toolkits.values():
-                _refuse_mixing(context, stack, rule, chosen)
-
-
-def _refuse_mixing(
-    context: ResolveContext, stack: Stack, rule: dict[str, str], chosen: Chosen
-) -> None:
-    for picked in chosen.majors.values() if chosen.registered else ():
-        have = picked.archive.version
-        if picked.archive.major == versions.major(rule["fixed"]) and (
-                versions.key(have) >= versions.key(rule["fixed"])):
-            context.refuse(
-                Code.CUDNN_CLASH,
-                f"{stack.build.name} opens {rule['file']}, which its own cuDNN lacks; that of "
-                f"cuDNN {have} in cuda-{chosen.short}, which is in the linker cache, would be "
-                "mixed in",
-                stack.spec.where,
-                f"declare cuDNN {stack.build.cudnn} or older for toolkit {chosen.short}, or "
-                f"another {stack.build.title}",
-            )

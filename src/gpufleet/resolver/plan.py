@@ -74,7 +74,7 @@ def resolve(
     for each in chosen.values():
         cudnn.check_gpus(context, each)
     linked = linker.register(context, chosen)
-    linker.check_cudnn(context, chosen, found)
+    stacks.check_linker(context, found, chosen)
 
     needs = [n for each in chosen.values() for n in driver_needs.of_toolkit(each.toolkit)]
     needs += [n for each in chosen.values() for n in driver_needs.of_cudnn(each)]

@@ -160,6 +160,45 @@ def _check_glibc(context: ResolveContext, stack: Stack) -> None:
         )
 
 
+def check_linker(
+    context: ResolveContext, stacks: list[Stack], chosen: dict[str, toolkits.Chosen]
+) -> None:
+    """Refuse a registered cuDNN that would be mixed into a stack whose own lacks a library.
+
+    A stack's cuDNN may open a library that its wheel lacks: the linker cache then provides another
+    version's (rules.yml, cudnn_wheels_lack).
+    """
+    for stack in stacks:
+        own = stack.build.cudnn_in_wheels if stack.source == "pip" else None
+        for rule in facts.rules("cudnn_wheels_lack"):
+            if own is None or not versions.within(own, rule):
+                continue
+            context.note(
+                f"{stack.spec.name}: its cuDNN {own} opens {rule['file']}, which its wheel lacks; "
+                f"a cuDNN {rule['fixed']} or newer in the linker cache would be mixed in"
+            )
+            for each in chosen.values():
+                _refuse_mixing(context, stack, rule, each)
+
+
+def _refuse_mixing(
+    context: ResolveContext, stack: Stack, rule: dict[str, str], chosen: toolkits.Chosen
+) -> None:
+    for picked in chosen.majors.values() if chosen.registered else ():
+        have = picked.archive.version
+        if picked.archive.major == versions.major(rule["fixed"]) and (
+                versions.key(have) >= versions.key(rule["fixed"])):
+            context.refuse(
+                Code.CUDNN_CLASH,
+                f"{stack.build.name} opens {rule['file']}, which its own cuDNN lacks; that of "
+                f"cuDNN {have} in cuda-{chosen.short}, which is in the linker cache, would be "
+                "mixed in",
+                stack.spec.where,
+                f"declare cuDNN {stack.build.cudnn} or older for toolkit {chosen.short}, or "
+                f"another {stack.build.title}",
+            )
+
+
 def describe(
     context: ResolveContext, stack: Stack, chosen: toolkits.Chosen | None, driver_min: str
 ) -> PlannedStack:
