@@ -39,9 +39,9 @@ MEASURED = """\
 **measured**: on that day the release's own wheel was read (`./gpufleet measure`) and agrees
 as the plan: the sonames of the CUDA libraries that it is linked to and of those that it opens while
 it runs, its CUDA and cuDNN's major version, the GPU architectures that it has code for, and what
-its `and-cuda` extra asks for; and the index has wheels for these Pythons. *But for* names what it
+CUDA packages it asks for; and the index has wheels for these Pythons. *But for* names what it
 does not say or was not read for. The measurements themselves:
-`src/gpufleet/catalog/data/measured.yml`.
+`src/gpufleet/catalog/data/measured/`.
 """
 ABOUT = {
     "tensorflow": "",
@@ -133,13 +133,13 @@ def roles() -> Iterator[Path]:
     return (path for path in sorted((ROOT / "roles").iterdir()) if path.is_dir())
 
 
-def mark(version: str, row: dict[str, Any] | None) -> str:
+def mark(framework: Framework, version: str, row: dict[str, Any] | None) -> str:
     """The result of the measurement of a release's wheel, for one cell of the table."""
     if row is None:
         return "not yet"
     if "absent" in row:
         return row["absent"]
-    differences = compare.differences(compare.expected(version), row)
+    differences = compare.differences(compare.expected(framework.id, version), row)
     missing = ", ".join(compare.not_measured(row))
     return "; ".join([row["date"], *differences]) + (f", but for {missing}" if missing else "")
 
@@ -160,7 +160,7 @@ def matrix() -> str:
 def releases(framework: Framework) -> str:
     """The table of a framework's releases."""
     rows = []
-    measured = record.load() if framework.id == "tensorflow" else {}
+    measured = record.load(framework.id)
     for version in resolver.releases(framework.id):
         answer = resolver.release(framework.id, version)
         if "problems" in answer:
@@ -176,7 +176,7 @@ def releases(framework: Framework) -> str:
                 f"{answer['cuda']} / {answer['cudnn'] or 'as its wheels say'}",
                 answer["driver_min"],
                 f"{capability['min']} and newer",
-                mark(version, measured.get(version)),
+                mark(framework, version, measured.get(version)),
             ]
         )
     heading = [framework.title, "package", "Python", "CUDA / cuDNN", "driver from", "GPU from"]

@@ -9,21 +9,21 @@ import pytest
 from gpufleet.catalog_check import compare, index, record
 from gpufleet.cli import measure as command
 from gpufleet.cli.main import main
-from tests.support.wheel_index import Index, modern
+from tests.support.wheel_index import Index, modern, wheel_file
 
 NAME = "tensorflow-2.13.1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
 # One of each era, with the largest library to read, in MiB: linked to CUDA; opened while it runs;
-# with CUDA from pip.
-SAMPLE = [("1.4.0", 200), ("2.13.1", 50), ("2.18.1", 100)]
+# with CUDA from pip; CUDA within the wheel; a plugin.
+SAMPLE = [("tensorflow", "1.4.0", 200), ("tensorflow", "2.13.1", 50), ("tensorflow", "2.18.1", 100),
+          ("pytorch", "1.11.0", 60), ("pytorch", "2.6.0", 60), ("jax", "0.5.3", 60)]
 
 
 @pytest.fixture
 def recorded(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where this run records; it asks the index on this machine."""
-    path = tmp_path / "measured.yml"
-    monkeypatch.setattr(record, "PATH", path)
+    monkeypatch.setattr(record, "DIRECTORY", tmp_path / "measured")
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.address)
-    return path
+    return tmp_path / "measured" / "tensorflow.yml"
 
 
 def test_a_wheel_that_says_otherwise_is_recorded_and_told(
@@ -35,9 +35,9 @@ def test_a_wheel_that_says_otherwise_is_recorded_and_told(
     assert "2.13.1: " in told
     assert "sonames: the plan looks for libcufft.so.10, the wheel does not" in told
     assert "Python: the plan says 3.10, 3.8, 3.9, the wheel does not" in told
-    row = record.load()["2.13.1"]
+    row = record.load("tensorflow")["2.13.1"]
     assert (row["wheel"], row["cuda"]) == (NAME, "11.8")
-    assert record.HEADER in recorded.read_text()
+    assert "# TensorFlow's wheels, as measured" in recorded.read_text()
 
 
 def test_a_release_that_is_not_on_the_index_is_recorded_as_such(
@@ -45,7 +45,7 @@ def test_a_release_that_is_not_on_the_index_is_recorded_as_such(
 ) -> None:
     index.files[NAME] = modern(tmp_path / NAME).read_bytes()
     assert main(["measure", "2.14.0"]) == 0
-    assert record.load()["2.14.0"]["absent"] == "tensorflow 2.14.0 is not on the index"
+    assert record.load("tensorflow")["2.14.0"]["absent"] == "tensorflow 2.14.0 is not on the index"
     assert "not on the index" in capsys.readouterr().out
     assert recorded.exists()
 
@@ -59,18 +59,32 @@ def test_a_file_that_cannot_be_read_is_told_and_not_recorded(
     assert not recorded.exists()
 
 
+def test_the_cuda_of_jax_is_measured_in_its_plugin(
+    tmp_path: Path, index: Index, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "jax_cuda12_plugin-0.5.3-cp312-cp312-manylinux2014_x86_64.whl"
+    metadata = "Metadata-Version: 2.1\nName: jax-cuda12-plugin\nVersion: 0.5.3\n"
+    index.files[name] = wheel_file(tmp_path / name, {
+        "jax_cuda12_plugin-0.5.3.dist-info/METADATA": metadata}).read_bytes()
+    assert main(["measure", "--framework", "jax", "0.5.3"]) == 1
+    told = capsys.readouterr().out
+    assert "the CUDA packages that it asks for: the plan says" in told
+    assert record.load("jax")["0.5.3"]["wheel"] == name
+    assert not recorded.exists()
+
+
 def test_a_release_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["measure", "3.99.0"]) == 4
     assert "No TensorFlow GPU release: 3.99.0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("version", "largest"), SAMPLE)
-def test_the_plan_agrees_with_the_real_wheel(version: str, largest: int) -> None:
-    row = command.measure(version, index.address(), largest << 20)
+@pytest.mark.parametrize(("framework", "version", "largest"), SAMPLE)
+def test_the_plan_agrees_with_the_real_wheel(framework: str, version: str, largest: int) -> None:
+    row = command.measure(framework, version, index.address(), largest << 20)
     assert "absent" not in row
-    assert compare.differences(compare.expected(version), row) == []
-    assert row["linked"] or row["opened"]
-    recorded = record.load()[version]
-    assert (row["sha256"], row["linked"], row["opened"]) == (
-        recorded["sha256"], recorded["linked"], recorded["opened"],
-    )
+    assert compare.differences(compare.expected(framework, version), row) == []
+    assert row["linked"] or row["opened"] or row["sass"]
+    recorded = record.load(framework)[version]
+    assert {key: row[key] for key in ("sha256", "pins", "sass")} == {
+        key: recorded[key] for key in ("sha256", "pins", "sass")}
+    assert set(row["linked"]) <= set(recorded["linked"])

@@ -9,20 +9,27 @@ import pytest
 
 from gpufleet.catalog import facts
 from gpufleet.catalog_check import compare, record
+from gpufleet.model.frameworks import FRAMEWORKS
 
 Row = dict[str, Any]
 
-RECORDED = record.load()
-MEASURED = {version: row for version, row in RECORDED.items() if "absent" not in row}
+RECORDED = {framework: record.load(framework) for framework in FRAMEWORKS}
+MEASURED = {version: row for version, row in RECORDED["tensorflow"].items() if "absent" not in row}
 
 
-@pytest.mark.parametrize("version", MEASURED)
-def test_the_fact_base_says_what_was_measured(version: str) -> None:
-    assert compare.differences(compare.expected(version), MEASURED[version]) == []
+@pytest.mark.parametrize(
+    ("framework", "version"),
+    [(framework, version) for framework, rows in RECORDED.items()
+     for version, row in rows.items() if "absent" not in row],
+)
+def test_the_fact_base_says_what_was_measured(framework: str, version: str) -> None:
+    row = RECORDED[framework][version]
+    assert compare.differences(compare.expected(framework, version), row) == []
 
 
-def test_every_release_was_looked_for() -> None:
-    assert list(RECORDED) == facts.build_versions("tensorflow")
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_release_was_looked_for(framework: str) -> None:
+    assert list(RECORDED[framework]) == facts.build_versions(framework)
 
 
 @pytest.mark.parametrize(
@@ -34,14 +41,14 @@ def test_every_release_was_looked_for() -> None:
         ("2.13.1", "python", "3.11", "3.12", "Python: the plan says 3.12"),
         ("2.13.1", "sass", "3.5", "3.7", "machine code: the wheel says 3.5"),
         ("2.18.1", "ptx", "9.0", "10.0", "PTX: the plan says 10.0"),
-        ("2.18.1", "and_cuda", "nvidia-cudnn-cu12==9.3.0.75", "nvidia-cudnn-cu12==9.1.0",
-         "the and-cuda extra asks for: the plan says nvidia-cudnn-cu12==9.1.0"),
+        ("2.18.1", "pins", "nvidia-cudnn-cu12==9.3.0.75", "nvidia-cudnn-cu12==9.1.0",
+         "the CUDA packages that it asks for: the plan says nvidia-cudnn-cu12==9.1.0"),
         ("2.18.1", "platform", "manylinux_2_17_x86_64.manylinux2014_x86_64", "manylinux1_x86_64",
          "platform tags: the plan says manylinux1_x86_64"),
     ],
 )
 def test_a_wrong_fact_is_named(version: str, key: str, right: str, wrong: str, told: str) -> None:
-    plan = deepcopy(compare.expected(version))
+    plan = deepcopy(compare.expected("tensorflow", version))
     assert right in plan[key]
     plan[key] = [wrong if each == right else each for each in plan[key]]
     assert any(told in each for each in compare.differences(plan, MEASURED[version]))
@@ -55,13 +62,13 @@ def test_a_wrong_fact_is_named(version: str, key: str, right: str, wrong: str, t
     ],
 )
 def test_a_wrong_version_is_named(key: str, wrong: str, told: str) -> None:
-    plan = {**compare.expected("2.13.1"), key: wrong}
+    plan = {**compare.expected("tensorflow", "2.13.1"), key: wrong}
     assert compare.differences(plan, MEASURED["2.13.1"]) == [told]
 
 
 def test_another_file_under_the_same_name_is_named() -> None:
     row = {**MEASURED["1.4.0"], "sha256": "0" * 64}
-    (told,) = compare.differences(compare.expected("1.4.0"), row)
+    (told,) = compare.differences(compare.expected("tensorflow", "1.4.0"), row)
     assert "the index says 0000" in told
 
 
@@ -71,7 +78,11 @@ def test_a_name_without_its_version_fits_any_and_is_named_as_not_measured() -> N
     assert any("libcudnn.so" in each for each in compare.not_measured(row))
     partly = {**row, "unread": ["libtensorflow_cc.so.2"]}
     assert "what libtensorflow_cc.so.2 is linked to (not read)" in compare.not_measured(partly)
-    plan = compare.expected("1.0.0")
+    whole = compare.expected("tensorflow", "1.0.0")
+    lacking = {**row, "opened": [], "unread": ["libtensorflow_cc.so.2"]}
+    assert compare.differences(whole, lacking) == []
+    assert compare.differences(whole, {**lacking, "unread": []}) != []
+    plan = compare.expected("tensorflow", "1.0.0")
     plan["sonames"] = [each for each in plan["sonames"] if "cufft" not in each]
     assert compare.differences(plan, row) == [
         "sonames: the wheel looks for libcufft.so, the plan does not"
@@ -79,7 +90,7 @@ def test_a_name_without_its_version_fits_any_and_is_named_as_not_measured() -> N
 
 
 def test_requirements_are_compared_in_one_form() -> None:
-    plan, row = compare.expected("2.13.1"), deepcopy(MEASURED["2.13.1"])
-    plan["and_cuda"] = ["nvidia-cublas-cu12(<13.0,>=12.5)"]
-    row["and_cuda"] = ["nvidia-cublas-cu12>=12.5,<13.0"]
+    plan, row = compare.expected("tensorflow", "2.13.1"), deepcopy(MEASURED["2.13.1"])
+    plan["pins"] = ["nvidia-cublas-cu12(<13.0,>=12.5)"]
+    row["pins"] = ["nvidia-cublas-cu12>=12.5,<13.0"]
     assert compare.differences(plan, row) == []

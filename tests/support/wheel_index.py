@@ -82,5 +82,5 @@ class Index:
         return "".join(
             f'<a href="../../files/{name}#sha256={hashlib.sha256(content).hexdigest()}">x</a>'
             for name, content in self.files.items()
-            if name.startswith(f"{project}-")
+            if name.startswith(project.replace("-", "_") + "-")
         ).encode()

@@ -8,29 +8,38 @@ from typing import Any
 
 from gpufleet import resolver
 from gpufleet.catalog import facts, versions
+from gpufleet.catalog.records import Build
+from gpufleet.model.frameworks import FrameworkId
 
 Row = dict[str, Any]
 
 
-def expected(version: str) -> Row:
+def expected(framework: FrameworkId, version: str) -> Row:
     """Return the values of the plan and its facts for a release, as a measurement."""
-    answer, build = resolver.release("tensorflow", version), facts.build("tensorflow", version)
+    answer, build = resolver.release(framework, version), facts.build(framework, version)
     assert build is not None, version
+    wheel = gathered(build)
     return {
         "distribution": answer["distribution"],
         "cuda": answer["cuda"],
         "cudnn": answer["cudnn"],
-        "sonames": answer["sonames"],
+        # No name of a library is in JAX's plugin: it builds them.
+        "sonames": [] if framework == "jax" else answer["sonames"],
         "optional": build.sonames_optional,
         "python": answer["python"],
         "platform": build.row["wheel_platform_tag"],
         "sass": build.row["sass_archs"],
         "ptx": build.row["ptx_archs"],
-        "and_cuda": build.cuda_pins,
-        "sha256": {build.row["wheel"]["file"]: build.row["wheel"]["sha256"]}
-        if "wheel" in build.row
-        else {},
+        "pins": build.cuda_pins,
+        "sha256": {wheel["file"]: wheel["sha256"]} if wheel else {},
     }
+
+
+def gathered(build: Build) -> Row:
+    """The wheel that the facts were read from, of JAX's several that of its plugin; or nothing."""
+    wheel: Row = build.row.get("wheel", {})
+    plugin: Row = wheel.get("plugin", wheel)
+    return plugin
 
 
 def differences(plan: Row, found: Row) -> list[str]:
@@ -44,6 +53,7 @@ def not_measured(found: Row) -> list[str]:
     return [
         *(what for key, what in (("cuda", "CUDA"), ("cudnn", "cuDNN")) if found[key] is None),
         *(["GPU architectures"] if found["sass"] is None else []),
+        *(["the CUDA packages that it asks for"] if found["pins"] is None else []),
         *([f"the versions of {', '.join(bare)}"] if bare else []),
         *(f"what {name} is linked to (not read)" for name in found["unread"]),
     ]
@@ -65,7 +75,8 @@ def _sonames(plan: Row, found: Row) -> Iterator[str]:
     # A name without a version matches any version in the plan.
     bare = {name for name in named if name.endswith(".so")}
     for name in plan["sonames"]:
-        if name not in named and _stem(name) not in bare:
+        # What was not read may be linked to it.
+        if name not in named and _stem(name) not in bare and not found["unread"]:
             yield f"sonames: the plan looks for {name}, the wheel does not"
     for name in sorted(named - {*plan["sonames"], *plan["optional"]}):
         if name not in map(_stem, plan["sonames"]):
@@ -78,7 +89,7 @@ def _lists(plan: Row, found: Row) -> Iterator[str]:
         ("platform", "platform tags"),
         ("sass", "GPU architectures with machine code"),
         ("ptx", "GPU architectures with PTX"),
-        ("and_cuda", "what the and-cuda extra asks for"),
+        ("pins", "the CUDA packages that it asks for"),
     ):
         if found[key] is None:
             continue
@@ -95,6 +106,6 @@ def _stem(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A requirement in one form: without brackets and blanks, its bounds in one order."""
-    match = re.match(r"([\w.-]+?)\s*\(?([<>=!~].*?)\)?$", text)
+    """A requirement in one form: without marker, brackets and blanks, its bounds in one order."""
+    match = re.match(r"([\w.,\[\]-]+?)\s*\(?([<>=!~][^; )]*)", text)
     return match[1] + ",".join(sorted(match[2].split(","))) if match else text

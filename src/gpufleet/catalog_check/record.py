@@ -1,4 +1,4 @@
-"""Read and write `catalog/data/measured.yml`; only this module writes it."""
+"""Read and write `catalog/data/measured/FRAMEWORK.yml`; only this module writes them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ from typing import Any
 import yaml
 
 from gpufleet.catalog import facts
+from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
 
 Row = dict[str, Any]
 
-PATH = facts.DATA / "measured.yml"
+DIRECTORY = facts.DATA / "measured"
 HEADER = """\
-# TensorFlow's wheels, as measured
-# Written by 'python -m gpufleet measure': do not edit by hand.
+# {title}'s wheels, as measured
+# Written by 'gpufleet measure': do not edit by hand.
 # null: the wheel does not say. absent: why there was nothing to measure. opened: what it looks for
 # while it runs. unread: libraries that were left out for their size.
 ---
 """
 
 
-def load() -> dict[str, Row]:
-    """Return every measurement by release; empty without the file."""
-    if not PATH.exists():
+def load(framework: FrameworkId) -> dict[str, Row]:
+    """Every measurement by release; empty without the file."""
+    path = DIRECTORY / f"{framework}.yml"
+    if not path.exists():
         return {}
-    loaded: dict[str, Row] = yaml.load(PATH.read_text(encoding="utf-8"), Loader=facts.LOADER)
+    loaded: dict[str, Row] = yaml.load(path.read_text(encoding="utf-8"), Loader=facts.LOADER)
     return loaded
 
 
-def save(version: str, row: Row) -> None:
+def save(framework: FrameworkId, version: str, row: Row) -> None:
     """Add or replace one measurement, atomically."""
-    rows = {**load(), version: row}
-    ordered = {each: rows[each] for each in facts.build_versions("tensorflow") if each in rows}
+    rows = {**load(framework), version: row}
+    ordered = {each: rows[each] for each in facts.build_versions(framework) if each in rows}
     text = yaml.safe_dump(ordered, sort_keys=False, default_flow_style=None, width=98)
-    partial = PATH.with_name(f".{PATH.name}.partial")
-    partial.write_text(HEADER + text, encoding="utf-8")
-    partial.replace(PATH)
+    DIRECTORY.mkdir(exist_ok=True)
+    partial = DIRECTORY / f".{framework}.yml.partial"
+    partial.write_text(HEADER.format(title=FRAMEWORKS[framework].title) + text, encoding="utf-8")
+    partial.replace(DIRECTORY / f"{framework}.yml")

@@ -51,7 +51,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("lint", "Run every linter"),
         Verb("docs", "Generate the reference documentation", "docs.generate"),
         Verb("bench", "Run the benchmarks", "benchmarks"),
-        Verb("measure", "Compare the catalog with TensorFlow's wheels"),
+        Verb("measure", "Compare the catalog with the frameworks' wheels"),
     ),
 }
 # Run by roles and by the generator of documents.

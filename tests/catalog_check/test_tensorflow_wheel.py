@@ -1,4 +1,4 @@
-"""What a wheel says: linked libraries, opened ones, versions, architectures, requirements."""
+"""What TensorFlow's wheel says: linked and opened libraries, versions, GPUs, requirements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.catalog_check import wheel
+from gpufleet.catalog_check import tensorflow_wheel, wheel
 from tests.support.wheel_index import CONFIG, METADATA, device_code, library, modern, wheel_file
 
 FRAMEWORK = "a/libtensorflow_framework.so.1"
@@ -15,7 +15,7 @@ INTERNAL = "a/python/_pywrap_tensorflow_internal.so"
 
 def read(path: Path, largest: int | None = None) -> wheel.Contents:
     with path.open("rb") as stream:
-        return wheel.contents(stream, largest)
+        return tensorflow_wheel.contents(stream, largest)
 
 
 def test_what_is_opened_while_it_runs_is_put_together_from_function_and_constant(
@@ -28,7 +28,7 @@ def test_what_is_opened_while_it_runs_is_put_together_from_function_and_constant
     ]
     assert (found.cuda, found.cudnn) == ("11.8", "8")
     assert (found.sass, found.ptx) == (["3.5", "8.0"], ["8.0"])
-    assert found.and_cuda == ["nvidia-cublas-cu11==11.11.3.6"]
+    assert found.pins == ["nvidia-cublas-cu11==11.11.3.6"]
     assert found.unread == []
 
 

@@ -1,0 +1,51 @@
+"""Read from a PyTorch wheel which CUDA it was built with.
+
+`torch/version.py` has the CUDA, the requirements have cuDNN and the other packages of NVIDIA's from
+1.13 on. The answer of `torch.cuda.get_arch_list` is one string in `libtorch_python.so`, from 1.6
+on; before that, the device code tells. Up to 1.12 CUDA's libraries are in the wheel under names of
+their own (`libcudart-80664282.so.10.2`), which nothing else can have, and so none is listed.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from typing import BinaryIO
+
+from .wheel import Contents, Library, architectures, capabilities, cuda_packages, library
+
+_CUDA = re.compile(r"^cuda(?:: [\w\[\]]+)? = '([\d.]+)'", re.MULTILINE)
+_CUDNN = re.compile(r"nvidia-cudnn[\w-]*==(.+)")
+_ARCHITECTURES = re.compile(rb"((?:sm|compute)_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)+)")
+# CUDA's libraries under their own names; the driver's has its own version, 1.
+_LINKED = re.compile(r"lib(cu(?!da\b)|nv|nccl)\w*\.so\.[\d.]+")
+_TARGET = re.compile(r"(sm|compute)_(\d+)")
+# What torch itself is made of, not what it brings of others.
+_OWN = re.compile(r"torch/(lib/lib(torch|c10|caffe2)\w*\.so|_C\.[\w-]+\.so)")
+
+
+def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
+    """Read a wheel; libraries of more than `largest` packed bytes are listed as unread."""
+    found, every = Contents(), Library()
+    with zipfile.ZipFile(stream) as archive:
+        for member in archive.infolist():
+            if member.filename == "torch/version.py":
+                version = _CUDA.search(archive.read(member).decode())
+                found.cuda = version and version[1]
+            elif member.filename.endswith(".dist-info/METADATA"):
+                found.pins = cuda_packages(archive.read(member).decode())
+            elif _OWN.fullmatch(member.filename):
+                if largest is not None and member.compress_size > largest:
+                    found.unread.append(member.filename.rsplit("/", 1)[-1])
+                    continue
+                every.add(library(archive, member, _LINKED, _ARCHITECTURES))
+    found.linked = sorted(every.linked)
+    exact = [match[1] for pin in found.pins or () if (match := _CUDNN.fullmatch(pin))]
+    found.cudnn = exact[0] if exact else None
+    if every.words:
+        targets = _TARGET.findall(max(every.words, key=len))
+        found.sass = capabilities(int(number) for kind, number in targets if kind == "sm")
+        found.ptx = capabilities(int(number) for kind, number in targets if kind == "compute")
+    elif every.code and not found.unread:
+        found.sass, found.ptx = architectures(every.code)
+    return found
