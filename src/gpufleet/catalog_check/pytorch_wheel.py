@@ -2,8 +2,9 @@
 
 `torch/version.py` has the CUDA, the requirements have cuDNN and the other packages of NVIDIA's from
 1.13 on. The answer of `torch.cuda.get_arch_list` is one string in `libtorch_python.so`, from 1.6
-on; before that, the device code tells. Up to 1.12 CUDA's libraries are in the wheel under names of
-their own (`libcudart-80664282.so.10.2`), which nothing else can have, and so none is listed.
+on. Before that nothing tells: the device code is also that of cuDNN and NCCL within. Up to 1.12
+CUDA's libraries are in the wheel under names of their own (`libcudart-80664282.so.10.2`), which
+nothing else can have, and so none is listed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import zipfile
 from typing import BinaryIO
 
-from .wheel import Contents, Library, architectures, capabilities, cuda_packages, library
+from .wheel import Contents, Library, capabilities, cuda_packages, library
 
 _CUDA = re.compile(r"^cuda(?:: [\w\[\]]+)? = '([\d.]+)'", re.MULTILINE)
 _CUDNN = re.compile(r"nvidia-cudnn[\w-]*==(.+)")
@@ -46,6 +47,4 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
         targets = _TARGET.findall(max(every.words, key=len))
         found.sass = capabilities(int(number) for kind, number in targets if kind == "sm")
         found.ptx = capabilities(int(number) for kind, number in targets if kind == "compute")
-    elif every.code and not found.unread:
-        found.sass, found.ptx = architectures(every.code)
     return found
