@@ -132,8 +132,8 @@ def test_the_importer_writes_exactly_what_is_committed(tmp_path: Path) -> None:
     own = {
         Path(f"{name}.yml")
         for name in ("distributions/redhat", "distributions/ubuntu", "driver_offers", "fabric",
-                     "gpus", "measured", "pci", "performance", "rules", "smi_rules",
-                     "xids/judgement")
+                     "gpus", "measured/jax", "measured/pytorch", "measured/tensorflow", "pci",
+                     "performance", "rules", "smi_rules", "xids/judgement")
     }
     committed = {path.relative_to(facts.DATA) for path in data_files()} - own
     assert set(written) == committed

@@ -63,7 +63,8 @@ def test_the_cuda_of_jax_is_measured_in_its_plugin(
     tmp_path: Path, index: Index, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "jax_cuda12_plugin-0.5.3-cp312-cp312-manylinux2014_x86_64.whl"
-    metadata = "Metadata-Version: 2.1\nName: jax-cuda12-plugin\nVersion: 0.5.3\n"
+    metadata = "Metadata-Version: 2.1\nName: jax-cuda12-plugin\nVersion: 0.5.3\n" \
+        "Requires-Dist: nvidia-cublas-cu12>=1; extra == 'with-cuda'\n"
     index.files[name] = wheel_file(tmp_path / name, {
         "jax_cuda12_plugin-0.5.3.dist-info/METADATA": metadata}).read_bytes()
     assert main(["measure", "--framework", "jax", "0.5.3"]) == 1

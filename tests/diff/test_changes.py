@@ -63,6 +63,8 @@ def test_a_host_that_was_not_reached_is_not_converged(plan: Row) -> None:
         wish("1.2.1", "1.4.0", "2.13.1", gpu_toolkits=["12.4.1"]),
         wish("2.15.1", "2.18.0", gpu_cuda_default="12.2"),
         wish({"tensorflow": "2.21.0", "cuda": "pip"}),
+        wish({"pytorch": "2.6.0"}, {"pytorch": "1.11.0"}, {"jax": "0.5.3"},
+             {"jax": "0.5.3", "cuda": "local", "name": "local"}),
         wish("1.0.0", "1.4.0", gpu_expect={"count": 0}),
         wish(gpu_toolkits=["11.8"]),
         {},
@@ -269,6 +271,31 @@ def test_an_environment_of_another_python_or_binding(plan: Row, host: Row) -> No
         python="3.11.2", binding=["/usr/local/cuda-12.2/lib64/libcudart.so.12"]
     )
     assert "bound to other libraries" in only(plan, host)["because"]
+
+
+@pytest.mark.parametrize(("entry", "binding", "bound"), [
+    ({"jax": "0.5.3", "cuda": "local"}, ["{toolkit}/lib64/libcudart.so.12"], True),
+    ({"jax": "0.5.3", "cuda": "local"},
+     ["{toolkit}/lib64/libcudart.so.12", "{venv}/nvidia/nccl/lib/libnccl.so.2"], True),
+    ({"jax": "0.5.3", "cuda": "local"}, ["{venv}/nvidia/nccl/lib/libnccl.so.2"], False),
+    ({"tensorflow": "2.18.1"},
+     ["{toolkit}/lib64/libcudart.so.12", "{venv}/nvidia/nccl/lib/libnccl.so.2"], False),
+    ({"pytorch": "2.6.0"}, ["{venv}/nvidia/cublas/lib/libcublas.so.12"], True),
+    ({"pytorch": "2.6.0"}, ["/usr/local/cuda-12.4/lib64/libcublas.so.12"], False),
+    ({"pytorch": "2.6.0"}, [], False),
+    ({"pytorch": "1.11.0"}, [], True),
+    ({"pytorch": "1.11.0"}, ["/usr/local/cuda-10.2/lib64/libcublas.so.10"], False),
+])
+def test_which_libraries_are_a_stacks_own(
+    entry: Row, binding: list[str], bound: bool
+) -> None:
+    plan = resolve(wish(entry))
+    (stack,) = plan["stacks"]
+    host = converged(plan)
+    receipt(host, "stack", stack["name"])["binding"] = [
+        each.format(toolkit=stack["toolkit_path"], venv=stack["venv"]) for each in binding]
+    assert [row["because"].startswith("it is bound to other") for row in changes(plan, host)] == (
+        [] if bound else [True])
 
 
 @pytest.mark.parametrize(

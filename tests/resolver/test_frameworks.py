@@ -58,7 +58,7 @@ def test_every_release_resolves_for_each_of_its_pythons(framework: Any, version:
         assert found["lock"] == f"{framework}-{version}-py{python}.lock"
         assert found["cuda_source"] == build.cuda_sources[0]
         assert (found["toolkit_path"], plan["toolkits"], plan["cudnn"]) == (None, [], [])
-        assert bool(found["sonames"]) is (found["cuda_source"] == "pip")
+        assert found["sonames"] or found["cuda_source"] == "bundled"
 
 
 @pytest.mark.parametrize(("framework", "version"), RELEASES)
@@ -67,8 +67,8 @@ def test_it_answers_alone(framework: Any, version: str) -> None:
     if "problems" in answer:
         (problem,) = answer["problems"]
         assert problem["where"] == f"--{framework}"
-        assert "Google's storage" in problem["message"]
-        assert problem["remedy"].startswith("declare JAX 0.4.23 or newer")
+        assert "cannot be installed with CUDA: its jaxlib" in problem["message"]
+        assert re.match(r"declare JAX 0\.4\.(23|33) or newer", problem["remedy"])
         return
     assert list(answer) == [
         framework, "distribution", "python", "cuda", "cudnn", "sonames", "driver_min",
@@ -79,10 +79,13 @@ def test_it_answers_alone(framework: Any, version: str) -> None:
     assert answer["sources"]
 
 
-def test_which_releases_of_jax_need_google_storage() -> None:
-    refused = [version for framework, version in RELEASES
-               if framework == "jax" and "problems" in release("jax", version)]
-    assert (refused[0], refused[-1], len(refused)) == ("0.2.11", "0.4.22", 67)
+def test_which_releases_of_jax_have_no_cuda_on_the_index() -> None:
+    refused = {version: release("jax", version)["problems"][0]["message"]
+               for framework, version in RELEASES
+               if framework == "jax" and "problems" in release("jax", version)}
+    stored = [version for version, message in refused.items() if "Google's storage" in message]
+    assert (stored[0], stored[-1], len(stored)) == ("0.2.11", "0.4.22", 67)
+    assert [version for version, message in refused.items() if "yanked" in message] == ["0.4.32"]
 
 
 @pytest.mark.parametrize(("version", "cuda", "source", "cudnn", "driver"), [
@@ -189,6 +192,8 @@ def test_a_pinned_cudnn_that_the_wheels_have_fits() -> None:
 def test_jax_from_pip_keeps_to_the_cudnn_of_its_build() -> None:
     found = stack({"jax": "0.4.25"})
     assert found["requirements"][:2] == ["jax[cuda12]==0.4.25", "nvidia-cudnn-cu12>=8.9,<9"]
+    # A newer cuDNN has no code for the older GPUs that the plugin has code for.
+    assert "nvidia-cudnn-cu12>=9.8,<9.11" in stack({"jax": "0.8.0"})["requirements"]
     newer = stack({"jax": "0.8.0", "cuda": "13"})
     assert newer["requirements"] == [
         "jax[cuda13]==0.8.0", "nvidia-cudnn-cu13>=9.12,<10", "nvidia-cuda-cupti<13.2"]
@@ -304,7 +309,49 @@ def test_a_host_of_another_architecture() -> None:
     assert "TensorFlow" not in problem["message"]
 
 
-def test_an_extra_that_is_not_tested_says_which_release_was_withdrawn() -> None:
-    plan = resolve(wish({"jax": "0.4.32"}))
+def test_plain_names_inside_of_a_wheel_are_loaded_first() -> None:
+    assert stack({"pytorch": "1.12.1"})["sonames"] == ["libcublasLt.so.10", "libcublas.so.10"]
+    assert stack({"pytorch": "1.11.0"})["sonames"] == []
+
+
+def test_a_cudnn_without_code_for_the_gpu_is_refused_in_a_toolkit() -> None:
+    entry = {"jax": "0.8.0", "cuda": "12.9", "cudnn": "9.12"}
+    assert codes(resolve(wish(entry, gpu_gpus=["V100"]))) == ["gpu-too-old"]
+    assert codes(resolve(wish(entry, gpu_gpus=["T4"]))) == []
+
+
+def test_the_wheels_of_tensorflow_are_said_to_need_an_older_cudnn_for_an_older_gpu() -> None:
+    entry = {"tensorflow": "2.21.0", "cuda": "pip"}
+    plan = resolve(wish(entry, gpu_gpus=["V100"]))
     assert plan["problems"] == []
-    assert any("withdrawn from the index" in note for note in plan["notes"])
+    assert any("nvidia-cudnn-cu12 below 9.11" in note for note in plan["notes"])
+    plan = resolve(wish(entry, gpu_gpus=["T4"]))
+    assert not any("below 9.11" in note for note in plan["notes"])
+
+
+def test_what_a_release_needs_less_of_today_is_required() -> None:
+    assert "scipy<1.13" in stack({"jax": "0.4.23"})["requirements"]
+    assert "scipy<1.13" not in stack({"jax": "0.4.24"})["requirements"]
+
+
+def test_variables_go_to_the_frameworks_that_read_them() -> None:
+    everywhere = {"CUDA_VISIBLE_DEVICES": "0", "TF_CPP_MIN_LOG_LEVEL": "1",
+                  "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128",
+                  "XLA_PYTHON_CLIENT_MEM_FRACTION": ".75"}
+    plan = resolve(wish("2.18.1", {"pytorch": "2.6.0"}, {"jax": "0.5.3"},
+                        gpu_stack_environment=everywhere))
+    assert plan["problems"] == []
+    assert [sorted(each["environment"]) for each in plan["stacks"]] == [
+        ["CUDA_VISIBLE_DEVICES", "TF_CPP_MIN_LOG_LEVEL"],
+        ["CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF"],
+        ["CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_MEM_FRACTION"]]
+    assert "jax-0.5.3 does not get TF_CPP_MIN_LOG_LEVEL: JAX does not read TF_CPP_MIN_LOG_LEVEL" \
+        in plan["notes"]
+
+
+def test_a_variable_of_another_framework_is_refused_in_a_stack_of_its_own() -> None:
+    entry = {"jax": "0.5.3", "environment": {"TF_CPP_MIN_LOG_LEVEL": "1"}}
+    problem = refusal(wish(entry))
+    assert (problem["code"], problem["remedy"]) == ("variable-unknown", "remove it")
+    older = {"pytorch": "1.9.1", "environment": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:1"}}
+    assert "declare PyTorch 1.10.0 or newer" in refusal(wish(older))["remedy"]

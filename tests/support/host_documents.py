@@ -110,13 +110,14 @@ def converged(plan: Row) -> Row:
             cache.append(_cached(row["toolkit_path"], row["soname"]))
     for row in plan["stacks"]:
         packages = {row["distribution"]: row["version"], "numpy": "1.24.3"}
-        bound = f"{row['toolkit_path'] or row['venv']}/lib64/{row['sonames'][0]}"
+        root = row["toolkit_path"] or row["venv"]
+        bound = [f"{root}/lib64/{name}" for name in row["sonames"][:1]]
         receipts.append(
             {
                 **_receipt("stack", row["name"], row["version"], {"sha256": None}),
                 "packages": packages,
                 "python": f"{row['python']}.2",
-                "binding": [bound],
+                "binding": bound,
                 "activation": row["activation"],
             }
         )

@@ -109,9 +109,8 @@ def wheel_bytes(framework: FrameworkId, version: str) -> int | None:
     found = build(framework, version)
     if found is None:
         return None
-    if wheel := found.row.get("wheel"):
-        parts = [wheel] if "size_bytes" in wheel else wheel.values()
-        return sum(int(part["size_bytes"]) for part in parts)
+    if found.wheels:
+        return sum(int(row["size_bytes"]) for row in found.wheels)
     for row in _rows(framework, "builds", listed(framework)[version]):
         if row.get("wheel", {}).get("file") == found.row.get("inferred_from"):
             return int(row["wheel"]["size_bytes"])

@@ -44,6 +44,9 @@ GOOGLE_STORAGE = "https://storage.googleapis.com/jax-releases/jax_cuda_releases.
 JAX_TABLES = ("jax", "plugins", "jaxlib", "google_storage_jaxlibs")
 JAX_FIRST_LOCAL = Version("0.4.30")  # before, the -local extras mean the jaxlib on Google's storage
 JAX_FIRST_PLUGIN = {"cuda12": Version("0.4.23"), "cuda13": Version("0.7.2")}
+# cuDNN from 9.11 on has no device code for older GPUs (rules.yml, cudnn_needs): where it floats, a
+# plugin with code for them keeps to what runs on them.
+CUDNN_9_11_LEAST = Version("7.5")
 # CUPTI 13.2.86 kills a JAX process without a driver (isolation test J9). cuptiGetVersion, called
 # without a driver on 2026-11-23: 13.0.85 and 13.1.115 answer, 13.2.86 dies, 13.3 to 13.5 fail.
 JAX_CUPTI = "nvidia-cuda-cupti<13.2"
@@ -109,12 +112,20 @@ def pytorch(facts: Row) -> list[Row]:
 
 
 def _linked(row: Row, rows: list[Row]) -> Row:
-    """The row itself, or, where its GPU library was not read, the nearest release like it."""
+    """The row itself, or, where its GPU library was not read, the nearest release like it: of the
+    same CUDA and cuDNN, and with as many of the same nvidia-* packages as there are."""
+    if row["sonames_complete"]:
+        return row
+    own = _projects(row["nvidia_pins"])
     like = [each for each in rows if each["sonames_complete"]
             and (each["cuda_version"], each["cudnn_major"])
             == (row["cuda_version"], row["cudnn_major"])]
-    return row if row["sonames_complete"] else min(
-        like, key=lambda each: abs(rows.index(each) - rows.index(row)))
+    return min(like, key=lambda each: (
+        len(own ^ _projects(each["nvidia_pins"])), abs(rows.index(each) - rows.index(row))))
+
+
+def _projects(pins: list[str]) -> set[str]:
+    return {Requirement(pin).name for pin in pins}
 
 
 def _pytorch(row: Row, linked: Row) -> Row:
@@ -127,13 +138,19 @@ def _pytorch(row: Row, linked: Row) -> Row:
     if pins and linked is not row:
         found["sonames_inferred_from"] = linked["version"]
     major = Version(row["cuda_version"]).major
+    if any("cupti" in pin for pin in pins):
+        # libtorch_cpu.so, which was not read for `sonames_linked`, is linked to it (gpufleet
+        # measure). Up to CUDA 11 its name has X.Y.
+        names.append(f"libcupti.so.{major if major >= FIRST_NVJITLINK else row['cuda_version']}")
     if major >= FIRST_NVJITLINK:
         # cuSPARSE and cuSOLVER need it (isolation test T8, pytorch#138460).
         names.append(f"libnvJitLink.so.{major}")
     found |= {
         "cuda_pins": pins,
         "min_driver": _driver(row["min_driver"]),
-        "sonames_required": _ordered(names) if pins else [],
+        # What is inside under a name with a digest cannot be replaced; a plain name can.
+        "sonames_required": _ordered(names if pins else [
+            name for name in row["bundled_cuda_files"] if re.fullmatch(r"lib\w+\.so\.\d+", name)]),
         "sonames_optional": [],
         "ceilings_needed_today": _numpy(row["python"], row["numpy"]["ceiling"]),
         "requirements": {"pip" if pins else "bundled": [
@@ -222,8 +239,12 @@ def _jax(row: Row, plugins: Plugins, libraries: Row, stored: Row) -> Row:
         {key: row[key] for key in row if key not in {"version", "source"}})}
     base["source"] = list(row["source"])
     known = [name for name, first in JAX_FIRST_PLUGIN.items() if Version(version) >= first]
-    builds = [_plugin(row, name, _installed(row["extras"][name], plugins), libraries)
-              for name in known]
+    installed = {name: _installed(row["extras"][name], plugins) for name in known}
+    yanked = any(each.get("yanked") for each in (*installed.values(), libraries.get(version, {})))
+    builds = [_plugin(row, name, each, libraries) for name, each in installed.items()]
+    if yanked:
+        return {**base, **builds[0], "requirements": {},
+                "unavailable": "its jaxlib was withdrawn from the package index (yanked)"}
     if not builds:
         least = row.get("jaxlib_of_the_extras") or version
         jaxlib = clean(stored.get(least, {}))
@@ -251,7 +272,9 @@ def _plugin(jax_row: Row, name: str, row: Row, libraries: Row) -> Row:
     cudnn = row["built_with"]["cudnn"]
     cudnn_major = int(cudnn.split(".")[0])
     # XLA asks for the same major version of cuDNN and at least the minor that it was built with.
-    own = [f"nvidia-cudnn-cu{major}>={'.'.join(cudnn.split('.')[:2])},<{cudnn_major + 1}"]
+    drops = any(Version(each) < CUDNN_9_11_LEAST for each in row["cc_native"])
+    below = "9.11" if cudnn_major == 9 and drops else str(cudnn_major + 1)
+    own = [f"nvidia-cudnn-cu{major}>={'.'.join(cudnn.split('.')[:2])},<{below}"]
     if major == 13:
         own.append(JAX_CUPTI)
     requirements = {"pip": [f"jax[{name}]=={version}", *own]}

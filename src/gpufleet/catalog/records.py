@@ -213,6 +213,12 @@ class Build:
         return [name for name in dict.fromkeys(names) if name != DRIVER_SONAME]
 
     @property
+    def wheels(self) -> list[Row]:
+        """Its wheels as they were gathered: file, size_bytes, sha256."""
+        found = self.row.get("wheel") or {}
+        return [found] if "file" in found else list(found.values())
+
+    @property
     def sonames_optional(self) -> list[str]:
         return list(self.row["sonames_optional"])
 

@@ -56,12 +56,25 @@ def _drift(receipt: Row, stack: Row, row: PlannedStack) -> list[str]:
         for name in sorted(want)
         if have.get(name) != want[name]
     ]
-    root = row["toolkit_path"] or row["venv"]
-    bound = receipt.get("binding")
-    paths = bound if isinstance(bound, list) else []
-    if not paths or not all(str(path).startswith(f"{root}/") for path in paths):
+    if not _bound(receipt.get("binding"), row):
+        root = row["toolkit_path"] or row["venv"]
         found.append(f"it is bound to other libraries than those of {root}")
     return found
+
+
+def _bound(binding: object, row: PlannedStack) -> bool:
+    """Whether a stack is bound to its own libraries: those of its toolkit, or of its environment.
+
+    On a toolkit JAX has NCCL, which no toolkit has, from its environment.
+    """
+    paths = [str(path) for path in binding] if isinstance(binding, list) else []
+    if not row["sonames"]:
+        return not paths
+    root = row["toolkit_path"] or row["venv"]
+    others = (row["venv"],) if row.get("framework") == "jax" else ()
+    own = [path for path in paths if path.startswith(f"{root}/")]
+    beside = [path for path in paths if path.startswith(tuple(f"{each}/" for each in others))]
+    return bool(own) and {*paths} == {*own, *beside}
 
 
 def environment_change(host: Host, rows: list[EnvironmentFile]) -> PlanChange | None:

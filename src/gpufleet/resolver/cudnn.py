@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from gpufleet.catalog import facts, versions
+from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
-from gpufleet.catalog.records import Archive
+from gpufleet.catalog.records import Archive, Build
 from gpufleet.model.plan import PlannedCudnn
 from gpufleet.model.problems import Code
 
@@ -161,6 +162,24 @@ def check_gpus(context: ResolveContext, chosen: Chosen) -> None:
                         picked.wants[0].where,
                         "declare an older cuDNN, or a release built with one",
                     )
+
+
+def too_new(card: gpus.Gpu, build: Build) -> str | None:
+    """What to say of a build whose cuDNN floats to one without code for a GPU.
+
+    The wheels of JAX keep below it by their requirements; TensorFlow's locks are older than this.
+    """
+    floats = [pin for pin in build.cuda_pins if pin.startswith("nvidia-cudnn") and "==" not in pin]
+    short = versions.short(build.cuda)
+    limits = [rule["from"] for rule in facts.rules("cudnn_needs")
+              if versions.has_prefix(short, rule["cuda"]) and "compute_capability" in rule
+              and versions.major(rule["from"]) == build.cudnn_major
+              and versions.key(card.capability) < versions.key(rule["compute_capability"])]
+    if build.framework == "jax" or not floats or not limits:
+        return None
+    name = re.split(r"[^\w-]", floats[0])[0]
+    return (f"{card.text} needs {name} below {min(limits, key=versions.key)}: see that its lock has"
+            " one")
 
 
 def describe(context: ResolveContext, chosen: Chosen, picked: Picked) -> PlannedCudnn:

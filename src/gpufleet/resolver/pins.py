@@ -37,7 +37,8 @@ def build(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> 
 
 
 def _refuse_release(context: ResolveContext, spec: StackSpec, build: Build) -> None:
-    first = facts.builds(spec.framework)[0]
+    first = next(each for each in facts.builds(spec.framework)
+                 if versions.key(each.version) > versions.key(build.version))
     context.refuse(
         Code.WHEEL_UNAVAILABLE,
         f"{build.name} cannot be installed with CUDA: {build.unavailable}",

@@ -41,26 +41,31 @@ def of(context: ResolveContext, spec: StackSpec, build: Build) -> dict[str, str]
         if _reads(name, build):
             found[name] = value
         else:
+            first = _first(name, build)
             context.refuse(
                 Code.VARIABLE_UNKNOWN,
                 _since(name, build),
                 where,
-                f"remove it, or declare {build.title} {_first(name)} or newer",
+                f"remove it, or declare {build.title} {first} or newer" if first else "remove it",
             )
     return dict(sorted(found.items()))
 
 
 def _reads(name: str, build: Build) -> bool:
-    return versions.key(_first(name)) <= versions.key(build.version)
+    first = _first(name, build)
+    return first is not None and versions.key(first) <= versions.key(build.version)
 
 
 def _since(name: str, build: Build) -> str:
-    return f"{build.name} does not read {name}; the first that does is {_first(name)}"
+    first = _first(name, build)
+    return f"{build.name} does not read {name}; the first that does is {first}" if first else (
+        f"{build.title} does not read {name}")
 
 
-def _first(name: str) -> str:
-    """The first release that reads a variable."""
-    return str(facts.rules("stack_variables")[name]["from"])
+def _first(name: str, build: Build) -> str | None:
+    """The first release of the framework that reads a variable; None: none does."""
+    found: str | None = facts.rules("stack_variables")[name]["from"].get(build.framework)
+    return found
 
 
 def _fits(context: ResolveContext, name: str, value: str, where: str) -> bool:

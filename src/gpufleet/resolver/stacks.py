@@ -122,6 +122,8 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
                 if native
                 else toolkits.newer_wheels(build.framework),
             )
+        elif stack.source == "pip" and (text := cudnn.too_new(card, build)):
+            context.note(f"{stack.spec.name}: {text}")
         elif not gpus.native_to_build(card, build):
             context.note(
                 f"{stack.spec.name}: for {card.text} PTX is compiled at first use, which takes "
@@ -209,8 +211,6 @@ def describe(
     for text in build.row.get("notes", []):
         if build.variant or (stack.source == "pip" and "and-cuda" in text):
             context.note(f"{spec.name}: {text}")
-    if build.row.get("yanked"):
-        context.note(f"{spec.name}: {build.name} was withdrawn from the index (yanked)")
     sonames, optional = _sonames(stack)
     return {
         "name": spec.name,
