@@ -8,17 +8,28 @@ import pytest
 
 from gpufleet.checks import CHECKS, judge
 from tests.support.check_faults import Fault, faults, no_gpus
-from tests.support.healthy_host import Break, document, verdicts, with_cards, with_driver
+from tests.support.framework_stacks import with_frameworks_on_gpus
+from tests.support.healthy_host import (
+    OF_OTHERS,
+    Break,
+    document,
+    verdicts,
+    with_cards,
+    with_driver,
+)
 from tests.support.host_parts import with_gpus
 
 FAULTS = faults()
 # The verdicts of each healthy host before anything is broken, and those that differ.
 UNUSED = {"PASS", "NOT-DECLARED"}
 HEALTHY: dict[Break, set[str]] = {
-    no_gpus: UNUSED, with_driver: UNUSED, with_cards: {"PASS"}, with_gpus: {"PASS"}}
-# TensorFlow and containers do not use the GPUs of this host.
-DIFFER: dict[Break, dict[str, str]] = {with_cards: {"stack.gpu": "FAIL", **dict.fromkeys(
-    ("containers.cdi", "containers.gpus", "containers.reload"), "NOT-DECLARED")}}
+    no_gpus: UNUSED, with_driver: UNUSED, with_cards: {"PASS"}, with_gpus: {"PASS"},
+    with_frameworks_on_gpus: {"PASS"}}
+# TensorFlow and containers do not use the GPUs of the first; both have TensorFlow alone.
+DIFFER: dict[Break, dict[str, str]] = {
+    with_cards: {"stack.gpu": "FAIL", **dict.fromkeys(
+        ("containers.cdi", "containers.gpus", "containers.reload", *OF_OTHERS), "NOT-DECLARED")},
+    with_gpus: dict.fromkeys(OF_OTHERS, "NOT-DECLARED")}
 # Breaks that are more than one fault: each is a cause of its own.
 SEVERAL = {
     "cudnn-sub_library_truncated_and_relinked": "a library is truncated, a link leads elsewhere",

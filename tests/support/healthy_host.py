@@ -19,6 +19,9 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 Document = dict[str, Any]
 Break = Callable[[Document, Document], None]
 
+# The checks of other frameworks than TensorFlow.
+OF_OTHERS = ("stack.numpy", "stack.workers", "stack.compile", "stack.convolution",
+             "stack.routines")
 # What the healthy host's declarations excuse.
 EXCUSED = {
     **dict.fromkeys(
@@ -31,6 +34,8 @@ EXCUSED = {
         ("driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau",
          "driver.pending", "driver.persistence", "driver.secure-boot"), "gpu_driver: not set"),
     "gpu.mig": "gpu_mig: not set",
+    **dict.fromkeys(OF_OTHERS[:3], "gpu_stacks: none is PyTorch"),
+    **dict.fromkeys(OF_OTHERS[3:], "gpu_stacks: none is PyTorch or JAX"),
     **dict.fromkeys(
         ("toolkit.device-query", "toolkit.cublas", "cudnn.convolution", "gpu.throughput",
          "gpu.formats", "gpu.host-copies",

@@ -77,8 +77,9 @@ def test_without_tensorflow_it_says_so_in_one_document(tmp_path: Path) -> None:
     found = json.loads(last.removeprefix(FRAMEWORK_MARK))
     assert found["state"] == "failed"
     assert found["error"] == "ModuleNotFoundError: No module named 'tensorflow'"
-    assert list(found) == ["framework", "state", "error", "version", "build", "loader", "devices", "small",
-                           "capabilities", "matmul", "tower_sum", "mapped", "strangers", "seconds"]
+    assert list(found) == ["framework", "state", "error", "version", "build", "loader", "devices",
+                           "small", "capabilities", "matmul", "tower_sum", "mapped", "strangers",
+                           "seconds"]
     assert found["framework"] == "tensorflow"
 
 

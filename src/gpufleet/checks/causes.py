@@ -33,8 +33,15 @@ COMPUTE = (
     "gpu.formats", "gpu.host-copies", "gpu.throughput", "gpu.sustained", "gpu.bandwidth",
     "gpu.peer")
 SMALL = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement")
+BEYOND = ("stack.numpy", "stack.convolution", "stack.routines", "stack.workers", "stack.compile")
+LATER = ("stack.convolution", "stack.routines", "stack.libraries", "stack.workers",
+         "stack.compile")
 FRAMEWORK = ("stack.build", "stack.libraries", "stack.mapped", "stack.matmul", "stack.gpu",
-             *SMALL, "stack.capability")
+             *SMALL, *BEYOND, "stack.capability")
+# What finds no GPU where the framework uses none.
+USES_GPUS = ("stack.mapped", "stack.matmul", "stack.gpu", "stack.local-devices",
+             "stack.gpu-device-name", "stack.device-placement", "stack.convolution",
+             "stack.capability")
 CONTAINERS = ("containers.runtime", "containers.cdi", "containers.gpus", "containers.reload",
               "containers.matmul")
 PROGRAMS = (*COMPUTE, *FRAMEWORK, *CONTAINERS)
@@ -96,15 +103,18 @@ RELATIONS = (
     Relation("toolkit.device-query", COMPUTE[1:]),
     Relation("toolkit.cublas", COMPUTE[2:]),
     Relation("gpu.sustained", ("gpu.bandwidth", "gpu.peer")),
-    Relation("toolkit.cublas", ("stack.matmul", "stack.gpu", *SMALL, "containers.matmul"),
+    Relation("toolkit.cublas", ("stack.matmul", "stack.gpu", *SMALL, *BEYOND, "containers.matmul"),
              ("busy",)),
-    Relation("stack.libraries", (
-        "stack.mapped", "stack.matmul", "stack.gpu", "stack.local-devices",
-        "stack.gpu-device-name", "stack.device-placement", "stack.capability"), ("gpus",)),
+    Relation("stack.numpy", ("stack.matmul", "stack.convolution"), ("numpy",)),
+    Relation("stack.build", ("stack.libraries", *USES_GPUS), ("gpus",)),
+    Relation("stack.libraries", USES_GPUS, ("gpus",)),
     Relation("stack.matmul", tuple(
         check for check in FRAMEWORK if check != "stack.matmul"), ("run",)),
+    # In the order of the stages: what stopped in one has nothing of those after it.
+    *(Relation(LATER[at], LATER[at + 1:], ("run",)) for at in range(len(LATER) - 1)),
     Relation("stack.matmul", ("stack.gpu",), ("result",)),
-    Relation("stack.matmul", ("stack.gpu", *SMALL, "containers.matmul"), ("busy",)),
+    Relation("stack.matmul", ("stack.convolution",), ("gpus", "gpu")),
+    Relation("stack.matmul", ("stack.gpu", *SMALL, *BEYOND, "containers.matmul"), ("busy",)),
     Relation("stack.hello", SMALL[1:], ("busy",)),
     # An engine that starts no container.
     Relation("containers.runtime", ("containers.gpus", "containers.reload", "containers.matmul")),

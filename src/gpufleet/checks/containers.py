@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from gpufleet.host_state import containers as wanted
 from gpufleet.host_state.host import Host
+from gpufleet.model.frameworks import FRAMEWORKS
 from gpufleet.model.plan import Plan, PlannedContainers
 from gpufleet.model.sections.stacks import (
     ContainerNode,
@@ -230,7 +231,7 @@ def no_framework(plan: Plan) -> str | None:
 
 @check("containers.matmul", reads=("containers",), repair=INVENTORY, skip_reason=no_framework)
 def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """TensorFlow multiplies matrices in a container, on each declared GPU, with exact results."""
+    """A framework multiplies matrices in a container, on each declared GPU, with exact results."""
     run = container_run(observed)
     if isinstance(run, Finding):
         yield run
@@ -253,7 +254,7 @@ def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def _computed(
     plan: Plan, observed: Sections, name: str, framework: Framework | None
 ) -> Iterator[Finding | Evidence]:
-    """The products that TensorFlow computed in a container, one for each device."""
+    """The products that a framework computed in a container, one for each device."""
     if framework is None:
         yield Finding("No stack is installed that could run in a container",
                       see("stack.release", provision(
@@ -261,21 +262,23 @@ def _computed(
                       verdict=Verdict.INCONCLUSIVE,
                       about=tuple(stack["venv"] for stack in plan["stacks"]))
         return
+    title = FRAMEWORKS[framework.get("framework") or "tensorflow"].title
     if framework["state"] != "ok":
         hung = framework["state"] == "hung"
         busy = busy_finding(f"{name} in a container", framework["error"], observed)
         yield (None if hung else busy) or Finding(
-            f"TensorFlow of {name} {'hangs' if hung else 'does not run'} in a container:"
+            f"{title} of {name} {'hangs' if hung else 'does not run'} in a container:"
             f" {framework['error']}", see(
                 "stack.matmul, and containers.gpus",
                 provision(plan, Component("stack", name), CONTAINERS)),
             verdict=Verdict.HUNG if hung else Verdict.FAIL)
         return
     if not framework["matmul"]:
-        yield Finding(f"TensorFlow of {name} multiplied nothing in a container",
+        yield Finding(f"{title} of {name} multiplied nothing in a container",
                       "./gpufleet verify", verdict=Verdict.INCONCLUSIVE)
     yield from products(plan, observed, f"{name} in a container", framework["matmul"])
-    cards = [entry for entry in framework["matmul"] if "gpu" in entry["requested"].lower()]
+    cards = {entry["requested"] for entry in framework["matmul"]
+             if "gpu" in entry["requested"].lower()}
     count = expectation.visible(_declared(plan)["gpus"], mig_layout(plan))
     if count is not None and wrong_gpu_count(plan, len(cards), count):
         yield Finding(f"In a container {name} computed on {len(cards)} GPUs, declared are {count}",

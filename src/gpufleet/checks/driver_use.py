@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpufleet.host_state.driver_state import without_card
 from gpufleet.host_state.host import Host
+from gpufleet.model.frameworks import FRAMEWORKS
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Verdict
 
@@ -60,15 +61,21 @@ def cuda(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if section["loaded"] and driver and minimum and numbers(section["loaded"]) < numbers(minimum):
         yield Finding(
             f"The driver is {section['loaded']}; {driver['because']} needs {minimum} or"
-            " newer", "install a newer driver branch, or declare an older TensorFlow")
+            " newer", f"install a newer driver branch, or declare an older {_older(plan)}")
     elif known:
         for what, needed in _required_cuda(plan):
             if numbers(known) < _minimum_cuda(needed):
                 yield Finding(
                     f"libcuda.so.1 supports CUDA {known}, too old for {what} (CUDA {needed})",
-                    "install a newer driver branch, or declare an older TensorFlow; on the host:"
-                    " ldconfig -p | grep libcuda shows its path")
+                    f"install a newer driver branch, or declare an older {_older(plan)}; on the"
+                    " host: ldconfig -p | grep libcuda shows its path")
     yield Evidence(f"cuInit {status}, CUDA {known}, driver {section['loaded']}")
+
+
+def _older(plan: Plan) -> str:
+    """What would need an older driver: the declared frameworks."""
+    declared = [FRAMEWORKS[stack.get("framework", "tensorflow")].title for stack in plan["stacks"]]
+    return " or ".join(dict.fromkeys(declared or [FRAMEWORKS["tensorflow"].title]))
 
 
 def _required_cuda(plan: Plan) -> Iterator[tuple[str, str]]:

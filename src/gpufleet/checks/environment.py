@@ -87,6 +87,10 @@ def _disturbing_variables(
         return  # it is not declared which of them a stack uses
     toolkits = [toolkit["path"] for toolkit in plan["toolkits"]]
     default = plan["default_link"]["path"] if plan["default_link"] else None
+    # Wheels of other frameworks bring their own CUDA: no toolkit is theirs.
+    if any(stack["cuda_source"] != "toolkit" and stack.get("framework", "tensorflow")
+           != "tensorflow" for stack in plan["stacks"]):
+        toolkits = []
     harmless = [*toolkits, default] if len(toolkits) == 1 and default else toolkits[:1] * (
         len(toolkits) == 1)
     for directory in values.get("LD_LIBRARY_PATH", "").split(":"):
@@ -101,6 +105,10 @@ def _disturbing_variables(
     preloaded = re.split(r"[:\s]+", values.get("LD_PRELOAD", ""))
     if any(offers.get(library) for library in preloaded):
         yield "LD_PRELOAD", "its libraries are loaded before those of every stack"
+    if any(stack.get("framework") == "jax" for stack in plan["stacks"]):
+        for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
+            if count and values.get(name) and not re.search("cuda|gpu", values[name]):
+                yield name, "JAX uses no GPU with it"
     for name in ("PYTHONPATH", "PYTHONHOME"):
         if values.get(name):
             yield name, "modules from there override those of every stack"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gpufleet.catalog.gpus import Gpu, runs_code_for
 from gpufleet.catalog.versions import key
-from gpufleet.model.plan import Plan, PlannedStack
+from gpufleet.model.plan import ComputeCapability, Plan, PlannedStack
 from gpufleet.model.sections.stacks import Framework, SmallChecks
 from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
@@ -27,20 +28,33 @@ from .registry import (
 )
 from .remedies import Component, provision, see
 from .sections import Sections
-from .stack_run import NotRun, framework_runs
+from .stack_run import NotRun, framework_id, framework_runs, named, title
 
 T = TypeVar("T")
 
+TENSORFLOW = ("tensorflow",)
 GREETING = "Hello, TensorFlow!"
+# How a framework says that it has no code for a GPU.
+IGNORED = re.compile(r"minimum required|minimum cuda capability|too old to be supported"
+                     r"|not compatible with the current PyTorch")
+# Of torch.cuda.get_arch_list(): sm_90, sm_90a, compute_90.
+LISTED_CODE = re.compile(r"(sm|compute)_(\d+)(\d)[af]?")
 # A first product that took longer than this was compiled for the GPU first.
 SLOW_S = 60
+
+
+def no_tensorflow(plan: Plan) -> str | None:
+    """The skip reason of a host without TensorFlow: others have no such tests."""
+    if any(framework_id(stack) in TENSORFLOW for stack in plan["stacks"]):
+        return None
+    return no_stacks(plan) or "gpu_stacks: none is TensorFlow"
 
 
 def small_results(
     plan: Plan, observed: Sections, name: str, result: Callable[[SmallChecks], T]
 ) -> Iterator[tuple[PlannedStack, T] | Finding]:
     """Each stack and the result of one of its small tests, or why that cannot be judged."""
-    for run in framework_runs(plan, observed, lambda framework: framework["small"]):
+    for run in framework_runs(plan, observed, lambda framework: framework["small"], TENSORFLOW):
         if isinstance(run, NotRun):
             yield run.finding
             continue
@@ -55,7 +69,7 @@ def small_results(
             yield stack, result(small)
 
 
-@check("stack.hello", reads=("stacks",), skip_reason=no_stacks)
+@check("stack.hello", reads=("stacks",), skip_reason=no_tensorflow)
 def hello(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """TensorFlow evaluates a string and returns it unchanged."""
     for found in small_results(plan, observed, "hello", lambda small: small["hello"]):
@@ -71,7 +85,7 @@ def hello(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield Evidence(f"{stack['name']}: {result['value']} on {result['device']}")
 
 
-@check("stack.local-devices", reads=("stacks",), skip_reason=no_stacks)
+@check("stack.local-devices", reads=("stacks",), skip_reason=no_tensorflow)
 def local_devices(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """device_lib.list_local_devices() lists a CPU and each declared GPU as a GPU, with memory."""
     for found in small_results(
@@ -103,7 +117,7 @@ def local_devices(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence
             f"{device['name']} {device['type']}" for device in result))
 
 
-@check("stack.gpu-device-name", reads=("stacks",), skip_reason=no_stacks)
+@check("stack.gpu-device-name", reads=("stacks",), skip_reason=no_tensorflow)
 def gpu_device_name(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """tf.test.gpu_device_name() returns GPU 0 if a GPU is declared, else an empty string."""
     for found in small_results(
@@ -123,7 +137,7 @@ def gpu_device_name(plan: Plan, observed: Sections) -> Iterator[Finding | Eviden
         yield Evidence(f"{stack['name']}: {result!r}")
 
 
-@check("stack.device-placement", reads=("stacks",), skip_reason=no_stacks)
+@check("stack.device-placement", reads=("stacks",), skip_reason=no_tensorflow)
 def device_placement(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The device placement log has a product on the GPU if one is declared, else on the CPU."""
     for found in small_results(
@@ -168,9 +182,9 @@ def capability(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"The GPUs that {stack['name']} would use are unknown: CUDA shows none",
                 "see gpu.count and driver.loaded", verdict=Verdict.INCONCLUSIVE,
                 about=(f"gpus@{stack['name']}",))
-        ignored = [line for line in log_lines if "minimum required" in line]
+        ignored = [line for line in log_lines if IGNORED.search(line)]
         if ignored:
-            yield Finding(f"TensorFlow of {stack['name']} ignores a GPU: {ignored[0]}",
+            yield Finding(f"{named(stack)} ignores a GPU: {ignored[0]}",
                           _declare(stack), "\n".join(ignored))
         for number in capabilities:
             yield from _fits(stack, framework, Gpu(number, number, ""), ignored)
@@ -181,19 +195,33 @@ def capability(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _declare(stack: PlannedStack) -> str:
-    return (f"declare a TensorFlow release with code for this GPU instead of {stack['version']}:"
-            " ./gpufleet resolve --tensorflow VERSION --gpu COMPUTE_CAPABILITY shows what fits")
+    return (f"declare a {title(stack)} release with code for this GPU instead of"
+            f" {stack['version']}: ./gpufleet resolve --{framework_id(stack)} VERSION --gpu"
+            " COMPUTE_CAPABILITY shows what fits")
+
+
+def code_of(stack: PlannedStack, framework: Framework) -> ComputeCapability:
+    """What the stack has code for: as PyTorch lists its own, of others as planned."""
+    planned = stack["compute_capability"]
+    build = framework["build"]
+    names = (build.get("compute_capabilities") if build else None) or ()
+    listed = [match.groups() for name in names if (match := LISTED_CODE.fullmatch(name))]
+    if framework_id(stack) != "pytorch" or not listed:
+        return planned
+    code = {kind: [f"{major}.{minor}" for each, major, minor in listed if each == kind]
+            for kind in ("sm", "compute")}
+    return {"min": planned["min"], "native": code["sm"], "ptx": code["compute"]}
 
 
 def _fits(
     stack: PlannedStack, framework: Framework, gpu: Gpu, ignored: list[str]
 ) -> Iterator[Finding | Evidence]:
-    known, name = stack["compute_capability"], stack["name"]
+    known, name = code_of(stack, framework), stack["name"]
     if known["min"] and key(gpu.capability) < key(known["min"]):
         if not ignored:
             yield Finding(
                 f"A GPU of compute capability {gpu.capability} is below the minimum of"
-                f" {name}, {known['min']}: TensorFlow ignores it", _declare(stack))
+                f" {name}, {known['min']}: {title(stack)} ignores it", _declare(stack))
         return
     if any(runs_code_for(gpu.capability, target) for target in known["native"]):
         yield Evidence(f"{name}: machine code for compute capability {gpu.capability}")

@@ -58,7 +58,8 @@ def release(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         distribution = _normal(stack["distribution"])
         if packages.get(distribution) != stack["version"]:
             yield Finding(f"{name} has {distribution} {packages.get(distribution, 'not at all')},"
-                          f" planned is {stack['version']}", repair)
+                          f" planned is {stack['version']}", repair,
+                          entails=(f"build@{name}",))
         receipt = receipts.get(name)
         if receipt is None:
             yield Finding(f"{name} has no receipt: it was not installed by gpufleet",
@@ -71,7 +72,8 @@ def release(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if differ:
             yield Finding(
                 f"Since {name} was installed, {len(differ)} of its packages changed:"
-                f" {shortened(differ)}", repair, "\n".join(differ))
+                f" {shortened(differ)}", repair, "\n".join(differ), entails=tuple(
+                    f"numpy@{name}" for each in differ if each.startswith("numpy ")))
         if receipt.get("activation") != stack["activation"]:
             yield Finding(f"bin/activate of {name} does not source {stack['activation']}",
                           repair)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Generic, NamedTuple, TypeVar
 
+from gpufleet.model.frameworks import FRAMEWORKS
 from gpufleet.model.plan import Plan, PlannedStack
 from gpufleet.model.sections.cuda import Receipts
-from gpufleet.model.sections.stacks import Framework, Product, TowerSum
+from gpufleet.model.sections.stacks import Convolution, Framework, Product, TowerSum
 from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
@@ -35,10 +36,26 @@ from .sections import Sections
 from .stack import installed
 
 T = TypeVar("T")
-# What a loader reports of a library that it does not find, and TensorFlow's runs of a GPU.
+# What a loader reports of a library that it does not find, and the runs of a GPU.
 ABSENT = re.compile(r"(lib[\w.+-]+\.so[\d.]*): cannot open shared object file")
-LISTED = re.compile(r"TensorFlow reports (\d+) GPU")
+LISTED = re.compile(f"(?:{'|'.join(each.title for each in FRAMEWORKS.values())})"
+                    r" reports (\d+) GPU")
 DRIVER_LIBRARY = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so")
+
+
+def title(stack: PlannedStack) -> str:
+    """What people call the stack's framework."""
+    return FRAMEWORKS[framework_id(stack)].title
+
+
+def named(stack: PlannedStack) -> str:
+    """A stack's framework, as findings name it: `PyTorch of pytorch-2.6.0`."""
+    return f"{title(stack)} of {stack['name']}"
+
+
+def framework_id(stack: PlannedStack) -> str:
+    """Which framework the stack runs; plans of earlier releases have TensorFlow alone."""
+    return stack.get("framework", "tensorflow")
 
 
 class Ran(NamedTuple, Generic[T]):
@@ -58,12 +75,16 @@ class NotRun(NamedTuple):
 
 
 def framework_runs(
-    plan: Plan, observed: Sections, part: Callable[[Framework], T | None]
+    plan: Plan, observed: Sections, part: Callable[[Framework], T | None],
+    frameworks: Collection[str] = FRAMEWORKS,
 ) -> Iterator[Ran[T] | NotRun]:
-    """The run of each planned stack's framework, or why a part of it cannot be judged."""
+    """The run of each planned stack's framework, or why a part of it cannot be judged.
+
+    Of stacks of these `frameworks`.
+    """
     present = {stack["name"] for stack, _ in installed(plan, observed)}
     for stack in plan["stacks"]:
-        if stack["name"] not in present:
+        if stack["name"] not in present and framework_id(stack) in frameworks:
             yield NotRun(stack, Finding(
                 f"{stack['name']} is not installed: nothing ran",
                 provision(plan, *parts_of(plan, stack)),
@@ -71,6 +92,8 @@ def framework_runs(
             ))
     for stack, found in installed(plan, observed):
         framework = found["framework"]
+        if framework_id(stack) not in frameworks:
+            continue
         if framework is None:
             yield NotRun(stack, Finding(
                 f"{stack['name']} was not started: the snapshot has mode"
@@ -94,12 +117,12 @@ def _stopped(plan: Plan, stack: PlannedStack, framework: Framework) -> Finding:
             verdict=Verdict.INCONCLUSIVE, about=(subjects.stopped(stack["name"]),))
     if framework["state"] == "hung":
         return Finding(
-            f"TensorFlow of {stack['name']} hung: {framework['error']}",
+            f"{named(stack)} hung: {framework['error']}",
             "check the host's driver and load; then ./gpufleet verify",
             verdict=Verdict.HUNG, about=(subjects.stopped(stack["name"]),),
         )
     return Finding(
-        f"TensorFlow of {stack['name']} stopped before this step: {framework['error']}",
+        f"{named(stack)} stopped before this step: {framework['error']}",
         see("stack.matmul", provision(plan, *parts_of(plan, stack))),
         verdict=Verdict.INCONCLUSIVE, about=(subjects.stopped(stack["name"]),),
     )
@@ -107,7 +130,7 @@ def _stopped(plan: Plan, stack: PlannedStack, framework: Framework) -> Finding:
 
 @check("stack.build", reads=("stacks",), skip_reason=no_stacks)
 def build(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """TensorFlow is the planned release, built for the planned CUDA and cuDNN."""
+    """The framework is the planned release, built for the planned CUDA and cuDNN."""
     for run in framework_runs(plan, observed, lambda framework: framework["build"]):
         if isinstance(run, NotRun):
             yield run.finding
@@ -115,27 +138,32 @@ def build(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         stack, framework, actual = run
         repair = provision(plan, *parts_of(plan, stack))
         wanted = stack["build"]
-        if framework["version"] != stack["version"]:
-            yield Finding(f"{stack['name']} imports TensorFlow {framework['version']}, planned is"
-                          f" {stack['version']}", repair)
+        # A local version tells the variant: torch 2.6.0+cu124.
+        if framework["version"] != stack["version"].partition("+")[0]:
+            yield Finding(f"{stack['name']} imports {title(stack)} {framework['version']},"
+                          f" planned is {stack['version']}", repair,
+                          about=(f"build@{stack['name']}",))
         if not actual["cuda_build"]:
-            yield Finding(f"TensorFlow of {stack['name']} is a CPU-only build",
-                          repair, brief(actual))
+            yield Finding(f"{named(stack)} is a CPU-only build",
+                          repair, brief(actual), about=(f"build@{stack['name']}",),
+                          entails=(f"gpus@{stack['name']}",))
         # Before 2.3 a build does not report its CUDA; its loader does.
         elif actual["cuda"] and actual["cuda"] != wanted["cuda"]:
-            yield Finding(f"TensorFlow of {stack['name']} was built for CUDA {actual['cuda']},"
-                          f" planned is {wanted['cuda']}", repair)
+            yield Finding(f"{named(stack)} was built for CUDA {actual['cuda']},"
+                          f" planned is {wanted['cuda']}", repair,
+                          about=(f"build@{stack['name']}",))
         elif actual["cudnn"] and (
                 int(str(actual["cudnn"]).partition(".")[0]) != wanted["cudnn_major"]):
-            yield Finding(f"TensorFlow of {stack['name']} was built for cuDNN {actual['cudnn']},"
-                          f" planned is {wanted['cudnn_major']}", repair)
+            yield Finding(f"{named(stack)} was built for cuDNN {actual['cudnn']},"
+                          f" planned is {wanted['cudnn_major']}", repair,
+                          about=(f"build@{stack['name']}",))
         yield Evidence(f"{stack['name']}: {framework['version']}, CUDA {actual['cuda']}, cuDNN"
                    f" {actual['cudnn']}")
 
 
 @check("stack.libraries", reads=("stacks",), skip_reason=no_stacks)
 def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """TensorFlow loads every CUDA and cuDNN library that its build needs."""
+    """The framework loads every CUDA and cuDNN library that its build needs."""
     bindings = {found["venv"]: found["binding"] for found in observed["stacks"]["stacks"]}
     for run in framework_runs(plan, observed, lambda framework: framework["loader"]):
         if isinstance(run, NotRun):
@@ -157,6 +185,10 @@ def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         failed = {entry["library"]: entry["error"] for entry in loader["failed"]}
         optional = set(stack["sonames_optional"])
         wanted = [soname for soname in stack["sonames"] if soname not in optional]
+        if framework_id(stack) != "tensorflow":
+            # Tried were the environment's own libraries, and no others.
+            wanted += sorted(name for name in failed if name not in {*wanted, *optional}
+                             and not DRIVER_LIBRARY.match(name))
         if not no_gpus_declared(plan):
             wanted += sorted(name for name in failed if DRIVER_LIBRARY.match(name))
         # A release linked against its libraries has mapped them by being imported at all.
@@ -165,7 +197,7 @@ def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         for soname in wanted:
             if soname in failed:
                 yield Finding(
-                    f"TensorFlow of {stack['name']} cannot load {soname}, and does not use the"
+                    f"{named(stack)} cannot load {soname}, and does not use the"
                     f" GPU: {failed[soname]}", repair, failed[soname] or "",
                     about=(_subject(stack, soname),), entails=(f"gpus@{stack['name']}",))
             elif soname not in opened and not any(
@@ -174,7 +206,7 @@ def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 unknown.append(soname)
         if unknown:
             yield Finding(
-                f"It is unknown whether TensorFlow of {stack['name']} finds {shortened(unknown)}:"
+                f"It is unknown whether {named(stack)} finds {shortened(unknown)}:"
                 " its loader " + ("did not try" if loader["ran"] else "cannot be queried"),
                 "run it on a host with a GPU", verdict=Verdict.INCONCLUSIVE,
                 about=(f"gpus@{stack['name']}",))
@@ -192,14 +224,14 @@ def mapped(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             # Without a mapped file nothing is proven, even if it ran.
             ended = run.framework is not None and run.framework["state"] == "ok"
             yield run.finding if not ended else Finding(
-                f"TensorFlow of {run.stack['name']} mapped no CUDA library",
+                f"{named(run.stack)} mapped no CUDA library",
                 "see stack.libraries", verdict=Verdict.INCONCLUSIVE,
                 about=(f"gpus@{run.stack['name']}",))
             continue
         stack, framework, paths = run
         repair = provision(plan, *parts_of(plan, stack))
         own = _home(stack)
-        homes = (f"{own}/", f"{real.get(own, own)}/")
+        homes = tuple(f"{each}/" for home in _homes(stack) for each in (home, real.get(home, home)))
         foreign = [path for path in paths if not path.startswith(homes)]
         unknown = [path for path in paths if path not in foreign
                    and path not in _expected_files(stack, observed["receipts"], path)]
@@ -209,24 +241,24 @@ def mapped(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         unknown = [path for path in unknown if path not in others]
         if others:
             yield Finding(
-                f"TensorFlow of {stack['name']} maps {shortened(others)}, which was installed for"
+                f"{named(stack)} maps {shortened(others)}, which was installed for"
                 " something else", repair, "\n".join(others))
         if unknown:
             yield Finding(
-                f"TensorFlow of {stack['name']} maps {shortened(unknown)}: no receipt of its own"
+                f"{named(stack)} maps {shortened(unknown)}: no receipt of its own"
                 " toolkit, cuDNN or packages lists that file",
                 then(person("on the host: move it away"),
                      repair), "\n".join(unknown))
         unmapped = _not_mapped(framework)
         if unmapped:
             yield Finding(
-                f"TensorFlow of {stack['name']} opened {shortened(unmapped)}, but maps no file of"
+                f"{named(stack)} opened {shortened(unmapped)}, but maps no file of"
                 " that name: it was loaded from a file of another name",
                 otherwise(repair,
                           "on the host: check the symlinks of these names"))
         if foreign:
             yield Finding(
-                f"TensorFlow of {stack['name']} maps libraries from outside {own}:"
+                f"{named(stack)} maps libraries from outside {own}:"
                 f" {shortened(foreign)}",
                 provision(plan, *parts_of(plan, stack),
                           note="it binds the stack to its toolkit again"),
@@ -246,13 +278,19 @@ def _home(stack: PlannedStack) -> str:
     return stack["venv"]
 
 
+def _homes(stack: PlannedStack) -> list[str]:
+    """Where all of them are: JAX on a toolkit has NCCL and others in its environment."""
+    more = [] if framework_id(stack) == "tensorflow" else [stack["venv"]]
+    return list(dict.fromkeys([_home(stack), *more]))
+
+
 def _expected_files(stack: PlannedStack, receipts: Receipts, path: str) -> list[str]:
     """The files of the stack's own receipt for a library like this one.
 
     Where there is no such receipt another check reports it, and nothing can be concluded here.
     """
     root, kind = stack["venv"], "stack"
-    if stack["cuda_source"] == "toolkit":
+    if stack["cuda_source"] == "toolkit" and not path.startswith(f"{root}/"):
         root, kind = _home(stack), "cudnn" if "/libcudnn" in path else "toolkit"
     own = [row for row in receipts["receipts"] if (row["kind"], row["path"]) == (kind, root)]
     major = f"-{stack['build']['cudnn_major']}"
@@ -275,13 +313,13 @@ def _parse_device(device: str | None) -> tuple[str, str] | None:
     return (found.group(1), found.group(2)) if found else None
 
 
-def _requested(entry: Product) -> str:
+def gpu_number(entry: Product | Convolution) -> str:
     """The number of the GPU that a product was requested on; empty for the CPU."""
     device = _parse_device(entry["requested"])
     return device[1] if device and device[0] == "gpu" else ""
 
 
-def _is_on_requested_device(entry: Product) -> bool:
+def is_on_requested_device(entry: Product | Convolution) -> bool:
     device = _parse_device(entry["device"])
     return device is not None and device == _parse_device(entry["requested"])
 
@@ -298,7 +336,7 @@ def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             about = (subjects.stopped(name),) if start and start["error"] else (
                 _subject(run.stack, absent[1]),) if absent else ()
             finding = busy_finding(name, error, observed) or Finding(
-                f"TensorFlow of {name} does not run: {error}",
+                f"{named(run.stack)} does not run: {error}",
                 otherwise(provision(plan, *parts_of(plan, run.stack)),
                           "if stack.files and toolkit.files pass, the host prevents it: check"
                           " noexec in findmnt, ulimit -a, free"),
@@ -309,9 +347,11 @@ def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield run.finding
             continue
         stack, framework, results = run
-        if framework["state"] != "ok":
+        # What came after the products has checks of its own.
+        if framework["state"] != "ok" and "convolution" not in framework:
             yield _stopped(plan, stack, framework)
-        yield from products(plan, observed, stack["name"], results)
+        yield from _without_numpy(
+            products(plan, observed, stack["name"], results), stack["name"], framework)
         total: TowerSum = framework["tower_sum"] or {
             "error": "it was not computed", "wrong": None, "devices": []}
         busy = busy_finding(
@@ -324,7 +364,23 @@ def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield Finding(
                 f"{stack['name']}: the sum of all devices' results is wrong or missing"
                 f" ({total['error'] or total['wrong']})", "see the devices' own results above",
-                about=(f"gpus@{stack['name']}",) if not total["devices"] else ())
+                about=() if total["devices"] else (
+                    exchanged(stack["name"], framework) or f"gpus@{stack['name']}",))
+
+
+def exchanged(name: str, framework: Framework) -> str | None:
+    """The subject of arrays that numpy and the framework do not exchange; None where they do."""
+    exchange = framework.get("numpy")
+    return f"numpy@{name}" if exchange and exchange["error"] else None
+
+
+def _without_numpy(
+    found: Iterator[Finding | Evidence], stack: str, framework: Framework
+) -> Iterator[Finding | Evidence]:
+    """The same findings; nothing computes where numpy's arrays do not reach the framework."""
+    subject = exchanged(stack, framework)
+    for item in found:
+        yield replace(item, about=(subject,)) if subject and isinstance(item, Finding) else item
 
 
 def _busy(where: str, entry: Product, observed: Sections) -> Finding | None:
@@ -336,23 +392,30 @@ def products(
 ) -> Iterator[Finding | Evidence]:
     """The product of each device, or that other processes use the device."""
     for entry in entries:
-        busy = _busy(f"{name} on {entry['requested']}", entry, observed)
-        found = _requested(entry)
+        busy = _busy(_where(name, entry), entry, observed)
+        found = gpu_number(entry)
         for finding in [busy] if busy else product(plan, name, entry):
             yield replace(finding, entails=(f"result/{found}@{name}",)) if isinstance(
                 finding, Finding) else finding
 
 
+def _where(name: str, entry: Product) -> str:
+    precision = f" in {entry['precision']}" if "precision" in entry else ""
+    return f"{name} on {entry['requested']}{precision}"
+
+
 def product(plan: Plan, name: str, entry: Product) -> Iterator[Finding | Evidence]:
     """One device's product."""
-    where = f"{name} on {entry['requested']}"
-    if entry["error"]:
+    where = _where(name, entry)
+    if reason := entry.get("not_applicable"):
+        yield Evidence(f"{where}: not applicable, {reason}")
+    elif entry["error"]:
         listed = LISTED.match(entry["error"])
         yield Finding(f"{where} could not multiply: {entry['error']}",
                       "see gpu.count, driver.loaded and stack.libraries", brief(entry),
                       about=() if not listed else (f"gpus@{name}",) if listed[1] == "0" else (
-                          f"gpu/{_requested(entry)}@{name}",))
-    elif not _is_on_requested_device(entry):
+                          f"gpu/{gpu_number(entry)}@{name}",))
+    elif not is_on_requested_device(entry):
         yield Finding(f"{where} was computed on {entry['device'] or 'an unknown device'} instead",
                       see("stack.libraries", provision(plan, Component("stack", name))),
                       brief(entry))
@@ -383,7 +446,9 @@ def gpu(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if isinstance(run, NotRun):
             yield run.finding
             continue
-        stack, _, results = run
+        stack, _, every = run
+        # Each device has a product in float32; one of a lower precision stands for none.
+        results = [entry for entry in every if "precision" not in entry]
         proven = {_parse_device(entry["device"]) for entry in results
                   if entry["wrong"] == 0 and not entry["error"]}
         busy = [(entry, finding) for entry in results
@@ -407,7 +472,7 @@ def _without_result(
     name: str, missing: list[str], results: list[Product], wanted: int
 ) -> subjects.Subjects:
     """GPUs of which stack.matmul has no right result, or that the framework does not use."""
-    tried = {_requested(entry) for entry in results}
+    tried = {gpu_number(entry) for entry in results}
     if tried >= set(missing):
         return tuple(f"result/{index}@{name}" for index in missing)
     return () if tried & set(missing) else subjects.missing_numbers(

@@ -136,6 +136,8 @@ def _products(data: SectionData, plan: Plan, names: Mapping[float | str, str]
             continue
         addresses = dict(_addresses(framework))
         for product in framework["matmul"]:
+            if "precision" in product:
+                continue  # the measure is that of float32
             kind, number = product["requested"][:5], product["requested"][5:]
             if kind == GPU and number.isdigit():
                 name = names.get(addresses.get(int(number), ""), _gpu(names, int(number)))

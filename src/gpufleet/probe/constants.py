@@ -7,8 +7,8 @@ CUDA_FILE = re.compile(
     r"|nvrtc-builtins|nvJitLink|cupti|nccl|npp\w+|nvjpeg|nvblas|cufile)\.so(\.|$)")
 # And what frameworks carry: libraries that no toolkit has, and copies under a name with a digest,
 # such as libcudart-e409450e.so.11.0.
-CARRIED_FILE = re.compile(r"^lib(cusparseLt|nvshmem\w*|nvToolsExt|(cudart|cublas|cublasLt|cufft|curand"
-                          r"|cusolver|cusparse|cudnn\w*|nccl|nvrtc|nvrtc-builtins|nvToolsExt)"
+CARRIED_FILE = re.compile(r"^lib(cusparseLt|nvshmem\w*|nvToolsExt"
+                          r"|(cudart|cublas|cublasLt|cufft|curand|cusolver|cusparse|cudnn\w*|nccl|nvrtc|nvrtc-builtins|nvToolsExt)"
                           r"-[0-9a-f]{8})\.so(\.|$)")
 
 

@@ -171,8 +171,9 @@ class TrialContainer:
         if self.call("image", "inspect", name, checked=False)[0] != 0:
             return {"name": name, "present": False, "framework": None}
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
-        ended = self.run(name, "/gpufleet/matmul.py", "--framework", "any", "--expect-gpus", expect,
-                        checked=False, options=["--entrypoint", "python3"], most_s=self.host.inner_s * 0.5)
+        ended = self.run(name, "/gpufleet/matmul.py", "--framework", "any", "--expect-gpus",
+                         expect, checked=False, options=["--entrypoint", "python3"],
+                         most_s=self.host.inner_s * 0.5)
         return {"name": name, "present": True, "framework": parse_framework_output(*ended)}
 
     def clean(self):

@@ -4,7 +4,7 @@ import re
 import shlex
 
 STEERING_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
-                      "PYTHONPATH", "PYTHONHOME")
+                      "PYTHONPATH", "PYTHONHOME", "JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 PAM_LOCATIONS = ("/etc/security/pam_env.conf",)
 USER_SERVICE_LOCATIONS = ("/etc/environment.d/*.conf", "/usr/lib/environment.d/*.conf")
 MANAGER_LOCATIONS = ("/etc/systemd/system.conf", "/etc/systemd/system.conf.d/*.conf",

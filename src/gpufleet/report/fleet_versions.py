@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpufleet.model.frameworks import FRAMEWORKS
 from gpufleet.verification.session import Session
 
 NONE = "none"
@@ -109,7 +110,9 @@ def _of(snapshot: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[
 
 def _stack(stack: Mapping[str, Any]) -> str:
     packages = stack.get("packages")
-    release = packages.get("tensorflow") or packages.get("tensorflow-gpu") \
+    carriers = FRAMEWORKS.get(
+        str(stack.get("runs")), FRAMEWORKS["tensorflow"]).distributions
+    release = next(filter(None, map(packages.get, carriers)), None) \
         if isinstance(packages, Mapping) else None
     return f"{release or NONE}, Python {stack.get('python')}"
 

@@ -43,6 +43,7 @@ def run_stages(framework, options):
     document["mapped"] = sorted(mapped | mapped_files())
     document["strangers"] = foreign_libraries(scratch)
     shutil.rmtree(scratch, ignore_errors=True)
+    tempfile.tempdir = None
     document["seconds"]["total"] = round(time.time() - begin, 2)
     emit(document)
 

@@ -12,8 +12,6 @@ from .output import plain, unique
 from .own_libraries import dies, open_own_libraries, own_libraries
 from .timing import timed
 
-# ruff: noqa: B905 (zip has no `strict` before Python 3.10)
-
 PRECISIONS = ("float16", "bfloat16")
 CUDA_PLATFORMS = ("gpu", "cuda")
 
@@ -37,7 +35,7 @@ class Jax:
 
     name, title, module = "jax", "JAX", "jax"
     # As much memory as it needs, not three quarters of each GPU.
-    variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    variables = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),)
 
     def stages(self, options):
         return (("importing JAX", self.load),
@@ -204,8 +202,9 @@ def cuda_answers():
 def has_plugin():
     """Whether a CUDA plugin is installed, or the CUDA kernels of a jaxlib before 0.4.30."""
     try:
-        import jax_plugins
         import pkgutil
+
+        import jax_plugins
         found = [item.name for item in pkgutil.iter_modules(jax_plugins.__path__)]
         if any("cuda" in name for name in found):
             return True

@@ -1,7 +1,7 @@
 """Compute on each device through the PyTorch of this interpreter, 1.0 and later.
 
-A tensor names its device, and nothing of PyTorch's moves it: what was requested on a GPU is computed
-there or fails.
+A tensor names its device, and nothing of PyTorch's moves it: what was requested on a GPU is
+computed there or fails.
 """
 import time
 
@@ -23,7 +23,7 @@ class PyTorch:
     """PyTorch."""
 
     name, title, module = "pytorch", "PyTorch", "torch"
-    variables = {}
+    variables = ()
 
     def stages(self, options):
         begin = time.time()

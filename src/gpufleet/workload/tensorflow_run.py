@@ -14,8 +14,8 @@ class TensorFlow:
     """TensorFlow 1.x or 2.x."""
 
     name, title, module = "tensorflow", "TensorFlow", "tensorflow"
-    variables = {"TF_CPP_VMODULE": "dso_loader=1", "TF_CPP_MIN_LOG_LEVEL": "0",
-                 "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    variables = (("TF_CPP_VMODULE", "dso_loader=1"), ("TF_CPP_MIN_LOG_LEVEL", "0"),
+                 ("TF_FORCE_GPU_ALLOW_GROWTH", "true"))
     no_gpu = None
 
     def stages(self, options):

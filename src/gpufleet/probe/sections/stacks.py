@@ -43,7 +43,8 @@ def section_stacks(host):
                        "realpath": host.realpath(venv), "closed": unreadable_by_others(host, [
                            venv, venv + "/bin/python",
                            *host.glob(venv + "/lib/python3*/site-packages"),
-                           *host.glob(venv + "/lib/python3*/site-packages/%s*" % FRAMEWORKS[runs][0])])})
+                           *host.glob(venv + "/lib/python3*/site-packages/%s*"
+                                      % FRAMEWORKS[runs][0])])})
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for stack, start in zip(stacks, pool.map(
                 lambda stack: start_interpreter(host, stack["venv"]), stacks)):
