@@ -74,7 +74,7 @@ def four():
 
 def test_it_is_short_and_lines_keep_their_numbers() -> None:
     text = f"CONFIG = {json.dumps({'matmul': payload.workload()})!r}\n{payload.probe()}"
-    assert len(text) < 120_000
+    assert len(text) < 130_000
     space: dict[str, object] = {"__name__": "shipped"}
     head, _, _ = payload.find_engine_program(
         "shipped", {"shipped": "one = 1\n    # a comment\n\nfour = '# none'\n",
