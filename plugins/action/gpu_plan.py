@@ -59,7 +59,8 @@ class ActionModule(ActionBase):
         }
         settings = probe_settings(variables)
         # The module runs no stack.
-        args = {name: value for name, value in settings.items() if name != "compiles"}
+        of_runs = {"compiles", "frameworks"}
+        args = {name: value for name, value in settings.items() if name not in of_runs}
         facts = self._execute_module(
             "gpufleet.gpu.gpu_facts", module_args=args, task_vars=task_vars
         )

@@ -9,7 +9,6 @@ import os
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
-
 # What libraries open at run time, by names that are not in their headers. From cuDNN 8 on,
 # libcudnn.so.N is a shim that opens libcudnn_*.so.N when it is used. Read from the libraries' own
 # strings: CUDA 11.7 to 13.2, cuDNN 8.5 to 9.26.
@@ -44,10 +43,10 @@ def elf(path):
         raise StateError("{} is damaged: {}".format(path, error)) from error
 
 
-def libraries_in_order(folders, sonames):
+def libraries_in_order(folders, sonames, optional=()):
     """Paths of the libraries with these SONAMEs in ``folders``, each after those it needs.
 
-    Raises ``StateError`` when one is missing or damaged.
+    Raises ``StateError`` when one is damaged, or missing and not optional.
     """
     order = []
     visited = set()
@@ -65,7 +64,7 @@ def libraries_in_order(folders, sonames):
                         soname, ", ".join(folders) or "the environment"
                     )
                 )
-            return  # the system's: libc, libm, libstdc++
+            return  # optional, or the system's: libc, libm, libstdc++
         for name in elf(path)["needed"]:
             visit(name, False)
         for name in sub_libraries(folders, soname):
@@ -74,4 +73,6 @@ def libraries_in_order(folders, sonames):
 
     for soname in sonames:
         visit(soname, True)
+    for soname in optional:
+        visit(soname, False)
     return order

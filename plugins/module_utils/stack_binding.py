@@ -59,7 +59,7 @@ def variables(framework, site, library_dir):
     wheels = [os.path.join(site, "nvidia", name) for name in ("cuda_nvcc", "cu13")]
     roots = [os.path.dirname(library_dir)] if library_dir else wheels
     found = [root for root in roots if os.path.exists(os.path.join(root, "bin", "ptxas"))]
-    return {"CUDA_ROOT": root for root in found[:1]}
+    return {"CUDA_ROOT": found[0]} if found else {}
 
 
 def start_line(site, framework):
@@ -82,7 +82,9 @@ def bind(module, lock, site):
             remove_tree(path)
         return [], []
     folders = library_folders(site, params["library_dir"])
-    document = {"libraries": libraries_in_order(folders, params["libraries"])}
+    document = {
+        "libraries": libraries_in_order(folders, params["libraries"], params["libraries_optional"])
+    }
     found = variables(params["framework"], site, params["library_dir"])
     if found:
         document["variables"] = found

@@ -80,6 +80,11 @@ options:
     type: list
     elements: str
     default: []
+  libraries_optional:
+    description: SONAMEs to bind where the library exists.
+    type: list
+    elements: str
+    default: []
   library_dir:
     description: >-
       The toolkit's directory of the libraries to bind; by default those of the environment's own
@@ -391,6 +396,7 @@ def main():
             "index": {"type": "str", "no_log": True},
             "wheelhouse": {"type": "str", "default": ""},
             "libraries": {"type": "list", "elements": "str", "default": []},
+            "libraries_optional": {"type": "list", "elements": "str", "default": []},
             "library_dir": {"type": "path"},
             "binding": {"type": "str", "default": ""},
             "activation": {"type": "path", "required": True},

@@ -264,6 +264,24 @@ def test_a_lock_that_was_resolved_anew(plan: Row, host: Row) -> None:
     assert gone == f"its lock {name} is missing, and will be resolved again"
 
 
+def test_a_stack_on_a_toolkit_has_what_no_toolkit_has_in_its_packages(
+    plan: Row, host: Row
+) -> None:
+    packages = f"{plan['stacks'][0]['venv']}/lib/python3.11/site-packages/nvidia"
+    bound = receipt(host, "stack", STACK)["binding"]
+    bound.append(f"{packages}/nccl/lib/libnccl.so.2")
+    assert changes(plan, host) == []
+    bound.append(f"{packages}/cublas/lib/libcublas.so.12")
+    assert "bound to other libraries" in only(plan, host)["because"]
+
+
+def test_a_framework_with_its_cuda_inside_is_bound_to_nothing(plan: Row, host: Row) -> None:
+    receipt(host, "stack", STACK)["binding"] = []
+    assert "bound to other libraries" in only(plan, host)["because"]
+    plan["stacks"][0].update(sonames=[], toolkit_path=None, cuda_source="bundled")
+    assert changes(plan, host) == []
+
+
 def test_an_environment_of_another_python_or_binding(plan: Row, host: Row) -> None:
     receipt(host, "stack", STACK)["python"] = "3.10.4"
     assert only(plan, host)["because"] == "it was created with Python 3.10, not 3.11"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gpufleet.model.frameworks import is_in_no_toolkit
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import CachedLibrary, Library
 
@@ -55,6 +56,7 @@ def expected(plan: Plan, observed: Sections) -> dict[str, str]:
         for stack in plan["stacks"]
         if stack["cuda_source"] == "toolkit" and stack["toolkit_path"] in paths
         for soname in stack["sonames"]
+        if not is_in_no_toolkit(soname)
     }
     for tree in observed["cudnn"]["trees"]:
         if tree["toolkit"] in paths:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpufleet.catalog import versions
 from gpufleet.host_state import ownership
 from gpufleet.host_state.host import Host, mapping
+from gpufleet.model.frameworks import is_in_no_toolkit
 from gpufleet.model.plan import EnvironmentFile, PlanChange, PlannedStack
 from gpufleet.resolver import environment
 
@@ -56,25 +57,18 @@ def _drift(receipt: Row, stack: Row, row: PlannedStack) -> list[str]:
         for name in sorted(want)
         if have.get(name) != want[name]
     ]
-    if not _bound(receipt.get("binding"), row):
+    bound = receipt.get("binding")
+    paths = [str(path) for path in bound] if isinstance(bound, list) else []
+    if bool(paths) != bool(row["sonames"]) or not all(_is_own(path, row) for path in paths):
         root = row["toolkit_path"] or row["venv"]
         found.append(f"it is bound to other libraries than those of {root}")
     return found
 
 
-def _bound(binding: object, row: PlannedStack) -> bool:
-    """Whether a stack is bound to its own libraries: those of its toolkit, or of its environment.
-
-    On a toolkit JAX has NCCL, which no toolkit has, from its environment.
-    """
-    paths = [str(path) for path in binding] if isinstance(binding, list) else []
-    if not row["sonames"]:
-        return not paths
-    root = row["toolkit_path"] or row["venv"]
-    others = (row["venv"],) if row.get("framework") == "jax" else ()
-    own = [path for path in paths if path.startswith(f"{root}/")]
-    beside = [path for path in paths if path.startswith(tuple(f"{each}/" for each in others))]
-    return bool(own) and {*paths} == {*own, *beside}
+def _is_own(path: str, row: PlannedStack) -> bool:
+    """Whether a library is where the stack's own ones are: in its toolkit, or in its packages."""
+    packaged = row["toolkit_path"] is None or is_in_no_toolkit(path.rpartition("/")[2])
+    return path.startswith(f"{row['venv'] if packaged else row['toolkit_path']}/")
 
 
 def environment_change(host: Host, rows: list[EnvironmentFile]) -> PlanChange | None:

@@ -26,3 +26,11 @@ FRAMEWORKS: dict[str, Framework] = {
         Framework("jax", "JAX", "jax", ("jax",)),
     )
 }
+
+
+def is_in_no_toolkit(library: str) -> bool:
+    """Whether a library's name is NCCL's or NVSHMEM's: they come as packages of a stack.
+
+    Also where a toolkit has the rest (JAX with `cuda: local`).
+    """
+    return library.startswith(("libnccl.", "libnvshmem"))
