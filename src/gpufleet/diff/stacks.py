@@ -57,18 +57,24 @@ def _drift(receipt: Row, stack: Row, row: PlannedStack) -> list[str]:
         for name in sorted(want)
         if have.get(name) != want[name]
     ]
-    bound = receipt.get("binding")
-    paths = [str(path) for path in bound] if isinstance(bound, list) else []
-    if bool(paths) != bool(row["sonames"]) or not all(_is_own(path, row) for path in paths):
+    if not _bound(receipt.get("binding"), row):
         root = row["toolkit_path"] or row["venv"]
         found.append(f"it is bound to other libraries than those of {root}")
     return found
 
 
-def _is_own(path: str, row: PlannedStack) -> bool:
-    """Whether a library is where the stack's own ones are: in its toolkit, or in its packages."""
-    packaged = row["toolkit_path"] is None or is_in_no_toolkit(path.rpartition("/")[2])
-    return path.startswith(f"{row['venv'] if packaged else row['toolkit_path']}/")
+def _bound(binding: object, row: PlannedStack) -> bool:
+    """Whether a stack is bound to its own libraries: those of its toolkit, or of its environment.
+
+    On a toolkit, what no toolkit has (NCCL, for JAX) is of the environment.
+    """
+    paths = [str(path) for path in binding] if isinstance(binding, list) else []
+    beside = [name for name in row["sonames"] if row["toolkit_path"] and is_in_no_toolkit(name)]
+    packages = f"{row['venv']}/"
+    rest = [path for path in paths
+            if not (path.startswith(packages) and path.rpartition("/")[2] in beside)]
+    root = row["toolkit_path"] or row["venv"]
+    return bool(rest) == bool(row["sonames"]) and all(path.startswith(f"{root}/") for path in rest)
 
 
 def environment_change(host: Host, rows: list[EnvironmentFile]) -> PlanChange | None:
