@@ -26,9 +26,11 @@ def meeting(plan: Document, snapshot: Document, records: list[Document]) -> Chec
         mine["host"] = seen["host"] = host
         gpus = dict(zip(HOSTS, records[0]["gpus"], strict=True))
         mine["expect"]["count"] = gpus[host]
-        releases = dict.fromkeys(record["release"] for record in records)
+        releases = dict.fromkeys((record.get("framework", "tensorflow"), record["release"])
+                                 for record in records)
         mine["pairs"] = [{"with": peer, "gpus": gpus[peer], "stacks": [
-            {"name": f"tensorflow-{release}", "release": release} for release in releases]}]
+            {"name": f"{framework}-{release}", "release": release, "framework": framework}
+            for framework, release in releases]}]
         seen["pairs"] = copy.deepcopy(records)
         found[host] = {check["id"]: check for check in judge.judge(mine, seen)["checks"]
                        if check["id"] in PAIR_CHECKS}
@@ -68,6 +70,51 @@ def with_gpus(records: list[Document], count: int = 2) -> list[Document]:
     for side in nccl["sides"]:
         side.update(communication="NCCL", nccl=["gpu01:1:2 [0] NCCL INFO comm 0x1 Init COMPLETE"])
     return [graph, reduce, nccl]
+
+
+@pytest.fixture
+def others() -> list[Document]:
+    """PyTorch 2.6.0 and JAX 0.5.3 on two hosts without GPUs: two real processes on one."""
+    found: list[Document] = document("frameworks/pairs.json")  # type: ignore[assignment]
+    return found
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_pytorch_and_jax_get_the_exact_sum_by_gloo(
+    plan: Document, snapshot: Document, others: list[Document], at: int
+) -> None:
+    found = meeting(plan, snapshot, [others[at]])
+    assert verdicts(found, REDUCE) == ("PASS", "PASS")
+    assert "GLOO, 2 replicas, exact" in found["gpu01"][REDUCE]["evidence"]
+    assert verdicts(found, GRAPH) == ("NOT-DECLARED", "NOT-DECLARED")
+    assert "has no parameter servers" in found["gpu01"][GRAPH]["cause"]
+
+
+def on_nccl(record: Document) -> Document:
+    """A stand-in for the same on two GPUs of each host."""
+    record = copy.deepcopy(record) | {"kind": "nccl", "gpus": [2, 2]}
+    for side in record["sides"]:
+        side.update(communication="NCCL", in_sync=4, nccl=["NCCL INFO comm 0x1 Init COMPLETE"],
+                    replicas=[{"device": f"GPU:{n}", "wrong": 0} for n in range(2)])
+    return record
+
+
+@pytest.mark.parametrize(("spoil", "cause"), [
+    ({}, ""),
+    ({"replicas": [{"device": "CPU:0", "wrong": 0}] * 2}, "it ran on CPU, CPU, declared is GPU"),
+    ({"replicas": [{"device": f"GPU:{n}", "wrong": n} for n in range(2)]}, "has 1 wrong rows"),
+    ({"in_sync": 2}, "2 replicas took part, not 4"),
+    ({"version": "2.5.1"}, "what ran is PyTorch 2.5.1, planned is 2.6.0"),
+    ({"nccl": []}, "NCCL did not report that it ran")])
+def test_pytorch_between_gpus(
+    plan: Document, snapshot: Document, others: list[Document], spoil: Document, cause: str
+) -> None:
+    record = on_nccl(others[0])
+    record["sides"][0].update(spoil)
+    found = meeting(plan, snapshot, [record])["gpu01"]
+    assert (found["pair.nccl"]["verdict"] == "PASS") is (not cause)
+    assert cause in found["pair.nccl"]["cause"]
+    assert found[REDUCE]["verdict"] == "NOT-DECLARED"
 
 
 def verdicts(found: Checks, check: str) -> tuple[str, str]:

@@ -77,8 +77,27 @@ def test_stacks_of_one_release_are_paired_whatever_their_names() -> None:
     [pair] = select_pairs([host("a", NEW), other], PairOptions(("a,b",)))
     assert pair.stacks[0].names == ("tensorflow-2.13.1", "mine")
     assert [row["stacks"] for name in "ab" for row in planned_pairs(name, [pair])] == [
-        [{"name": "tensorflow-2.13.1", "release": "2.13.1"}],
-        [{"name": "mine", "release": "2.13.1"}]]
+        [{"name": "tensorflow-2.13.1", "release": "2.13.1", "framework": "tensorflow"}],
+        [{"name": "mine", "release": "2.13.1", "framework": "tensorflow"}]]
+
+
+@pytest.mark.parametrize(("counts", "jobs"), [
+    ((0, 0), [("all-reduce", "pytorch"), ("all-reduce", "jax")]),
+    ((8, 0), [("all-reduce", "pytorch"), ("all-reduce", "jax")]),
+    ((8, 4), [("nccl", "pytorch"), ("nccl", "jax")])])
+def test_pytorch_and_jax_reduce_by_nccl_where_both_have_gpus(
+    counts: tuple[int, int], jobs: list[tuple[str, str]]
+) -> None:
+    both = [host(name, {"pytorch": "2.6.0"}, {"jax": "0.5.3"}, count=count)
+            for name, count in zip("ab", counts, strict=True)]
+    [pair] = select_pairs(both, PairOptions(("a,b",)))
+    assert [(job.kind, job.stack.framework) for job in jobs_of([pair])] == jobs
+
+
+def test_releases_of_two_frameworks_are_no_pair() -> None:
+    both = [host("a", {"pytorch": "2.6.0"}), host("b", {"jax": "0.5.3"})]
+    with pytest.raises(ConfigurationError, match="no stack of the same release of a framework"):
+        select_pairs(both, PairOptions(("a,b",)))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes.util
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpufleet.workload import own_libraries, pytorch_programs
+from gpufleet.workload.distributed_others import in_processes, own_interface
 from gpufleet.workload.exactness import small_operand
 from gpufleet.workload.framework_run import (
     convolutions,
@@ -294,6 +296,27 @@ def test_the_plugin_s_numbers_are_versions(
     library: str, number: int | None, version: str | None
 ) -> None:
     assert readable(library, number) == version
+
+
+# -- between two hosts ----------------------------------------------------------------------------
+
+
+def test_each_gpu_has_a_process_whose_failure_is_told() -> None:
+    right = numpy.arange(4, dtype=numpy.float32).reshape(2, 2)
+    [(device, found), _] = in_processes(numpy, [(0, lambda: right), (1, lambda: right + 1)])
+    assert (device, found.tolist()) == ("GPU:0", right.tolist())
+
+    def fails() -> None:
+        raise RuntimeError("no such device")
+    with pytest.raises(RuntimeError, match="GPU 1: RuntimeError: no such device"):
+        in_processes(numpy, [(0, lambda: right), (1, fails)])
+    with pytest.raises(RuntimeError, match="GPU 0: its process died"):
+        in_processes(numpy, [(0, lambda: os.kill(os.getpid(), signal.SIGKILL))])
+
+
+def test_gloo_uses_the_interface_of_the_way_to_the_other_host() -> None:
+    assert own_interface("127.0.0.1") == "lo"
+    assert own_interface("::1") is None
 
 
 # -- what real environments printed ---------------------------------------------------------------

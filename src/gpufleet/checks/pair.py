@@ -1,4 +1,4 @@
-"""Two hosts together: the results of a distributed TensorFlow run, of hosts that took part.
+"""Two hosts together: the results of a distributed run, of hosts that took part.
 
 A plan's `pairs` name the other hosts and stacks, a snapshot's `pairs` have the results. A fault is
 reported on the host where it happened; the other host's check is INCONCLUSIVE and names it, so that
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpufleet.model import pairs
+from gpufleet.model.frameworks import FRAMEWORKS
 from gpufleet.model.plan import Plan
 from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
@@ -71,7 +72,7 @@ Judge = Callable[[Meeting], Iterator[Finding | Evidence]]
 
 
 def not_applicable(
-    kind: str, plan: Plan, pair: pairs.PlannedMeeting, stack: pairs.SharedStack
+    kind: pairs.Kind, plan: Plan, pair: pairs.PlannedMeeting, stack: pairs.SharedStack
 ) -> str | None:
     """The declaration by which a kind of run between two hosts does not apply, or None."""
     if kind == "nccl" and no_gpus_declared(plan):
@@ -79,12 +80,15 @@ def not_applicable(
     if kind == "nccl" and not pair["gpus"]:
         reason = "not set" if pair["gpus"] is None else "{count: 0}"
         return f"gpu_expect of {pair['with']}: {reason}"
-    if kind != "parameter-server" and stack["release"].startswith("1."):
-        return f"gpu_stacks: TensorFlow {stack['release']} has no multi-worker all-reduce"
-    return None
+    own = plan["expect"]["count"] if plan["expect"] else None
+    return pairs.lacking(kind, _framework(stack), stack["release"], (own, pair["gpus"]))
 
 
-def skip_unless_applicable(kind: str) -> SkipReason:
+def _framework(of: pairs.SharedStack | pairs.Meeting) -> str:
+    return of.get("framework", "tensorflow")
+
+
+def skip_unless_applicable(kind: pairs.Kind) -> SkipReason:
     """The skip reason where the run applies to no pair and no stack."""
 
     def skip_reason(plan: Plan) -> str | None:
@@ -96,7 +100,7 @@ def skip_unless_applicable(kind: str) -> SkipReason:
 
 
 def meeting_results(
-    kind: str, plan: Plan, observed: Sections, judge: Judge
+    kind: pairs.Kind, plan: Plan, observed: Sections, judge: Judge
 ) -> Iterator[Finding | Evidence]:
     """Judge the run of each pair and stack to which it applies."""
     for pair in plan["pairs"]:
@@ -109,6 +113,7 @@ def meeting_results(
             found = [
                 record for record in observed.snapshot.get("pairs") or []
                 if (record["kind"], record["release"]) == (kind, stack["release"])
+                and _framework(record) == _framework(stack)
                 and set(record["hosts"]) == {plan["host"], pair["with"]}
             ]
             if not found:
@@ -169,15 +174,17 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
             f"{meeting.what}: the side of {meeting.peer} did not finish"
             f" ({other['error'] or own['error']})", f"see pair.{kind} of {meeting.peer}",
             verdict=Verdict.INCONCLUSIVE)
-    elif own["version"] != meeting.record["release"]:
-        yield Finding(f"{meeting.what}: what ran is TensorFlow {own['version']}, planned is"
+    elif own["version"] != meeting.record["release"].partition("+")[0]:
+        title = FRAMEWORKS[_framework(meeting.record)].title
+        yield Finding(f"{meeting.what}: what ran is {title} {own['version']}, planned is"
                       f" {meeting.record['release']}", _repair(meeting))
 
 
 def _repair(meeting: Meeting) -> Remedy:
     return provision(meeting.plan, *(
         Component("stack", row["name"]) for row in meeting.plan["stacks"]
-        if row["version"] == meeting.record["release"]))
+        if (row.get("framework", "tensorflow"), row["version"])
+        == (_framework(meeting.record), meeting.record["release"])))
 
 
 def _waits(side: pairs.Side) -> bool:
@@ -240,7 +247,10 @@ def judge_reduction(communication: str) -> Judge:
         wanted = (["GPU"] * gpus if gpus else ["CPU"]) if gpus is not None else kinds
         total = len(replicas) + len(meeting.other["replicas"])
         wrong = [row for row in replicas if row["wrong"] != 0]
-        if not replicas or own["communication"] != communication:
+        # Only TensorFlow has a ring of its own.
+        wanted_one = "GLOO" if communication == "RING" and _framework(
+            meeting.record) != "tensorflow" else communication
+        if not replicas or own["communication"] != wanted_one:
             raise ValueError("a side does not report its replicas")
         if kinds != wanted:
             yield Finding(f"{meeting.what}: it ran on {shortened(kinds)}, declared is"
@@ -255,7 +265,7 @@ def judge_reduction(communication: str) -> Judge:
             yield Finding(f"{meeting.what}: NCCL did not report that it ran",
                           "run it by hand with NCCL_DEBUG=INFO", verdict=Verdict.INCONCLUSIVE)
         else:
-            yield Evidence("\n".join([f"{meeting.what}: {communication}, {total} replicas, exact",
+            yield Evidence("\n".join([f"{meeting.what}: {wanted_one}, {total} replicas, exact",
                                   *own["nccl"]]))
 
     return judge
@@ -265,7 +275,7 @@ def judge_reduction(communication: str) -> Judge:
 
 
 @check("pair.parameter-server", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
-       effect=COMPUTES_ON_PAIR)
+       effect=COMPUTES_ON_PAIR, skip_reason=skip_unless_applicable("parameter-server"))
 def parameter_server(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Workers and parameter servers of two hosts compute an exact sum together."""
     yield from meeting_results("parameter-server", plan, observed, judge_graph)
@@ -274,7 +284,7 @@ def parameter_server(plan: Plan, observed: Sections) -> Iterator[Finding | Evide
 @check("pair.all-reduce", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
        effect=COMPUTES_ON_PAIR, skip_reason=skip_unless_applicable("all-reduce"))
 def all_reduce(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """MultiWorkerMirroredStrategy over two hosts gives every replica the exact sum."""
+    """An all-reduce over two hosts gives every replica the exact sum."""
     yield from meeting_results("all-reduce", plan, observed, judge_reduction("RING"))
 
 

@@ -4,14 +4,39 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
+from .frameworks import FRAMEWORKS, FrameworkId
 from .types import Text
 
 Kind = Literal["parameter-server", "all-reduce", "nccl"]
+
+# From 0.4.31 on `jax_cpu_collectives_implementation` names gloo.
+JAX_ON_CPUS = (0, 4, 31)
+
+
+def lacking(
+    kind: Kind, framework: str, release: str, gpus: tuple[int | None, int | None]
+) -> str | None:
+    """Why a release has no such run between two hosts with so many GPUs; None where it has."""
+    title = FRAMEWORKS[framework].title
+    if kind == "nccl" and not all(gpus):
+        return "gpu_expect: not both hosts have GPUs"
+    if framework == "tensorflow":
+        old = release.startswith("1.") and kind != "parameter-server"
+        return f"gpu_stacks: TensorFlow {release} has no multi-worker all-reduce" if old else None
+    if kind == "parameter-server":
+        return f"gpu_stacks: {title} has no parameter servers"
+    if kind == "all-reduce" and all(gpus):
+        return f"gpu_stacks: {title} reduces between GPUs by NCCL, see pair.nccl"
+    numbers = tuple(int(part) for part in release.split(".")[:3] if part.isdigit())
+    if kind == "all-reduce" and framework == "jax" and numbers < JAX_ON_CPUS:
+        return f"gpu_stacks: JAX {release} has no all-reduce between CPUs of two hosts"
+    return None
 
 
 class SharedStack(TypedDict):
     """A stack in which two hosts meet."""
 
+    framework: NotRequired[Annotated[FrameworkId, "without it: tensorflow"]]
     name: Annotated[Text, "on this host"]
     release: Annotated[Text, "the framework's version"]
 
@@ -105,6 +130,7 @@ class Meeting(TypedDict):
     """One run between two hosts, the same in both hosts' snapshots; one per kind and release."""
 
     kind: Kind
+    framework: NotRequired[Annotated[FrameworkId, "without it: tensorflow"]]
     release: Annotated[Text, "the framework's version"]
     hosts: Annotated[list[Text], "both names"]
     stacks: Annotated[list[Text], "the stack on each host"]

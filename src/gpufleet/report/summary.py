@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.model.pairs import PlannedMeeting
 from gpufleet.model.verdict import CheckResult, HostResult, Verdict, consequences
 from gpufleet.verification.session import HostRun, Session
 
@@ -182,20 +184,34 @@ def _verified_on(host: HostRun) -> Iterable[str]:
                    " match")
     if passed("stack.release", "stack.libraries", "stack.mapped"):
         for stack in host.plan["stacks"]:
+            framework = stack.get("framework", "tensorflow")
+            own = "wheels" if framework != "tensorflow" and stack["cuda_source"] != "toolkit" \
+                else "toolkit"
             yield (f"{stack['name']} loads every CUDA and cuDNN library of its build, only from its"
-                   " own toolkit")
+                   f" own {own}")
     if passed("stack.matmul"):
         where = "on every declared GPU" if passed("stack.gpu") else "on the CPU, not on a GPU"
         for stack in host.plan["stacks"]:
             yield f"{stack['name']} multiplies matrices exactly {where}"
-    if passed("pair.parameter-server"):
-        for pair in host.plan["pairs"]:
-            releases = " and ".join(stack["release"] for stack in pair["stacks"])
-            yield f"TensorFlow {releases} computes exactly in a distributed run with {pair['with']}"
+    yield from _distributed(host.plan["pairs"], passed)
     if containers and passed("containers.runtime"):
         gpus = ", and every declared GPU computes in a container" if passed(
             "containers.gpus", "containers.reload", "containers.matmul") else ""
         yield f"{containers['engine']} has NVIDIA's runtime and keeps containers running{gpus}"
+
+
+def _distributed(pairs: Iterable[PlannedMeeting], passed: Callable[..., bool]) -> Iterable[str]:
+    """The frameworks that computed together with another host."""
+    # TensorFlow's own run is that of its parameter servers; the others have none.
+    others = passed("pair.all-reduce") or passed("pair.nccl")
+    for pair in pairs:
+        for framework in FRAMEWORKS.values():
+            releases = [stack["release"] for stack in pair["stacks"]
+                        if stack.get("framework", "tensorflow") == framework.id]
+            if releases and (passed("pair.parameter-server") if framework.id == "tensorflow"
+                             else others):
+                yield (f"{framework.title} {' and '.join(releases)} computes exactly in a"
+                       f" distributed run with {pair['with']}")
 
 
 def provision_reasons(session: Session) -> list[ProvisionReasons]:

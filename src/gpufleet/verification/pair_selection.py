@@ -11,7 +11,8 @@ from itertools import pairwise
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
-from gpufleet.model.pairs import Kind, PlannedMeeting
+from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
+from gpufleet.model.pairs import Kind, PlannedMeeting, lacking
 
 KINDS: tuple[Kind, ...] = ("parameter-server", "all-reduce", "nccl")
 
@@ -30,11 +31,17 @@ NO_PAIRS = PairOptions()
 
 @dataclass(frozen=True)
 class Stack:
-    """A TensorFlow release that both hosts have, with its name and venv on each."""
+    """A framework's release that both hosts have, with its name and venv on each."""
 
     release: str
     names: tuple[str, str]
     venvs: tuple[str, str]
+    framework: FrameworkId = "tensorflow"
+
+    @property
+    def title(self) -> str:
+        """What people call the framework."""
+        return FRAMEWORKS[self.framework].title
 
 
 @dataclass(frozen=True)
@@ -140,20 +147,23 @@ def _common_stacks(
          if name in {None, row["name"]}]
         for host in (first, second)
     )
-    found: dict[str, Stack] = {}
+    found: dict[tuple[str, str], Stack] = {}
     for row in first_rows:
-        same = [other for other in second_rows if other["version"] == row["version"]]
+        release = row.get("framework", "tensorflow"), row["version"]
+        same = [other for other in second_rows
+                if (other.get("framework", "tensorflow"), other["version"]) == release]
         same.sort(key=lambda other: other["name"] != row["name"])
         if same:
-            found.setdefault(row["version"], Stack(
-                row["version"], (row["name"], same[0]["name"]), (row["venv"], same[0]["venv"])))
+            found.setdefault(release, Stack(
+                row["version"], (row["name"], same[0]["name"]), (row["venv"], same[0]["venv"]),
+                release[0]))
     if not found:
         stacks = "; ".join(
             f"{host.name}: {', '.join(row['name'] for row in rows) or 'none'}"
             for host, rows in ((first, first_rows), (second, second_rows)))
         raise ConfigurationError(
             f"{first.name} and {second.name} have no stack"
-            f" {name + ' ' if name else ''}of the same TensorFlow release ({stacks}).",
+            f" {name + ' ' if name else ''}of the same release of a framework ({stacks}).",
             where, "Declare one for both in gpu_stacks.")
     return tuple(found.values())
 
@@ -165,8 +175,7 @@ def jobs_of(pairs: Iterable[Pair]) -> list[Job]:
         for pair in pairs
         for stack in pair.stacks
         for kind in KINDS
-        if kind == "parameter-server"
-        or (not stack.release.startswith("1.") and (kind == "all-reduce" or all(pair.gpus)))
+        if not lacking(kind, stack.framework, stack.release, pair.gpus)
     ]
 
 
@@ -188,7 +197,8 @@ def planned_pairs(host: str, pairs: Iterable[Pair]) -> list[PlannedMeeting]:
     """The `pairs` of a host's plan: the other host and the stacks of each; empty without a pair."""
     return [
         {"with": pair.names[1 - index], "gpus": pair.gpus[1 - index],
-         "stacks": [{"name": stack.names[index], "release": stack.release}
+         "stacks": [{"name": stack.names[index], "release": stack.release,
+                     "framework": stack.framework}
                     for stack in pair.stacks]}
         for pair in pairs
         if host in pair.names

@@ -1,4 +1,4 @@
-"""Run distributed TensorFlow between pairs of hosts.
+"""Run a distributed framework between pairs of hosts.
 
 `distributed.py` runs on both hosts at the same time over the connections of the fan-out. This
 module passes each side's messages to the other side, and records how each side ended. The records
@@ -126,7 +126,8 @@ class _JobRun:
         gpus = pair.gpus if self.job.kind == "parameter-server" else (pair.common_gpus,) * 2
         for index, side in enumerate(self.sides):
             config = {
-                "kind": self.job.kind, "index": index, "addresses": addresses,
+                "kind": self.job.kind, "framework": self.job.stack.framework, "index": index,
+                "addresses": addresses,
                 "gpus": gpus[index], "deadline_s": side.deadline_s}
             run = (f"env -i PATH=/usr/bin:/bin {shlex.quote(side.connection.python)}"
                    f" -I -S -c {shlex.quote(READER)}")
@@ -156,7 +157,8 @@ class _JobRun:
     def record(self) -> Meeting:
         """The record for the snapshots of both hosts."""
         pair = self.job.pair
-        return {"kind": self.job.kind, "release": self.job.stack.release,
+        return {"kind": self.job.kind, "framework": self.job.stack.framework,
+                "release": self.job.stack.release,
                 "hosts": list(pair.names), "stacks": list(self.job.stack.names),
                 "gpus": list(pair.gpus), "sides": [side.outcome() for side in self.sides]}
 
@@ -234,7 +236,7 @@ def run_pairs(
         task.set_info("fanout", 2 * len(batch))
         for run in runs:
             notify(f"Running {run.job.kind} between {' and '.join(run.job.pair.names)}"
-                   f" with TensorFlow {run.job.stack.release}")
+                   f" with {run.job.stack.title} {run.job.stack.release}")
             run.start(task)
         task.resume()
         records += [run.record() for run in runs]

@@ -1,7 +1,7 @@
-"""One side of a distributed TensorFlow run between two hosts, and the device of each part.
+"""One side of a distributed run between two hosts, and the device of each part.
 
 Fed to a stack's own interpreter on standard input, on both hosts at the same time. Standard
-library and that stack's TensorFlow (1.x or 2.x) only, Python 3.6 and later. A line that begins with
+library and that stack's framework only, Python 3.6 and later. A line that begins with
 the mark is one JSON object: this side's message to the other (`said`), and its results so far
 (`document`, see docs/reference/documents.md). As soon as both have sent a message, the control
 machine answers each with the list of both messages. The rest uses the network under test.
@@ -13,6 +13,7 @@ machine answers each with the list of both messages. The rest uses the network u
 - Nothing is left behind: all servers live in this one process, and it ends with its standard
   input (the ssh session), at its deadline, or by the kernel's alarm if it cannot do so itself.
 """
+import importlib
 import json
 import os
 import random
@@ -24,6 +25,8 @@ import threading
 import time
 from queue import Queue
 
+from gpufleet.probe.constants import FRAMEWORKS
+
 from .exactness import operand as square
 from .output import plain
 
@@ -34,8 +37,9 @@ MARK = "gpufleet-pair: "
 PORTS = (20000, 32768)
 REACH_S = 5
 ROWS = 256
-# What TensorFlow raises when the other side is gone.
-LOST = ("UnavailableError", "AbortedError", "CancelledError")
+# What the frameworks raise when the other side is gone.
+LOST = ("UnavailableError", "AbortedError", "CancelledError", "DistNetworkError",
+        "DistBackendError")
 
 
 class Side:
@@ -304,22 +308,36 @@ def multi_worker(distribute, kind):
 
 # -- the run -------------------------------------------------------------------------------------
 
+def framework_of(config):
+    return config.get("framework") or "tensorflow"
+
+
+def runs(config):
+    """What people call the framework, and the function of this kind of run."""
+    from . import distributed_others as others
+    return {"tensorflow": ("TensorFlow", parameter_server if config["kind"] == "parameter-server"
+                           else all_reduce),
+            "pytorch": ("PyTorch", others.pytorch), "jax": ("JAX", others.jax)}[
+                framework_of(config)]
+
+
 def main(config):
     """Run this side; `config` is a JSON document."""
     side = Side(json.loads(config))
     side.watch()
     # Keras would write its settings into a home.
     os.environ.update(HOME=os.devnull, TF_FORCE_GPU_ALLOW_GROWTH="true", NCCL_DEBUG="INFO",
-                      NCCL_DEBUG_FILE="/proc/self/fd/%d" % side.nccl.fileno())
+                      NCCL_DEBUG_FILE="/proc/self/fd/%d" % side.nccl.fileno(),
+                      XLA_PYTHON_CLIENT_PREALLOCATE="false")
     if side.config["gpus"] == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     try:
-        side.stage("importing TensorFlow")
+        title, work = runs(side.config)
+        side.stage("importing " + title)
         import numpy
-        import tensorflow
-        side.document["version"] = tensorflow.__version__
-        work = parameter_server if side.config["kind"] == "parameter-server" else all_reduce
-        work(side, tensorflow, numpy)
+        module = importlib.import_module(FRAMEWORKS[framework_of(side.config)][0])
+        side.document["version"] = module.__version__.partition("+")[0]
+        work(side, module, numpy)
     except BaseException as error:
         side.end("lost" if type(error).__name__ in LOST else "failed", plain(error))
     side.end("ok", None)
