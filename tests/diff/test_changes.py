@@ -268,6 +268,7 @@ def test_a_stack_on_a_toolkit_has_what_no_toolkit_has_in_its_packages(
     plan: Row, host: Row
 ) -> None:
     packages = f"{plan['stacks'][0]['venv']}/lib/python3.11/site-packages/nvidia"
+    plan["stacks"][0]["sonames"].append("libnccl.so.2")
     bound = receipt(host, "stack", STACK)["binding"]
     bound.append(f"{packages}/nccl/lib/libnccl.so.2")
     assert changes(plan, host) == []
