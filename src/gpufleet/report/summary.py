@@ -193,7 +193,7 @@ def _verified_on(host: HostRun) -> Iterable[str]:
         where = "on every declared GPU" if passed("stack.gpu") else "on the CPU, not on a GPU"
         for stack in host.plan["stacks"]:
             yield f"{stack['name']} multiplies matrices exactly {where}"
-    yield from _distributed(host.plan["pairs"], passed)
+    yield from _distributed(host.plan.get("pairs") or (), passed)
     if containers and passed("containers.runtime"):
         gpus = ", and every declared GPU computes in a container" if passed(
             "containers.gpus", "containers.reload", "containers.matmul") else ""
