@@ -175,3 +175,73 @@ def test_stacks_share_the_files_of_packages_that_several_have(fleet: Fleet) -> N
     together = int(fleet.on("lab1", f"du -scm {places} | tail -1").split()[0])
     apart = sum(int(fleet.on("lab1", f"du -sm {ROOT}/{name}").split()[0]) for name in OWN)
     assert together < apart
+
+
+DECOY = "/opt/decoy"
+JAX, TORCH, OLD, LOCAL = (
+    f"{ROOT}/{name}" for name in ("jax-0.5.3", "pytorch-2.6.0", "pytorch-1.13.1", "jax-0.5.3-local")
+)
+# What people do to such hosts, and what they are told: {check: parts of its cause}.
+FAULTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "another cuDNN in the place of the wheel's": (
+        f"cd {TORCH}/{SITE}/nvidia/cudnn/lib && cp --remove-destination"
+        f" {JAX}/{SITE}/nvidia/cudnn/lib/libcudnn_graph.so.9 .",
+        {"stack.files": ("nvidia/cudnn/lib/libcudnn_graph.so.9",)},
+    ),
+    "pip install of another nvidia wheel": (
+        f"{JAX}/bin/python -m pip install -q --no-deps nvidia-nvjitlink-cu12==12.4.127",
+        {"stack.release": ("nvidia-nvjitlink-cu12 12.9.86 -> 12.4.127",),
+         "stack.libraries": ("libcusparse.so.12: undefined symbol: __nvJitLink",)},
+    ),
+    "numpy 2 under a release that needs 1": (
+        f"{OLD}/bin/python -m pip install -q --no-deps numpy==2.0.2",
+        {"stack.release": ("numpy 1.26.4 -> 2.0.2",), "stack.numpy": ("needs numpy 1",)},
+    ),
+    "a missing library": (
+        f"rm {LOCAL}/{SITE}/nvidia/nccl/lib/libnccl.so.2",
+        {"stack.files": ("nvidia/nccl/lib/libnccl.so.2 (missing)",),
+         "stack.libraries": ("libnccl.so.2",)},
+    ),
+    "a decoy cuDNN in the linker's cache": (
+        f"mkdir -p {DECOY} && cp {TORCH}/{SITE}/nvidia/cudnn/lib/libcudnn.so.9 {DECOY}/"
+        f" && echo {DECOY} >/etc/ld.so.conf.d/000-decoy.conf && /sbin/ldconfig",
+        {"linker.cache": (f"The linker loads libcudnn.so.9 from {DECOY}/libcudnn.so.9",)},
+    ),
+    "LD_LIBRARY_PATH and another stack's packages for everybody": (
+        f"printf 'export LD_LIBRARY_PATH={DECOY} PYTHONPATH={TORCH}/{SITE}\\n'"
+        " >/etc/profile.d/decoy.sh",
+        {"environment.login": (
+            f"A login sets LD_LIBRARY_PATH={DECOY}", f"A login sets PYTHONPATH={TORCH}/{SITE}")},
+    ),
+}  # fmt: skip
+# What only a person may take away.
+BY_PERSON = (
+    f"rm -r {DECOY} /etc/ld.so.conf.d/000-decoy.conf /etc/profile.d/decoy.sh; /sbin/ldconfig"
+)
+
+
+def test_what_people_do_to_them_is_named_all_at_once(fleet: Fleet) -> None:
+    wanted: list[tuple[str, str]] = []
+    for breakage, told in FAULTS.values():
+        fleet.on("lab1", f"set -e; {breakage}")
+        wanted += [(check, part) for check, parts in told.items() for part in parts]
+    found = fleet.verdicts(1, *WHERE)["lab1"]
+    for check, part in wanted:
+        assert found[check]["verdict"] == "FAIL", check
+        assert part in found[check]["cause"], check
+        assert found[check]["remedy"], check
+
+
+def test_a_build_for_the_processor_is_named(fleet: Fleet) -> None:
+    """The plugin is what makes JAX one for GPUs: without it JAX computes on, on the CPU."""
+    fleet.on("lab1", f"{BY_PERSON}; {LOCAL}/bin/python -m pip uninstall -qy jax-cuda12-plugin")
+    found = fleet.verdicts(1, *WHERE)["lab1"]
+    assert found["stack.release"]["verdict"] == "FAIL"
+    assert "jax-cuda12-plugin" in found["stack.release"]["cause"]
+    assert {found[check]["verdict"] for check in ("linker.cache", "environment.login")} == {"PASS"}
+
+
+def test_the_printed_remedy_repairs_all_of_them(fleet: Fleet) -> None:
+    said = " ".join(fleet.gpufleet("provision", "--limit", "lab1", *WHERE).stdout.split())
+    assert "all declared checks pass" in said
+    fleet.verdicts(0, *WHERE)
