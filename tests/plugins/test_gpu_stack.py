@@ -577,6 +577,14 @@ def test_jax_on_a_toolkit_takes_from_its_packages_what_no_toolkit_has(bench: Ben
     assert not bench.install(**wanted)["changed"]
 
 
+def test_a_stack_that_is_installed_keeps_the_binding_of_its_release(bench: Bench) -> None:
+    shared_library(bench.lib / SONAME, SONAME)
+    bench.install(libraries=[SONAME], library_dir=bench.lib)
+    shared_library(bench.lib / "libcurand.so.10", "libcurand.so.10")
+    newer = {"binding": "import nothing", "libraries_optional": ["libcurand.so.10"]}
+    assert not bench.install(libraries=[SONAME], library_dir=bench.lib, **newer)["changed"]
+
+
 def test_pytorch_s_own_directory_is_searched(bench: Bench) -> None:
     """1.12 brings cuBLAS under a plain name, and finds it after LD_LIBRARY_PATH."""
     bench.install()
