@@ -111,7 +111,16 @@ def test_what_goes_with_pytorch(
 def test_numpy_2_is_kept_from_a_torch_that_was_built_with_numpy_1(
     version: str, ceiling: str
 ) -> None:
-    assert stack({"pytorch": version})["requirements"][1:] == [ceiling]
+    requirements = stack({"pytorch": version})["requirements"]
+    assert [each for each in requirements if each.startswith("numpy")] == [ceiling]
+
+
+@pytest.mark.parametrize(
+    ("release", "needed"), [("1.13.1", False), ("2.0.0", True), ("2.6.0", True), ("2.7.0", False)])
+def test_triton_gets_the_setuptools_that_it_imports_and_does_not_declare(
+    release: str, needed: bool
+) -> None:
+    assert ("setuptools" in stack({"pytorch": release})["requirements"]) is needed
 
 
 def test_numpy_2_is_kept_from_an_old_jax() -> None:

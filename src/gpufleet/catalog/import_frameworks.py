@@ -33,6 +33,8 @@ CURAND_NOTE = (
 )
 # The index of a PyTorch variant: previous-versions page of pytorch.org, --extra-index-url.
 PYTORCH_INDEX = "https://download.pytorch.org/whl/"
+# Read in the wheels 2.0.0 to 3.6.0: runtime/build.py, common/build.py, compiler.py.
+TRITON_FIRST_WITHOUT_SETUPTOOLS = Version("3.3")
 FIRST_NVJITLINK = 12  # the first CUDA whose cuSPARSE and cuSOLVER ask for nvJitLink
 # The first PyTorch with nvidia-* wheels (`nvidia_pins`): every build before has its CUDA inside.
 PYTORCH_FIRST_PIP = Version("1.13.0")
@@ -155,15 +157,22 @@ def _pytorch(row: Row, linked: Row) -> Row:
         "ceilings_needed_today": _numpy(row["python"], row["numpy"]["ceiling"]),
         "requirements": {"pip" if pins else "bundled": [
             f"torch=={version}", *_floating(row.get("nvidia_pins_not_exact", [])),
-            *_undeclared_numpy(row)]},
+            *_undeclared(row)]},
         "variants": [_pytorch_variant(row, clean(each)) for each in row["other_variants"]],
     }
     return found
 
 
-def _undeclared_numpy(row: Row) -> list[str]:
-    """NumPy, to which programs hand torch's tensors; its ceiling, if there is one, names it."""
-    return ["numpy"] if row["numpy"]["ceiling"] == "none" else []
+def _undeclared(row: Row) -> list[str]:
+    """What is needed, and no wheel declares.
+
+    NumPy, to which programs hand torch's tensors; its ceiling, if there is one, names it. And
+    setuptools, which Triton up to 3.2 imports when torch.compile first compiles for a GPU.
+    """
+    numpy = ["numpy"] if row["numpy"]["ceiling"] == "none" else []
+    triton = re.match(r"triton==([\d.]+)", row["triton"])
+    imports = triton and Version(triton[1]) < TRITON_FIRST_WITHOUT_SETUPTOOLS
+    return [*numpy, *(["setuptools"] if imports else [])]
 
 
 def _floating(pins: list[str]) -> list[str]:
@@ -192,7 +201,7 @@ def _pytorch_variant(row: Row, variant: Row) -> Row:
         return found | {"requirements": {}, "unavailable": "no source gives its GPU architectures"}
     if Version(version) >= PYTORCH_FIRST_PIP:
         found["notes"] = [PYTORCH_VARIANT_NOTE]
-    own = [f"torch=={version}+{local}", *_undeclared_numpy(row)]
+    own = [f"torch=={version}+{local}", *_undeclared(row)]
     return found | {"requirements": {"bundled": own}, "sonames_required": []}
 
 
