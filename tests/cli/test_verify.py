@@ -63,7 +63,7 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path, broken: str) -> N
         (["--snapshot", SNAPSHOT, "-i", "other,"], "There is no plan for gpu01"),
         (["-i", "gpu01,", "--fanout", "0"], "more than 0"),
         (["-i", "gpu01,gpu02", "--pair", "gpu01,gpu09"], "gpu09 is not among the hosts"),
-        (["-i", "gpu01,gpu02", "--pairs"], "have no stack of the same TensorFlow release"),
+        (["-i", "gpu01,gpu02", "--pairs"], "have no stack of the same release of a framework"),
         (["--snapshot", SNAPSHOT, "--pairs"], "have their pairs in them"),
     ],
 )

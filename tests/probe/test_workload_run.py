@@ -11,7 +11,7 @@ from gpufleet.probe import constants
 from gpufleet.probe.constants import FRAMEWORK_MARK
 from gpufleet.probe.host import Host
 from gpufleet.probe.workload_run import FRAMEWORK_SILENT, write_script
-from gpufleet.workload import loaded, output
+from gpufleet.workload import output
 from tests.support.planted_host import look, put
 
 
@@ -81,6 +81,5 @@ def test_an_interpreter_that_is_gone(root: Path) -> None:
     assert "No such file" in found["error"]
 
 
-def test_probe_and_matmul_know_the_same_files() -> None:
-    assert constants.CUDA_FILE.pattern == loaded.CUDA_FILE.pattern
+def test_probe_and_workload_know_the_same_mark() -> None:
     assert constants.FRAMEWORK_MARK == output.FRAMEWORK_MARK

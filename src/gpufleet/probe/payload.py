@@ -62,9 +62,6 @@ main(globals().get("CONFIG"))
 COMMENT = re.compile("^ *#.*$", re.MULTILINE)
 # What does not travel: this file, and what starts a package by hand.
 LEFT_OUT = ("payload", "__main__")
-# `as_owner`, what it imports, and what that imports.
-AS_OWNER = ("as_owner", "constants", "elf", "host", "linker_cache", "privileges", "processes",
-            "text", "trust")
 
 
 @functools.lru_cache(maxsize=None)
@@ -88,9 +85,7 @@ def distributed():
 @functools.lru_cache(maxsize=None)
 def as_owner():
     """The text that becomes another interpreter. Its configuration: see `as_owner.main`."""
-    texts = sources("probe")
-    return find_engine_program("gpufleet.probe.as_owner", {name: texts[name] for name in (
-        "gpufleet", "gpufleet.probe", *("gpufleet.probe." + module for module in AS_OWNER))})
+    return find_engine_program("gpufleet.probe.as_owner", sources("probe"))
 
 
 def _workload():
@@ -100,14 +95,39 @@ def _workload():
 
 
 def find_engine_program(entry, texts):
-    """One text that calls `main` of the module `entry` with CONFIG, or None where there is none."""
-    raw = json.dumps({name: COMMENT.sub("", without_docstrings(text))
-                      for name, text in texts.items()},
+    """One text that calls `main` of the module `entry` with CONFIG, or None where there is none.
+
+    Of the modules `texts` it has those that `entry` imports, and that these import: a gateway takes
+    all of it in one argument of 128 KiB.
+    """
+    raw = json.dumps({name: COMMENT.sub("", without_docstrings(texts[name]))
+                      for name in imported(entry, texts)},
                      sort_keys=True).encode()
     # A fifteenth shorter than base 64, and as free of quotes.
     packed = base64.b85encode(zlib.compress(raw, 9)).decode()
     return PROGRAM.format(entry=entry, packed="\n".join(
         packed[at:at + 100] for at in range(0, len(packed), 100)))
+
+
+def imported(entry, texts):
+    """The names of `entry`, of what it imports of `texts`, and of what these import."""
+    found, left = set(), [entry]
+    while left:
+        name = left.pop()
+        if name in found or name not in texts:
+            continue
+        found.add(name)
+        parent = name.rpartition(".")[0]
+        left.append(parent)
+        package = name if any(other.startswith(name + ".") for other in texts) else parent
+        for node in ast.walk(ast.parse(texts[name])):
+            if isinstance(node, ast.Import):
+                left += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                parts = package.split(".")[:1 - node.level or None] if node.level else []
+                source = ".".join(parts + ([node.module] if node.module else []))
+                left += [source] + [source + "." + alias.name for alias in node.names]
+    return found
 
 
 def without_docstrings(text):
