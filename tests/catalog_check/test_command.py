@@ -15,7 +15,8 @@ NAME = "tensorflow-2.13.1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64
 # One of each era, with the largest library to read, in MiB: linked to CUDA; opened while it runs;
 # with CUDA from pip; CUDA within the wheel; a plugin.
 SAMPLE = [("tensorflow", "1.4.0", 200), ("tensorflow", "2.13.1", 50), ("tensorflow", "2.18.1", 100),
-          ("pytorch", "1.11.0", 60), ("pytorch", "2.6.0", 60), ("jax", "0.5.3", 60)]
+          pytest.param("pytorch", "1.11.0", 60, marks=pytest.mark.slow),
+          pytest.param("pytorch", "2.6.0", 60, marks=pytest.mark.slow), ("jax", "0.5.3", 60)]
 
 
 @pytest.fixture
