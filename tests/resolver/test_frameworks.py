@@ -364,3 +364,58 @@ def test_a_variable_of_another_framework_is_refused_in_a_stack_of_its_own() -> N
     assert (problem["code"], problem["remedy"]) == ("variable-unknown", "remove it")
     older = {"pytorch": "1.9.1", "environment": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:1"}}
     assert "declare PyTorch 1.10.0 or newer" in refusal(wish(older))["remedy"]
+
+
+@pytest.mark.parametrize(("version", "cuda", "chosen"), [
+    ("0.6.1", "12.9", "9.8.0"), ("0.6.2", "12.8", "9.8.0"), ("0.6.2", "12.9", "9.10.2"),
+    ("0.11.1", "12.9", "9.10.2"), ("0.11.2", "12.9", "9.10.2"), ("0.11.1", "13.0", "9.12.0"),
+])
+def test_jax_on_cuda_12_9_gets_a_cudnn_that_it_accepts_with_several_gpus(
+    version: str, cuda: str, chosen: str
+) -> None:
+    (library,) = resolve(wish({"jax": version, "cuda": cuda}))["cudnn"]
+    assert library["short"] == chosen
+
+
+@pytest.mark.parametrize(("pin", "fits"), [
+    ("9.8", False), ("9.10.0", False), ("9.10.1", False), ("9.10.2", True), ("9.10", True),
+    ("9.12", True)])
+def test_a_pinned_cudnn_that_jax_refuses_on_cuda_12_9(pin: str, fits: bool) -> None:
+    plan = resolve(wish({"jax": "0.8.0", "cuda": "12.9", "cudnn": pin}))
+    assert codes(plan) == ([] if fits else ["cudnn-mismatch"])
+    if not fits:
+        assert "older than 9.10.2 with CUDA 12.9" in plan["problems"][0]["message"]
+        assert "9.10.2" in plan["problems"][0]["remedy"]
+
+
+def test_another_pin_of_the_toolkit_must_suit_jax_too() -> None:
+    toolkits = [{"cuda": "12.9", "cudnn": "9.8"}]
+    assert "cudnn-mismatch" in codes(resolve(wish(
+        {"jax": "0.8.0", "cuda": "12.9"}, gpu_toolkits=toolkits)))
+
+
+@pytest.mark.parametrize(("cuda", "index", "remedy"), [
+    (None, "cu118", 'add cuda: "11.8", or remove index: the wheel on PyPI has CUDA 12.4'),
+    (None, "cu124/", "remove index: the wheel on PyPI has CUDA 12.4"),
+    ("12.4", "cu126", 'set cuda: "12.6", or remove index'),
+    ("11.8", "cu126", f'set cuda: "12.6", or set index: {PYTORCH_INDEX}/cu118'),
+    ("11.8", "nightly/cu126", f'set cuda: "12.6", or set index: {PYTORCH_INDEX}/cu118'),
+    ("11.8", "cu118/", None),
+    ("11.8", "", None),
+])
+def test_an_index_of_pytorch_for_one_cuda_is_that_of_the_stack(
+    cuda: str | None, index: str, remedy: str | None
+) -> None:
+    entry = {"pytorch": "2.6.0", "cuda": cuda, "index": f"{PYTORCH_INDEX}/{index}"}
+    plan = resolve(wish(entry))
+    if remedy is None:
+        assert plan["problems"] == []
+        return
+    (problem,) = plan["problems"]
+    assert (problem["code"], problem["where"]) == ("cuda-mismatch", "gpu_stacks[0].index")
+    assert problem["remedy"].startswith(remedy)
+
+
+def test_a_mirror_under_another_address_may_have_any_name() -> None:
+    entry = {"pytorch": "2.6.0", "cuda": "11.8", "index": "https://mirror.example.org/whl/cu126"}
+    assert resolve(wish(entry))["problems"] == []

@@ -175,6 +175,15 @@ def linked_to_driver(framework: FrameworkId, release: str) -> bool:
                for rule in rules("driver_library_linked"))
 
 
+def cudnn_least(framework: FrameworkId, release: str, cuda: str) -> str | None:
+    """The least cuDNN that a framework accepts on toolkit X.Y, where a rule has one."""
+    for rule in rules("cudnn_least"):
+        if (rule["framework"] == framework and versions.within(release, rule)
+                and versions.key(cuda) >= versions.key(rule["cuda"])):
+            return str(rule["cudnn"])
+    return None
+
+
 def toolkit_sonames(cuda: str) -> tuple[str, ...]:
     """The sonames of the libraries of toolkit X.Y; empty if no rule covers it."""
     for rule in rules("toolkit_sonames"):

@@ -23,8 +23,8 @@ Row = dict[str, Any]
 class Want:
     """A cuDNN that a stack or an entry of gpu_toolkits needs in a toolkit.
 
-    `pinned` is declared and must be met; `built` is what a build was compiled with: the newest
-    archive of that release is chosen, or else a newer release of the same major version.
+    `pinned` is declared and must be met; `built` is the least that a build needs: the newest archive
+    of that release is chosen, or else a newer release of the same major version.
     """
 
     cuda: str  # X.Y
@@ -50,6 +50,12 @@ class Picked:
 def at_least(version: str, built: str) -> bool:
     """Whether a cuDNN is the one that a build was compiled with, or newer."""
     return versions.has_prefix(version, built) or versions.key(version) >= versions.key(built)
+
+
+def needed(build: Build, cuda: str) -> str:
+    """The least cuDNN of a build on toolkit X.Y: what it was built with, or what a rule asks for."""
+    least = facts.cudnn_least(build.framework, build.version, cuda)
+    return versions.newest([build.cudnn, least]) if least else build.cudnn
 
 
 def choose(context: ResolveContext, wants: list[Want], toolkits: dict[str, Chosen]) -> None:

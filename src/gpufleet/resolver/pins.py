@@ -5,6 +5,7 @@ A pin that does not fit is refused, never adjusted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from gpufleet.catalog import facts, versions
@@ -17,6 +18,8 @@ from . import cudnn
 from .context import ResolveContext
 from .toolkits import Chosen
 
+PYTORCH_INDEX = "https://download.pytorch.org/whl/"
+
 
 def build(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> Build | None:
     """The release's build for the declared CUDA, its own without one; None, refused, if it has none
@@ -26,14 +29,40 @@ def build(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> 
         _refuse_release(context, spec, own)
         return None
     if spec.cuda in {None, PIP, LOCAL}:
-        return own
+        return own if _index_fits(context, spec, own, builds) else None
     found = next((each for each in builds if each.is_for(spec.cuda or "")), None)
     if found is None:
         _refuse_cuda(context, spec, builds)
         return own
-    if found.index is None or _reachable(context, spec, own, found):
-        return found
-    return None
+    if found.index is not None and not _reachable(context, spec, own, found):
+        return None
+    return found if _index_fits(context, spec, found, builds) else None
+
+
+def _index_fits(
+    context: ResolveContext, spec: StackSpec, chosen: Build, builds: Sequence[Build]
+) -> bool:
+    """Whether the declared index, where it is PyTorch's own for one CUDA, is the chosen build's.
+
+    pip would prefer that index's wheel to PyPI's, as its version has a local part.
+    """
+    address = (spec.index or "").rstrip("/")
+    has = address.rpartition("/")[2]
+    if (chosen.framework != "pytorch" or not address.startswith(PYTORCH_INDEX)
+            or not re.fullmatch(r"cu\d+", has) or has == chosen.variant):
+        return True
+    listed = next((each for each in builds if each.variant == has and not each.unavailable), None)
+    other = (f"set index: {chosen.index}" if chosen.index else
+             f"remove index: the wheel on PyPI has CUDA {versions.short(chosen.cuda)}")
+    add = f'{"set" if spec.cuda else "add"} cuda: "{listed.cuda}", or ' if listed else ""
+    context.refuse(
+        Code.CUDA_MISMATCH,
+        f"the wheel of {chosen.name} with CUDA {versions.short(chosen.cuda)} is on "
+        f"{chosen.index or 'PyPI'}; {address} has another one, which pip would take",
+        f"{spec.where}.index",
+        add + other,
+    )
+    return False
 
 
 def _refuse_release(context: ResolveContext, spec: StackSpec, build: Build) -> None:
@@ -156,26 +185,33 @@ def wheels_cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build) ->
     )
 
 
-def cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build) -> bool:
-    """Whether the pinned cuDNN is of the build's major version, and not older."""
-    pinned = spec.cudnn or build.cudnn
+def cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build, cuda: str) -> bool:
+    """Whether the pinned cuDNN is of the build's major version, and not older than it needs."""
+    needed = cudnn.needed(build, cuda)
+    pinned = spec.cudnn or needed
     major = versions.major(pinned)
     if major != build.cudnn_major:
         reason = (
             f"it looks for libcudnn.so.{build.cudnn_major}, and cuDNN {pinned} has "
             f"libcudnn.so.{major}"
         )
-    elif not _reaches(pinned, build.cudnn):
+    elif not _reaches(pinned, needed):
         reason = f"cuDNN {pinned} is older than that"
     else:
         return True
     context.refuse(
         Code.CUDNN_MISMATCH,
-        f"{build.name} was built with cuDNN {build.cudnn}: {reason}",
+        f"{_cudnn_need(build, needed, cuda)}: {reason}",
         f"{spec.where}.cudnn",
-        f"remove the pin, or set it to cuDNN {build.cudnn}" + _instead(build, pinned),
+        f"remove the pin, or set it to cuDNN {needed}" + _instead(build, pinned),
     )
     return False
+
+
+def _cudnn_need(build: Build, needed: str, cuda: str) -> str:
+    if needed == build.cudnn:
+        return f"{build.name} was built with cuDNN {needed}"
+    return f"{build.name} refuses a cuDNN older than {needed} with CUDA {cuda}"
 
 
 def _reaches(pinned: str, built: str) -> bool:
@@ -207,13 +243,14 @@ def toolkit_fits(context: ResolveContext, spec: StackSpec, build: Build, chosen:
             f"declare CUDA {build.cuda} or newer in {locations}",
         )
     picked = chosen.majors.get(build.cudnn_major)
-    if picked is None or cudnn.at_least(picked.archive.version, build.cudnn):
+    needed = cudnn.needed(build, chosen.short)
+    if picked is None or cudnn.at_least(picked.archive.version, needed):
         return
     locations = ", ".join(want.where for want in picked.wants if want.pinned)
     context.refuse(
         Code.CUDNN_MISMATCH,
-        f"{build.name} was built with cuDNN {build.cudnn}; cuda-{chosen.short} gets "
+        f"{_cudnn_need(build, needed, chosen.short)}; cuda-{chosen.short} gets "
         f"{picked.archive.version}",
         spec.where,
-        f"declare cuDNN {build.cudnn} or newer in {locations}",
+        f"declare cuDNN {needed} or newer in {locations}",
     )

@@ -88,11 +88,11 @@ def wants(context: ResolveContext, stack: Stack) -> tuple[list[toolkits.Want], l
     exact = fits and spec.cuda and spec.cuda.count(".") > 1
     where = f"{spec.where}.cuda" if spec.cuda else spec.where
     cuda = (spec.cuda if exact else None) or stack.cuda
-    pinned = spec.cudnn if pins.cudnn_fits(context, spec, build) else None
+    pinned = spec.cudnn if pins.cudnn_fits(context, spec, build, stack.cuda) else None
     where_cudnn = f"{spec.where}.cudnn" if spec.cudnn else spec.where
     return (
         [toolkits.Want(cuda, where, spec.name, spec.framework)],
-        [cudnn.Want(stack.cuda, where_cudnn, spec.name, pinned, build.cudnn)],
+        [cudnn.Want(stack.cuda, where_cudnn, spec.name, pinned, cudnn.needed(build, stack.cuda))],
     )
 
 
