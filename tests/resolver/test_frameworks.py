@@ -246,6 +246,12 @@ def test_one_toolkit_serves_tensorflow_and_jax() -> None:
     ({"jax": "0.5.3"}, "B200", None),  # by PTX
     ({"jax": "0.5.3", "cuda": "local"}, "B200", "gpu-too-new"),  # not with CUDA 12.3
     ({"jax": "0.8.0", "cuda": "13"}, "V100", "gpu-too-old"),
+    ({"jax": "0.4.28"}, "B200", "gpu-too-new"),  # cuDNN 8
+    ({"jax": "0.4.28"}, "H100", None),
+    ({"jax": "0.4.29"}, "B200", None),  # cuDNN 9
+    ({"pytorch": "2.6.0", "cuda": "11.8", "index": f"{PYTORCH_INDEX}/cu118"}, "K80",
+     "gpu-too-old"),  # the build has code for it, its cuDNN 9.1 has not
+    ({"pytorch": "2.3.1", "cuda": "11.8", "index": f"{PYTORCH_INDEX}/cu118"}, "K80", None),
 ])
 def test_gpus(entry: dict[str, str], gpu: str, code: str | None) -> None:
     found = codes(resolve(wish(entry, gpu_gpus=[gpu])))
@@ -290,6 +296,8 @@ def test_a_newer_cudnn_in_the_linker_cache_would_be_mixed_into_a_torch_that_lack
     assert codes(plan) == refused
     assert any("libcudnn_engines_tensor_ir.so.9" in note for note in plan["notes"])
     assert codes(resolve(wish({"pytorch": "2.14.1"}, gpu_toolkits=toolkits))) == []
+    variant = {"pytorch": "2.12.0", "cuda": "13.2", "index": f"{PYTORCH_INDEX}/cu132"}
+    assert codes(resolve(wish(variant, gpu_toolkits=toolkits))) == refused
 
 
 def test_two_stacks_of_one_name_are_refused_across_frameworks() -> None:
@@ -419,3 +427,30 @@ def test_an_index_of_pytorch_for_one_cuda_is_that_of_the_stack(
 def test_a_mirror_under_another_address_may_have_any_name() -> None:
     entry = {"pytorch": "2.6.0", "cuda": "11.8", "index": "https://mirror.example.org/whl/cu126"}
     assert resolve(wish(entry))["problems"] == []
+
+
+def test_a_variant_takes_as_much_space_as_the_wheels_of_its_release() -> None:
+    for version, cuda in (("1.13.1", "11.6"), ("2.6.0", "11.8")):
+        index = f"{PYTORCH_INDEX}/cu{cuda.replace('.', '')}"
+        variant = stack({"pytorch": version, "cuda": cuda, "index": index})
+        assert variant["installed_mib"] == stack({"pytorch": version})["installed_mib"]
+    plain, plugin = {"jax": "0.8.0", "cuda": "local"}, {"jax": "0.8.0"}
+    assert stack(plain)["installed_mib"] < stack(plugin)["installed_mib"]
+
+
+def test_the_reason_is_the_cudnn_of_a_build() -> None:
+    entry = {"pytorch": "2.6.0", "cuda": "11.8", "index": f"{PYTORCH_INDEX}/cu118"}
+    problem = refusal(wish(entry, gpu_gpus=["K80"]))
+    assert "cuDNN 9.1.0.70 of PyTorch 2.6.0, which supports 5.0 and newer" in problem["message"]
+    assert "PyTorch built for it is 2.0.1" in problem["remedy"]
+    problem = refusal(wish({"jax": "0.4.28"}, gpu_gpus=["B200"]))
+    assert "cuDNN 8 of JAX 0.4.28, whose support ends at 9.0" in problem["message"]
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "1.0.1", "1.1.0"])
+def test_a_variant_whose_wheel_cannot_be_told_from_that_of_pypi(version: str) -> None:
+    entry = {"pytorch": version, "cuda": "10.0", "index": f"{PYTORCH_INDEX}/cu100"}
+    problem = refusal(wish(entry))
+    assert problem["code"] == "wheel-unavailable"
+    assert "cannot tell it from PyPI's" in problem["message"]
+    assert "declare PyTorch" in problem["remedy"]

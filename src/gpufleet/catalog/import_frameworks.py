@@ -42,6 +42,8 @@ PYTORCH_VARIANT_NOTE = (
     "it was not measured whether this wheel has its CUDA inside or asks for nvidia-* wheels; its "
     "libraries are loaded as it loads them itself"
 )
+# The first PyTorch whose variants have a local version (1.2.0+cu92).
+PYTORCH_FIRST_LOCAL = Version("1.2.0")
 GOOGLE_STORAGE = "https://storage.googleapis.com/jax-releases/jax_cuda_releases.html"
 JAX_TABLES = ("jax", "plugins", "jaxlib", "google_storage_jaxlibs")
 JAX_FIRST_LOCAL = Version("0.4.30")  # before, the -local extras mean the jaxlib on Google's storage
@@ -197,6 +199,9 @@ def _pytorch_variant(row: Row, variant: Row) -> Row:
     }
     if found["cudnn_version"]:
         found["cudnn_major"] = int(found["cudnn_version"].split(".")[0])
+    if Version(version) < PYTORCH_FIRST_LOCAL:
+        return found | {"requirements": {}, "unavailable": "its wheel has no local version there, "
+                        "so that pip cannot tell it from PyPI's"}
     if not found.get("cc_native"):
         return found | {"requirements": {}, "unavailable": "no source gives its GPU architectures"}
     if Version(version) >= PYTORCH_FIRST_PIP:

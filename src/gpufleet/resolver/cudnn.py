@@ -23,8 +23,8 @@ Row = dict[str, Any]
 class Want:
     """A cuDNN that a stack or an entry of gpu_toolkits needs in a toolkit.
 
-    `pinned` is declared and must be met; `built` is the least that a build needs: the newest archive
-    of that release is chosen, or else a newer release of the same major version.
+    `pinned` is declared and must be met; `built` is the least that a build needs: the newest
+    archive of that release is chosen, or else a newer release of the same major version.
     """
 
     cuda: str  # X.Y
@@ -53,7 +53,7 @@ def at_least(version: str, built: str) -> bool:
 
 
 def needed(build: Build, cuda: str) -> str:
-    """The least cuDNN of a build on toolkit X.Y: what it was built with, or what a rule asks for."""
+    """The least cuDNN of a build on toolkit X.Y: what it was built with, or a rule's."""
     least = facts.cudnn_least(build.framework, build.version, cuda)
     return versions.newest([build.cudnn, least]) if least else build.cudnn
 
@@ -144,30 +144,53 @@ def _refuse_none(context: ResolveContext, short: str, major: int, want: Want) ->
     )
 
 
-def needs(archive: Archive, cuda: str) -> list[Row]:
-    """What the archive requires of driver and GPU, beyond its toolkit."""
+def needs(version: str, cuda: str) -> list[Row]:
+    """What a cuDNN requires of driver and GPU, beyond its toolkit."""
     return [
         rule
         for rule in facts.rules("cudnn_needs")
         if versions.has_prefix(cuda, rule["cuda"])
-        and versions.within(archive.version, rule)
+        and versions.within(version, rule)
     ]
 
 
 def check_gpus(context: ResolveContext, chosen: Chosen) -> None:
     """Refuse GPUs that are too old for a cuDNN."""
     for picked in chosen.majors.values():
-        for rule in needs(picked.archive, chosen.short):
-            low = rule.get("compute_capability")
-            for card in context.gpus:
-                if low and versions.key(card.capability) < versions.key(low):
-                    context.refuse(
-                        Code.GPU_TOO_OLD,
-                        f"{card.text} is too old for cuDNN {picked.archive.version}, which "
-                        f"supports {low} and newer",
-                        picked.wants[0].where,
-                        "declare an older cuDNN, or a release built with one",
-                    )
+        for card in context.gpus:
+            for low in _above(card, picked.archive.version, chosen.short):
+                context.refuse(
+                    Code.GPU_TOO_OLD,
+                    f"{card.text} is too old for cuDNN {picked.archive.version}, which "
+                    f"supports {low} and newer",
+                    picked.wants[0].where,
+                    "declare an older cuDNN, or a release built with one",
+                )
+
+
+def _above(card: gpus.Gpu, version: str, cuda: str) -> list[str]:
+    """The least compute capabilities of a cuDNN that a GPU does not reach."""
+    lows = [rule["compute_capability"] for rule in needs(version, cuda)
+            if "compute_capability" in rule]
+    return [low for low in lows if versions.key(card.capability) < versions.key(low)]
+
+
+def too_old_for_wheels(card: gpus.Gpu, build: Build) -> str | None:
+    """Which cuDNN from wheels, of an exact version, a GPU is too old for."""
+    own = build.cudnn_in_wheels
+    lows = _above(card, own, build.cuda) if own else []
+    return f"cuDNN {own} of {build.name}, which supports {lows[0]} and newer" if lows else None
+
+
+def ends_before(card: gpus.Gpu, build: Build) -> str | None:
+    """Which cuDNN of a build has no code for a GPU that is newer than it."""
+    for rule in facts.rules("cudnn_ends"):
+        major = build.row["cudnn_major"]
+        if (build.framework in rule["frameworks"] and major and int(major) <= rule["major"]
+                and versions.key(card.capability) > versions.key(rule["compute_capability"])):
+            return (f"cuDNN {major} of {build.name}, whose support ends at "
+                    f"{rule['compute_capability']}")
+    return None
 
 
 def too_new(card: gpus.Gpu, build: Build) -> str | None:

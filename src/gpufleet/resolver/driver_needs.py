@@ -33,7 +33,7 @@ def of_cudnn(chosen: Chosen) -> list[DriverMinimum]:
     return [
         DriverMinimum(rule["driver"], f"cuDNN {picked.archive.version} with CUDA {chosen.short}")
         for picked in chosen.majors.values()
-        for rule in cudnn.needs(picked.archive, chosen.short)
+        for rule in cudnn.needs(picked.archive.version, chosen.short)
         if "driver" in rule
     ]
 

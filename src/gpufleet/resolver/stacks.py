@@ -100,23 +100,21 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
     """Refuse GPUs that the build has no code for."""
     build, where = stack.build, f"{stack.spec.where}.{stack.spec.framework}"
     for card in context.gpus:
-        if gpus.older_than_build(card, build):
+        if older := _too_old(card, stack):
             native = _native_to(card, build.framework)
             context.refuse(
                 Code.GPU_TOO_OLD,
-                f"{card.text} is too old for {build.name}, which was built for "
-                f"{build.capability_min} and newer",
+                f"{card.text} is too old for {older}",
                 where,
                 f"the newest {build.title} built for it is {native[-1]}"
                 if native
                 else f"no known {build.title} release was built for this GPU",
             )
-        elif gpus.newer_than_build(card, build) or _wheels_too_old(card, stack):
+        elif newer := _too_new(card, stack):
             native = _native_to(card, build.framework)
             context.refuse(
                 Code.GPU_TOO_NEW,
-                f"{card.text} is too new for {build.name} and CUDA {build.cuda}, "
-                "which it was built with",
+                f"{card.text} is too new for {newer}",
                 where,
                 f"the first {build.title} built for it is {native[0]}"
                 if native
@@ -129,6 +127,22 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
                 f"{stack.spec.name}: for {card.text} PTX is compiled at first use, which takes "
                 "minutes and needs a driver as new as the toolkit"
             )
+
+
+def _too_old(card: gpus.Gpu, stack: Stack) -> str | None:
+    """What of a stack a GPU is too old for."""
+    build = stack.build
+    if gpus.older_than_build(card, build):
+        return f"{build.name}, which was built for {build.capability_min} and newer"
+    return None if stack.source == "toolkit" else cudnn.too_old_for_wheels(card, build)
+
+
+def _too_new(card: gpus.Gpu, stack: Stack) -> str | None:
+    """What of a stack a GPU is too new for."""
+    build = stack.build
+    if gpus.newer_than_build(card, build) or _wheels_too_old(card, stack):
+        return f"{build.name} and CUDA {build.cuda}, which it was built with"
+    return cudnn.ends_before(card, build)
 
 
 def _native_to(card: gpus.Gpu, framework: FrameworkId) -> list[str]:
@@ -171,7 +185,7 @@ def check_linker(
     version's (rules.yml, cudnn_wheels_lack).
     """
     for stack in stacks:
-        own = stack.build.cudnn_in_wheels if stack.source == "pip" else None
+        own = _cudnn_in_wheels(stack)
         for rule in facts.rules("cudnn_wheels_lack"):
             if own is None or not versions.within(own, rule):
                 continue
@@ -288,9 +302,15 @@ def _cudnn_in_wheels(stack: Stack) -> str | None:
 
 
 def _installed(stack: Stack) -> int | None:
-    """MiB of the environment, estimated from the wheel; CUDA wheels add their own."""
-    wheel = facts.wheel_bytes(stack.build.framework, stack.build.version)
-    mib = installed_mib("stack_installed", wheel)
-    if mib is not None and stack.source == "pip":
+    """MiB of the environment, estimated from the wheel; CUDA wheels add their own.
+
+    The wheel's size is that of the release's own build. Where that has its CUDA from wheels, a
+    variant has as much CUDA, inside of it or from wheels.
+    """
+    build = stack.build
+    mib = installed_mib("stack_installed", facts.wheel_bytes(build.framework, build.version))
+    own = facts.build(build.framework, build.version)
+    like_wheels = stack.source == "bundled" and own is not None and own.has_cuda_wheels
+    if mib is not None and (stack.source == "pip" or like_wheels):
         mib += int(facts.rules("estimates")["stack_cuda_wheels"]["plus_mib"])
     return mib
