@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.cli.main import main as run
+from gpufleet.model.frameworks import FrameworkId
 from gpufleet.resolver import release
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +53,23 @@ def test_people_read_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     for word in ("TensorFlow 2.13.1", "11.8", "8.6.0.163", "450.80.02", "libcudnn.so.8"):
         assert word in printed
+
+
+def test_people_read_the_notes_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--pytorch", "2.6.0", "--cuda", "11.8",
+             "--index", "https://download.pytorch.org/whl/cu118"]
+    assert main(words) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Note: pytorch-2.6.0: it was not measured whether this wheel has its CUDA" in text
+    assert main([*words, "--json"]) == 0
+    assert "was not measured" in json.loads(capsys.readouterr().out)["notes"][0]
+
+
+@pytest.mark.parametrize(("framework", "version", "cuda"), [
+    ("tensorflow", "2.17.1", None), ("tensorflow", "2.17.1", "pip"), ("pytorch", "2.6.0", None),
+    ("jax", "0.5.3", None), ("jax", "0.5.3", "local")])
+def test_notes_are_not_about_a_host(framework: FrameworkId, version: str, cuda: str | None) -> None:
+    assert release(framework, version, cuda=cuda)["notes"] == []
 
 
 def test_people_read_the_reason_and_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ def test_it_answers_alone(framework: Any, version: str) -> None:
         return
     assert list(answer) == [
         framework, "distribution", "python", "cuda", "cudnn", "sonames", "driver_min",
-        "compute_capability", "requirements", "sources",
+        "compute_capability", "requirements", "notes", "sources",
     ]
     assert answer[framework] == version
     assert answer["compute_capability"]["native"]

@@ -51,7 +51,7 @@ def test_it_answers_alone(version: str) -> None:
     answer = release("tensorflow", version)
     assert list(answer) == [
         "tensorflow", "distribution", "python", "cuda", "cudnn", "sonames", "driver_min",
-        "compute_capability", "requirements", "sources",
+        "compute_capability", "requirements", "notes", "sources",
     ]
     assert answer["tensorflow"] == version
     stems = {soname.split(".")[0] for soname in answer["sonames"]}

@@ -77,6 +77,8 @@ def _show(answer: dict[str, Any]) -> None:
     title = f"{framework.title} {answer[framework.id]}"
     console.print(f"{title} ({answer['distribution']})", style="bold")
     console.print(table)
+    for note in answer["notes"]:
+        console.print(f"Note: {note}")
 
 
 def _refuse(problems: list[dict[str, str]]) -> None:

@@ -11,6 +11,10 @@ from .plan import resolve
 
 Row = dict[str, Any]
 
+# Notes that every plan without a host has: here there is none to probe.
+_OF_A_HOST = ("The host was not probed", "the host's Pythons are not known", "No GPU is declared",
+              "Disk space is unchecked")
+
 _OPTIONS = {
     "gpu_stacks[0].cuda": "--cuda",
     "gpu_stacks[0].cudnn": "--cudnn",
@@ -70,6 +74,8 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
         "driver_min": row["driver_min"],
         "compute_capability": row["compute_capability"],
         "requirements": row["requirements"],
+        "notes": [note for note in plan["notes"]
+                  if not any(text in note for text in _OF_A_HOST)],
         "sources": list(dict.fromkeys(found)),
         **({"index": index} if index else {}),
     }
