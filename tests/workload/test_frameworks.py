@@ -74,6 +74,18 @@ def test_each_device_has_a_product_in_each_precision() -> None:
     assert found["tower_sum"] == {"devices": ["/GPU:0", "/GPU:1"], "wrong": 0, "error": None}
 
 
+def test_what_a_driver_refuses_is_no_missing_precision() -> None:
+    class Old(Engine):
+        def multiply(self, found: dict[str, Any], a: Any, b: Any) -> Any:
+            if found.get("precision"):
+                raise RuntimeError("CUDA error: the provided PTX was compiled with an unsupported"
+                                   " toolchain.")
+            return Engine.multiply(self, found, a, b)
+    found = products(numpy, Old(lower=("float16",)), options("1"))["matmul"][1]
+    assert found["not_applicable"] is None
+    assert "unsupported toolchain" in found["error"]
+
+
 def test_a_framework_without_gpus_says_why() -> None:
     found = products(numpy, Engine(gpus=0), options("1"))
     assert [each["error"] for each in found["matmul"]] == [
@@ -222,10 +234,10 @@ def test_a_host_without_a_compiler_is_told_so_before_anything_is_tried(
 ) -> None:
     monkeypatch.setattr(pytorch_programs.shutil, "which", lambda _name: None)
     never = SimpleNamespace(compile=pytest.fail)
-    assert pytorch_programs.compiled(numpy, never, "cuda:0", 5)["lacks"] \
+    assert pytorch_programs.compiled(numpy, never, "cuda:0", None, 90)["lacks"] \
         == "a C compiler (gcc or clang)"
-    assert pytorch_programs.compiled(numpy, never, None, 5)["lacks"] == "a GPU"
-    assert pytorch_programs.compiled(numpy, SimpleNamespace(), "cuda:0", 5) is None
+    assert pytorch_programs.compiled(numpy, never, None, None, 90)["lacks"] == "a GPU"
+    assert pytorch_programs.compiled(numpy, SimpleNamespace(), "cuda:0", None, 90) is None
 
 
 @pytest.mark.parametrize(("error", "key"), [
@@ -240,18 +252,31 @@ def test_what_cannot_be_compiled_for_is_no_fault_of_the_stack(
     monkeypatch.setattr(pytorch_programs, "lacking", lambda _device: None)
     given = SimpleNamespace(to=lambda _device: None)
     found = pytorch_programs.compiled(numpy, SimpleNamespace(
-        compile=fails, from_numpy=lambda _numbers: given), "cuda:0", 5)
+        compile=fails, from_numpy=lambda _numbers: given), "cuda:0", None, 90)
     assert found[key] == "RuntimeError: " + " ".join(error.split("\n"))
     assert found["wrong"] is None
+
+
+@pytest.mark.parametrize(("prevented", "seconds", "lacks"), [
+    ("a compiler that nobody else can change", 90, "a compiler that nobody else can change"),
+    (None, 59, "time (./gpufleet verify --deadline S gives more)")])
+def test_what_may_not_be_compiled_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch, prevented: str | None, seconds: float, lacks: str
+) -> None:
+    monkeypatch.setattr(pytorch_programs, "lacking", lambda _device: None)
+    never = SimpleNamespace(compile=pytest.fail)
+    found = pytorch_programs.compiled(numpy, never, "cuda:0", prevented, seconds)
+    assert found["lacks"] == lacks
 
 
 def test_a_compiler_that_hangs_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     def waits(_function: object) -> None:
         signal.sigtimedwait([signal.SIGUSR2], 30)
     monkeypatch.setattr(pytorch_programs, "lacking", lambda _device: None)
+    monkeypatch.setattr(pytorch_programs, "LEAST_S", 0)
     given = SimpleNamespace(to=lambda _device: None)
     found = pytorch_programs.compiled(numpy, SimpleNamespace(
-        compile=waits, from_numpy=lambda _numbers: given), "cuda:0", 0.2)
+        compile=waits, from_numpy=lambda _numbers: given), "cuda:0", None, 0.2)
     assert found["error"] == "TimeoutError: no answer within 0.2 s"
 
 

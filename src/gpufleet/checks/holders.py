@@ -13,11 +13,13 @@ from . import subjects
 from .registry import Finding, shortened
 from .sections import Sections
 
-# What libraries report when no memory is left; the last one has other causes as well.
+# What libraries report when no memory is left; the vague ones have other causes as well.
 NO_ROOM = re.compile(
     r"out of memory|OUT_OF_MEMORY|cudaErrorMemoryAllocation|ALLOC_FAILED"
     r"|Blas (?:x?GEMM|SGEMM) launch failed|OOM when allocating|Resource ?[Ee]xhausted"
-    r"|failed to create cublas handle|(?P<vague>NOT_INITIALIZED)", re.IGNORECASE)
+    r"|failed to create cublas handle|(?P<vague>NOT_INITIALIZED"
+    r"|DNN library initialization failed|cuSolver internal error|Failed to create cuFFT"
+    r"|(?:CUDNN_STATUS|CUSOLVER_STATUS|CUFFT)_INTERNAL_ERROR)", re.IGNORECASE)
 # And when another process uses a GPU exclusively.
 TAKEN = re.compile(
     r"cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE|\breturned 46\b"

@@ -48,10 +48,10 @@ def none_of(frameworks: Collection[str]) -> Skip:
 
 def parts(
     plan: Plan, observed: Sections, frameworks: Collection[str],
-    part: Callable[[Framework], T | None],
+    part: Callable[[Framework], T | None], key: str,
 ) -> Iterator[tuple[PlannedStack, Framework, T] | Finding]:
-    """Each stack with that part of its run, or why there is none."""
-    for run in framework_runs(plan, observed, part, frameworks):
+    """Each stack with that part of its run, by its `key`, or why there is none."""
+    for run in framework_runs(plan, observed, part, frameworks, key):
         if not isinstance(run, NotRun):
             yield run.stack, run.framework, run.part
         elif run.framework and run.framework["state"] == "ok":
@@ -65,7 +65,7 @@ def parts(
 @check("stack.numpy", reads=("stacks",), skip_reason=none_of(PYTORCH))
 def numpy(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Arrays of the stack's numpy reach PyTorch and come back unchanged."""
-    for found in parts(plan, observed, PYTORCH, lambda framework: framework.get("numpy")):
+    for found in parts(plan, observed, PYTORCH, lambda framework: framework.get("numpy"), "numpy"):
         if isinstance(found, Finding):
             yield found
             continue
@@ -82,7 +82,8 @@ def numpy(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 @check("stack.convolution", reads=("stacks",), skip_reason=none_of(BOTH))
 def convolution(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """A convolution is exact on each device that a stack computes on."""
-    for found in parts(plan, observed, BOTH, lambda framework: framework.get("convolution")):
+    for found in parts(plan, observed, BOTH, lambda framework: framework.get("convolution"),
+                       "convolution"):
         if isinstance(found, Finding):
             yield found
             continue
@@ -125,11 +126,12 @@ def _convolved(
 @check("stack.routines", reads=("stacks",), skip_reason=none_of(BOTH))
 def routines(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """A Fourier transform and a linear solver are exact on the first device of each stack."""
-    for found in parts(plan, observed, BOTH, lambda framework: framework.get("routines")):
+    for found in parts(plan, observed, BOTH, lambda framework: (
+            framework["routines"],) if "routines" in framework else None, "routines"):
         if isinstance(found, Finding):
             yield found
             continue
-        stack, _, results = found
+        stack, framework, (results,) = found
         for name, error in sorted(results.items()):
             busy = busy_finding(f"{stack['name']}: {name}", error, observed)
             if busy:
@@ -138,13 +140,15 @@ def routines(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 yield Finding(
                     f"{named(stack)} has no right result of {name}: {error}",
                     see("stack.libraries", provision(plan, *parts_of(plan, stack))), error)
-        yield Evidence(f"{stack['name']}: {', '.join(sorted(results))}")
+        none = f"PyTorch {framework['version']} has neither"
+        yield Evidence(f"{stack['name']}: {', '.join(sorted(results)) or none}")
 
 
 @check("stack.workers", reads=("stacks",), skip_reason=none_of(PYTORCH))
 def workers(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """PyTorch loads a data set by two worker processes, which hand it over in /dev/shm."""
-    for found in parts(plan, observed, PYTORCH, lambda framework: framework.get("workers")):
+    for found in parts(plan, observed, PYTORCH, lambda framework: framework.get("workers"),
+                       "workers"):
         if isinstance(found, Finding):
             yield found
             continue
@@ -166,7 +170,7 @@ def workers(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def compiled(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """torch.compile compiles a function for a GPU, exactly, if the host has a C compiler."""
     for found in parts(plan, observed, PYTORCH, lambda framework: (
-            framework["compile"],) if "compile" in framework else None):
+            framework["compile"],) if "compile" in framework else None, "compile"):
         if isinstance(found, Finding):
             yield found
             continue

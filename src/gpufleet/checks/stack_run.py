@@ -74,13 +74,30 @@ class NotRun(NamedTuple):
     framework: Framework | None = None
 
 
+# What a run reports after its products, in the order of its stages.
+AFTER_PRODUCTS = {
+    "pytorch": ("convolution", "routines", "loader", "workers", "compile"),
+    "jax": ("convolution", "routines", "loader"),
+}
+
+
+def ended_in(stack: PlannedStack, framework: Framework) -> str | None:
+    """The part in which a run ended, after its products; None where it ran on, or ended before."""
+    if framework["state"] != "failed" or not framework["matmul"]:
+        return None
+    # `loader` has its place in the document from the beginning.
+    missing = (key for key in AFTER_PRODUCTS.get(framework_id(stack), ())
+               if key not in framework or (key == "loader" and framework["loader"] is None))
+    return next(missing, None)
+
+
 def framework_runs(
     plan: Plan, observed: Sections, part: Callable[[Framework], T | None],
-    frameworks: Collection[str] = FRAMEWORKS,
+    frameworks: Collection[str] = FRAMEWORKS, key: str | None = None,
 ) -> Iterator[Ran[T] | NotRun]:
     """The run of each planned stack's framework, or why a part of it cannot be judged.
 
-    Of stacks of these `frameworks`.
+    Of stacks of these `frameworks`. `key`: the part's, if a run that ends in it fails.
     """
     present = {stack["name"] for stack, _ in installed(plan, observed)}
     for stack in plan["stacks"]:
@@ -101,10 +118,24 @@ def framework_runs(
                 "./gpufleet verify (it probes in mode 'full')",
                 verdict=Verdict.INCONCLUSIVE,
             ))
+        elif key and ended_in(stack, framework) == key:
+            yield NotRun(stack, _ended(plan, stack, framework, observed), framework)
         elif not (result := part(framework)):
             yield NotRun(stack, _stopped(plan, stack, framework), framework)
         else:
             yield Ran(stack, framework, result)
+
+
+def _ended(
+    plan: Plan, stack: PlannedStack, framework: Framework, observed: Sections
+) -> Finding:
+    """A run that ended in a step, which is that step's failure."""
+    finding = busy_finding(stack["name"], framework["error"], observed) or Finding(
+        f"{named(stack)} ended in this step: {framework['error']}",
+        otherwise(provision(plan, *parts_of(plan, stack)),
+                  "if stack.files and toolkit.files pass, the host prevents it: check ulimit -a,"
+                  " free and dmesg"))
+    return replace(finding, entails=(subjects.stopped(stack["name"]),))
 
 
 def _stopped(plan: Plan, stack: PlannedStack, framework: Framework) -> Finding:
@@ -121,9 +152,11 @@ def _stopped(plan: Plan, stack: PlannedStack, framework: Framework) -> Finding:
             "check the host's driver and load; then ./gpufleet verify",
             verdict=Verdict.HUNG, about=(subjects.stopped(stack["name"]),),
         )
+    part = ended_in(stack, framework) or "matmul"
+    its_check = "stack." + {"loader": "libraries"}.get(part, part)
     return Finding(
         f"{named(stack)} stopped before this step: {framework['error']}",
-        see("stack.matmul", provision(plan, *parts_of(plan, stack))),
+        see(its_check, provision(plan, *parts_of(plan, stack))),
         verdict=Verdict.INCONCLUSIVE, about=(subjects.stopped(stack["name"]),),
     )
 
@@ -165,7 +198,8 @@ def build(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The framework loads every CUDA and cuDNN library that its build needs."""
     bindings = {found["venv"]: found["binding"] for found in observed["stacks"]["stacks"]}
-    for run in framework_runs(plan, observed, lambda framework: framework["loader"]):
+    for run in framework_runs(
+            plan, observed, lambda framework: framework["loader"], key="loader"):
         if isinstance(run, NotRun):
             yield run.finding
             continue
@@ -348,7 +382,8 @@ def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             continue
         stack, framework, results = run
         # What came after the products has checks of its own.
-        if framework["state"] != "ok" and "convolution" not in framework:
+        if framework["state"] != "ok" and "convolution" not in framework \
+                and not ended_in(stack, framework):
             yield _stopped(plan, stack, framework)
         yield from _without_numpy(
             products(plan, observed, stack["name"], results), stack["name"], framework)

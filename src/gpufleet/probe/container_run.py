@@ -36,6 +36,9 @@ for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
 print(json.dumps(found))
 """
 
+# Of what runs in a container, only products are judged.
+NO_COMPILE = ("--no-compile", "a run outside of a container")
+
 
 class TrialContainer:
     """One container of our own, without a network and with this host's programs read-only in it.
@@ -163,7 +166,8 @@ class TrialContainer:
         return parse_framework_output(*self.call(
             "exec", self.name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", *variables,
             venv + "/bin/python", "/gpufleet/matmul.py", "--framework", self.runs,
-            "--expect-gpus", expect, checked=False, most_s=self.host.inner_s * 0.5), self.runs)
+            "--expect-gpus", expect, *NO_COMPILE, checked=False,
+            most_s=self.host.inner_s * 0.5), self.runs)
 
     def in_image(self, name):
         """The same of an image of theirs, by its own python3 and the framework that it has; none
@@ -172,7 +176,7 @@ class TrialContainer:
             return {"name": name, "present": False, "framework": None}
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
         ended = self.run(name, "/gpufleet/matmul.py", "--framework", "any", "--expect-gpus",
-                         expect, checked=False, options=["--entrypoint", "python3"],
+                         expect, *NO_COMPILE, checked=False, options=["--entrypoint", "python3"],
                          most_s=self.host.inner_s * 0.5)
         return {"name": name, "present": True, "framework": parse_framework_output(*ended)}
 

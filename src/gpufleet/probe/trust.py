@@ -275,6 +275,15 @@ def linker_cache_writers(path):
     return found
 
 
+def compiler_code(python):
+    """What a C compiler runs and reads that a Python program starts: the compiler, with what its
+    link leads to, and the headers beside the system's own."""
+    found = [shutil.which(name, path="/usr/bin:/bin") for name in ("gcc", "clang")]
+    found, real = [path for path in found if path], walk(python)[1]
+    places = ["/usr/local/include", os.path.dirname(os.path.dirname(real)) + "/include"]
+    return found + [place for place in places if os.path.isdir(place)]
+
+
 def interpreter_code(python):
     """What a Python interpreter loads: its library, its environment, what its start hooks name."""
     real = walk(python)[1]

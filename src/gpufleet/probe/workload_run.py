@@ -8,7 +8,7 @@ import tempfile
 from .constants import FRAMEWORK_MARK
 from .processes import run_command, signal_description
 from .text import last_lines
-from .trust import RefusedError, account_for, interpreter_code
+from .trust import RefusedError, account_for, compiler_code, interpreter_code
 
 FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [], "matmul": [],
                     "tower_sum": None, "mapped": [], "strangers": [], "seconds": None,
@@ -20,7 +20,8 @@ TELLING = re.compile(r"^.*(?:minimum required Cuda capability|jit-compiled from 
                      r"|not compatible with the current PyTorch|too old to be supported|is too old"
                      r"|minimum cuda capability supported|CUDA initialization: "
                      r"|Unable to initialize backend '(?:cuda|gpu)'|Jax plugin configuration error"
-                     r"|[Ff]alling back to cpu|Unable to load cu\w+|Outdated cu\w+ installation"
+                     r"|unable to create StreamExecutor|[Ff]alling back to cpu"
+                     r"|Unable to load cu\w+|Outdated cu\w+ installation"
                      r").*$", re.MULTILINE)
 
 
@@ -66,11 +67,19 @@ def run_framework(host, stack, deadline_s, variables=None):
         return dict(silent, error=str(error))
     except OSError as error:
         return dict(silent, error="no directory to write the script in: %s" % error)
+    more = []
     if account:
         variables = {}  # the cache of what the driver compiled is root's
+    elif framework == "pytorch":  # torch.compile starts a compiler
+        try:
+            account_for(compiler_code(python), as_owner=False)
+        except RefusedError as error:
+            more = ["--no-compile", "a C compiler and headers that nobody else can change: %s"
+                    % error]
     try:
         status, out, err = run_command([python, script, "--framework", framework, "--expect-gpus",
-                                        expect, "--deadline", str(deadline_s)], deadline_s,
+                                        expect, "--deadline", str(deadline_s), *more],
+                                       deadline_s,
                                        env=dict(gpu_variables(host), PATH="/usr/bin:/bin",
                                                 HOME=home, **(variables or {})),
                                        cwd=home, partial=True, code=code)

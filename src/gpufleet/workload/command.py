@@ -51,6 +51,8 @@ def main(config=None):
     parser.add_argument("--settle", type=float, default=120, metavar="S",
                         help="how long to wait until a GPU is cool again")
     parser.add_argument("--deadline", type=float, default=600, metavar="S")
+    parser.add_argument("--no-compile", metavar="REASON",
+                        help="compile no function: what is lacking for that")
     # Those of a stage's own process.
     parser.add_argument("--stage", choices=sorted(STAGES), help=argparse.SUPPRESS)
     parser.add_argument("--gpus", type=int, default=0, help=argparse.SUPPRESS)

@@ -19,6 +19,8 @@ from .timing import SIZE_CPU, SIZE_FORMATS, SIZE_GPU, entry
 
 # What a framework says where it has no product of a precision on a device.
 LACKING = re.compile(r"not implemented|not supported|unsupported", re.IGNORECASE)
+# What a driver says of its own in the same words: a fault.
+DRIVER_SAYS = re.compile(r"CUDA error|CUDA_ERROR|\bPTX\b")
 
 
 def run_stages(framework, options):
@@ -112,7 +114,8 @@ def multiplied(numpy, engine, found, a, b):
         found["wrong"] = wrong_rows(numpy, a, b, engine.multiply(found, a, b))
     except Exception as error:
         text = plain(error)
-        lacking = "not_applicable" in found and LACKING.search(text)
+        lacking = "not_applicable" in found and LACKING.search(text) \
+            and not DRIVER_SAYS.search(text)
         found["not_applicable" if lacking else "error"] = text
         return False
     return True

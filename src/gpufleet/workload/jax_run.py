@@ -34,8 +34,10 @@ class Jax:
     """JAX."""
 
     name, title, module = "jax", "JAX", "jax"
-    # As much memory as it needs, not three quarters of each GPU.
-    variables = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),)
+    # As much memory as it needs, not three quarters of each GPU; and no plugin of NCCL's for the
+    # network, as the sum is this host's.
+    variables = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
+                 ("NCCL_NET_PLUGIN", "none"), ("NCCL_TUNER_PLUGIN", "none"))
 
     def stages(self, options):
         return (("importing JAX", self.load),

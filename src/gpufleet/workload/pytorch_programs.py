@@ -52,16 +52,22 @@ def takes_context(loader):
     return "multiprocessing_context" in loader.__init__.__code__.co_varnames
 
 
-def compiled(numpy, torch, device, seconds):
+# A first compilation takes a minute where the processors are busy.
+LEAST_S = 60
+LATE = "time (./gpufleet verify --deadline S gives more)"
+
+
+def compiled(numpy, torch, device, prevented, seconds):
     """Compile one function for a GPU: {"device", "wrong" (numbers), "lacks", "error", "seconds"};
-    None of a release that has no `torch.compile`.
+    None of a release that has no `torch.compile`. `prevented`: why it may not be tried, or None.
 
     Without a GPU nothing is compiled: for the CPU that takes a minute, and is no matter of CUDA.
     """
     if not hasattr(torch, "compile"):
         return None
-    found = {"device": device, "wrong": None, "lacks": lacking(device), "error": None,
-             "seconds": None}
+    late_already = LATE if seconds < LEAST_S else None
+    found = {"device": device, "wrong": None, "error": None, "seconds": None,
+             "lacks": lacking(device) or prevented or late_already}
     if found["lacks"]:
         return found
     begin, directory = time.time(), tempfile.mkdtemp()
@@ -102,6 +108,8 @@ def lacking(device):
         return "a C compiler (gcc or clang)"
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
         return "the headers of its Python (Python.h)"
+    if os.statvfs(tempfile.gettempdir()).f_flag & os.ST_NOEXEC:
+        return "a temporary directory without noexec (gpu_tmpdir)"
     return None
 
 

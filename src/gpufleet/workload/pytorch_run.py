@@ -36,8 +36,8 @@ class PyTorch:
                 ("PyTorch opened its libraries", lambda: {"loader": open_own_libraries()}),
                 ("loading data by two workers", lambda: {"workers": workers(self.torch)}),
                 ("compiling a function", lambda: {"compile": compiled(
-                    self.numpy, self.torch, "cuda:0" if self.gpus else None,
-                    max(1, begin + COMPILE_SHARE * options.deadline - time.time()))}))
+                    self.numpy, self.torch, "cuda:0" if self.gpus else None, options.no_compile,
+                    begin + COMPILE_SHARE * options.deadline - time.time())}))
 
     def load(self):
         import torch

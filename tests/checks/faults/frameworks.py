@@ -194,6 +194,42 @@ def a_solver_that_does_not_start(plan: Document, snapshot: Document) -> None:
     run(snapshot, "jax")["routines"]["solve"] = "XlaRuntimeError: cuSolver internal error"
 
 
+BEFORE = "stopped before this step"
+
+
+def ends(snapshot: Document, framework: str, doing: str, *parts: str) -> None:
+    """The run ends after its products; these parts were never reported."""
+    ran = run(snapshot, framework)
+    ran.update(state="failed", error=f"stopped while {doing}, killed by SIGABRT")
+    for part in parts:
+        ran[part] = None
+        if part != "loader":
+            del ran[part]
+
+
+@fault("stack.convolution", cause="PyTorch of pytorch-2.6.0 ended in this step: stopped while"
+       " convolving, killed by SIGABRT", remedy=PROVISION)
+@fault("stack.routines", verdict="INCONCLUSIVE", cause=BEFORE, remedy="stack.convolution")
+@fault("stack.libraries", verdict="INCONCLUSIVE", cause=BEFORE, remedy="stack.convolution")
+@fault("stack.workers", verdict="INCONCLUSIVE", cause=BEFORE, remedy="stack.convolution")
+@fault("stack.compile", verdict="INCONCLUSIVE", cause=BEFORE, remedy="stack.convolution")
+def a_run_that_dies_in_its_convolution(plan: Document, snapshot: Document) -> None:
+    ends(snapshot, "pytorch", "convolving", "convolution", "routines", "loader", "workers",
+         "compile")
+
+
+@fault("stack.routines", cause="JAX of jax-0.5.3 ended in this step: stopped while transforming and"
+       " solving", remedy=PROVISION)
+@fault("stack.libraries", verdict="INCONCLUSIVE", cause=BEFORE, remedy="stack.routines")
+def a_run_that_dies_in_its_solver(plan: Document, snapshot: Document) -> None:
+    ends(snapshot, "jax", "transforming and solving", "routines", "loader")
+
+
+@harmless
+def a_release_without_a_transform_or_a_solver(plan: Document, snapshot: Document) -> None:
+    run(snapshot, "pytorch")["routines"] = {}
+
+
 @fault("stack.workers", cause="killed by signal: Bus error", remedy="df /dev/shm")
 def no_room_in_shared_memory(plan: Document, snapshot: Document) -> None:
     run(snapshot, "pytorch")["workers"].update(
