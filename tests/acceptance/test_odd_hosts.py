@@ -30,7 +30,7 @@ UP = ("--hosts", "lab1,lab2")
 
 DEADLINE_S = 30
 # The end of a run: inventory, verdicts, documents.
-MORE_S = 5
+MORE_S = 15
 
 # What a login of each account does before it comes to a command.
 LOGINS = {
