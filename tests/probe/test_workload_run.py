@@ -7,9 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gpufleet.probe import constants
+import pytest
+
+from gpufleet.probe import constants, workload_run
 from gpufleet.probe.constants import FRAMEWORK_MARK
 from gpufleet.probe.host import Host
+from gpufleet.probe.trust import RefusedError
 from gpufleet.probe.workload_run import FRAMEWORK_SILENT, write_script
 from gpufleet.workload import output
 from tests.support.planted_host import look, put
@@ -83,3 +86,27 @@ def test_an_interpreter_that_is_gone(root: Path) -> None:
 
 def test_probe_and_workload_know_the_same_mark() -> None:
     assert constants.FRAMEWORK_MARK == output.FRAMEWORK_MARK
+
+
+@pytest.mark.parametrize(("framework", "refused", "passed"), [
+    ("pytorch", True, ["--no-compile"]), ("pytorch", False, []), ("jax", True, [])])
+def test_root_starts_no_compiler_that_others_can_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, framework: str, refused: bool,
+    passed: list[str],
+) -> None:
+    def judged(code: list[str], as_owner: bool) -> None:
+        if refused and not as_owner:
+            raise RefusedError("/usr/local/include can be changed by ann")
+
+    def run(args: list[str], *_rest: object, **_more: object) -> tuple[int, str, str]:
+        ran.extend(args)
+        return 0, "", ""
+
+    ran: list[str] = []
+    monkeypatch.setattr(workload_run, "account_for", judged)
+    monkeypatch.setattr(workload_run, "run_command", run)
+    host = Host({"expect_gpus": 1, "tmpdir": str(tmp_path), "matmul": ""})
+    workload_run.run_framework(host, {"venv": "/opt/stack", "runs": framework}, 10)
+    assert [arg for arg in ran if arg == "--no-compile"] == passed
+    if passed:
+        assert "changed by ann" in ran[ran.index("--no-compile") + 1]
