@@ -214,7 +214,7 @@ class Build:
 
     @property
     def wheels(self) -> list[Row]:
-        """Its wheels as they were gathered: file, size_bytes, sha256."""
+        """Its wheels as they were gathered: file, size_bytes, sha256; of JAX the plugin's first."""
         found = self.row.get("wheel") or {}
         return [found] if "file" in found else list(found.values())
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from gpufleet import resolver
 from gpufleet.catalog import facts, versions
-from gpufleet.catalog.records import Build
 from gpufleet.model.frameworks import FrameworkId
 
 Row = dict[str, Any]
@@ -18,7 +17,7 @@ def expected(framework: FrameworkId, version: str) -> Row:
     """Return the values of the plan and its facts for a release, as a measurement."""
     answer, build = resolver.release(framework, version), facts.build(framework, version)
     assert build is not None, version
-    wheel = gathered(build)
+    wheel = next(iter(build.wheels), None)
     return {
         "distribution": answer["distribution"],
         "cuda": answer["cuda"],
@@ -33,13 +32,6 @@ def expected(framework: FrameworkId, version: str) -> Row:
         "pins": build.cuda_pins,
         "sha256": {wheel["file"]: wheel["sha256"]} if wheel else {},
     }
-
-
-def gathered(build: Build) -> Row:
-    """The wheel that the facts were read from, of JAX's several that of its plugin; or nothing."""
-    wheel: Row = build.row.get("wheel", {})
-    plugin: Row = wheel.get("plugin", wheel)
-    return plugin
 
 
 def differences(plan: Row, found: Row) -> list[str]:

@@ -11,9 +11,8 @@ import re
 import zipfile
 from typing import BinaryIO
 
-from .wheel import Contents, Library, architectures, extra, library
+from .wheel import CUDA_LIBRARY, Contents, Library, architectures, extra, library
 
-_LINKED = re.compile(r"lib(cu(?!da\b)|nv|nccl)\w*\.so\.[\d.]+")
 _KERNELS = re.compile(r"jax_cuda\d+_plugin/_\w+\.so")
 
 
@@ -26,11 +25,9 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
                 text = archive.read(member).decode()
                 # The name of the extra was written with _ and with -.
                 found.pins = extra(text, "with-cuda") or extra(text, "with_cuda") or None
-            elif _KERNELS.fullmatch(member.filename):
-                if largest is not None and member.compress_size > largest:
-                    found.unread.append(member.filename.rsplit("/", 1)[-1])
-                    continue
-                every.add(library(archive, member, _LINKED))
+            elif _KERNELS.fullmatch(member.filename) and not found.leaves_out(
+                    member, largest):
+                every.add(library(archive, member, CUDA_LIBRARY))
     found.linked = sorted(every.linked)
     if every.code and not found.unread:
         found.sass, found.ptx = architectures(every.code)

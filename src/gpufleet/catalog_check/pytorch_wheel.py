@@ -13,13 +13,11 @@ import re
 import zipfile
 from typing import BinaryIO
 
-from .wheel import Contents, Library, capabilities, cuda_packages, library
+from .wheel import CUDA_LIBRARY, Contents, Library, capabilities, cuda_packages, library
 
 _CUDA = re.compile(r"^cuda(?:: [\w\[\]]+)? = '([\d.]+)'", re.MULTILINE)
 _CUDNN = re.compile(r"nvidia-cudnn[\w-]*==(.+)")
 _ARCHITECTURES = re.compile(rb"((?:sm|compute)_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)+)")
-# CUDA's libraries under their own names; the driver's has its own version, 1.
-_LINKED = re.compile(r"lib(cu(?!da\b)|nv|nccl)\w*\.so\.[\d.]+")
 _TARGET = re.compile(r"(sm|compute)_(\d+)")
 # What torch itself is made of, not what it brings of others.
 _OWN = re.compile(r"torch/(lib/lib(torch|c10|caffe2)\w*\.so|_C\.[\w-]+\.so)")
@@ -35,11 +33,8 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
                 found.cuda = version and version[1]
             elif member.filename.endswith(".dist-info/METADATA"):
                 found.pins = cuda_packages(archive.read(member).decode())
-            elif _OWN.fullmatch(member.filename):
-                if largest is not None and member.compress_size > largest:
-                    found.unread.append(member.filename.rsplit("/", 1)[-1])
-                    continue
-                every.add(library(archive, member, _LINKED, _ARCHITECTURES))
+            elif _OWN.fullmatch(member.filename) and not found.leaves_out(member, largest):
+                every.add(library(archive, member, CUDA_LIBRARY, _ARCHITECTURES))
     found.linked = sorted(every.linked)
     exact = [match[1] for pin in found.pins or () if (match := _CUDNN.fullmatch(pin))]
     found.cudnn = exact[0] if exact else None

@@ -57,10 +57,7 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
                 targets = _TARGET.findall(text)
             elif member.filename.endswith(".dist-info/METADATA"):
                 found.pins = extra(archive.read(member).decode(), "and-cuda")
-            elif _CORE.fullmatch(name):
-                if largest is not None and member.compress_size > largest:
-                    found.unread.append(name)
-                    continue
+            elif _CORE.fullmatch(name) and not found.leaves_out(member, largest):
                 every.add(library(archive, member, _LINKED, _HANDLE))
     found.linked = sorted(every.linked)
     handles = {_HANDLES[word] for word in every.words & _HANDLES.keys()}

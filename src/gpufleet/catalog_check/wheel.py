@@ -25,6 +25,8 @@ _CONTAINER = b"\x50\xed\x55\xba\x01\x00\x10\x00"
 _PIECE = struct.Struct("<HHIQ12xI")
 _PTX, _MACHINE_CODE = 1, 2
 NOTHING = re.compile(rb"(?!)")
+# CUDA's libraries under their own names; the driver's has its own version, 1.
+CUDA_LIBRARY = re.compile(r"lib(cu(?!da\b)|nv|nccl)\w*\.so\.[\d.]+")
 LINUX = {"platform_system": "Linux", "sys_platform": "linux", "platform_machine": "x86_64"}
 
 
@@ -40,6 +42,13 @@ class Contents:
     ptx: list[str] | None = None
     pins: list[str] | None = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+
+    def leaves_out(self, member: zipfile.ZipInfo, largest: int | None) -> bool:
+        """Whether a library has more than `largest` packed bytes; it is listed as unread then."""
+        too_large = largest is not None and member.compress_size > largest
+        if too_large:
+            self.unread.append(member.filename.rsplit("/", 1)[-1])
+        return too_large
 
 
 @dataclass

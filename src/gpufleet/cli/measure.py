@@ -59,7 +59,7 @@ def measure(
     if not wheels:
         return {"absent": f"{project} {release} is not on the index", "date": today}
     # The wheel that the facts were gathered from, so that its checksum is held against theirs.
-    gathered = compare.gathered(build).get("file")
+    gathered = next((each["file"] for each in build.wheels), None)
     chosen = next((each for each in wheels if each.name == gathered), wheels[-1])
     try:
         with remote.remote(chosen.url) as stream:
