@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from gpufleet.host_state import containers as wanted
 from gpufleet.host_state.host import Host
-from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.model.frameworks import FRAMEWORKS, framework_id
 from gpufleet.model.plan import Plan, PlannedContainers
 from gpufleet.model.sections.stacks import (
     ContainerNode,
@@ -262,7 +262,7 @@ def _computed(
                       verdict=Verdict.INCONCLUSIVE,
                       about=tuple(stack["venv"] for stack in plan["stacks"]))
         return
-    title = FRAMEWORKS[framework.get("framework") or "tensorflow"].title
+    title = FRAMEWORKS[framework_id(framework)].title
     if framework["state"] != "ok":
         hung = framework["state"] == "hung"
         busy = busy_finding(f"{name} in a container", framework["error"], observed)

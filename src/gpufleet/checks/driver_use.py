@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpufleet.host_state.driver_state import without_card
 from gpufleet.host_state.host import Host
-from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.model.frameworks import FRAMEWORKS, framework_id
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Verdict
 
@@ -74,7 +74,7 @@ def cuda(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 def _older(plan: Plan) -> str:
     """What would need an older driver: the declared frameworks."""
-    declared = [FRAMEWORKS[stack.get("framework", "tensorflow")].title for stack in plan["stacks"]]
+    declared = [FRAMEWORKS[framework_id(stack)].title for stack in plan["stacks"]]
     return " or ".join(dict.fromkeys(declared or [FRAMEWORKS["tensorflow"].title]))
 
 

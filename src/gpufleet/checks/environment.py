@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpufleet.model.frameworks import framework_id
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Verdict
 from gpufleet.probe.constants import REFUSED
@@ -88,7 +89,7 @@ def _disturbing_variables(
     toolkits = [toolkit["path"] for toolkit in plan["toolkits"]]
     default = plan["default_link"]["path"] if plan["default_link"] else None
     # Wheels of other frameworks bring their own CUDA: no toolkit is theirs.
-    if any(stack["cuda_source"] != "toolkit" and stack.get("framework", "tensorflow")
+    if any(stack["cuda_source"] != "toolkit" and framework_id(stack)
            != "tensorflow" for stack in plan["stacks"]):
         toolkits = []
     harmless = [*toolkits, default] if len(toolkits) == 1 and default else toolkits[:1] * (
@@ -105,7 +106,7 @@ def _disturbing_variables(
     preloaded = re.split(r"[:\s]+", values.get("LD_PRELOAD", ""))
     if any(offers.get(library) for library in preloaded):
         yield "LD_PRELOAD", "its libraries are loaded before those of every stack"
-    if any(stack.get("framework") == "jax" for stack in plan["stacks"]):
+    if any(framework_id(stack) == "jax" for stack in plan["stacks"]):
         for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
             if count and values.get(name) and not re.search("cuda|gpu", values[name]):
                 yield name, "JAX uses no GPU with it"

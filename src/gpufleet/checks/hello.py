@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from gpufleet.catalog.gpus import Gpu, runs_code_for
 from gpufleet.catalog.versions import key
+from gpufleet.model.frameworks import framework_id
 from gpufleet.model.plan import ComputeCapability, Plan, PlannedStack
 from gpufleet.model.sections.stacks import Framework, SmallChecks
 from gpufleet.model.text import brief
@@ -28,7 +29,7 @@ from .registry import (
 )
 from .remedies import Component, provision, see
 from .sections import Sections
-from .stack_run import NotRun, framework_id, framework_runs, named, title
+from .stack_run import NotRun, framework_runs, named, title
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpufleet.model import pairs
-from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.model.frameworks import FRAMEWORKS, framework_id
 from gpufleet.model.plan import Plan
 from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
@@ -81,11 +81,7 @@ def not_applicable(
         reason = "not set" if pair["gpus"] is None else "{count: 0}"
         return f"gpu_expect of {pair['with']}: {reason}"
     own = plan["expect"]["count"] if plan["expect"] else None
-    return pairs.lacking(kind, _framework(stack), stack["release"], (own, pair["gpus"]))
-
-
-def _framework(of: pairs.SharedStack | pairs.Meeting) -> str:
-    return of.get("framework", "tensorflow")
+    return pairs.lacking(kind, framework_id(stack), stack["release"], (own, pair["gpus"]))
 
 
 def skip_unless_applicable(kind: pairs.Kind) -> SkipReason:
@@ -113,7 +109,7 @@ def meeting_results(
             found = [
                 record for record in observed.snapshot.get("pairs") or []
                 if (record["kind"], record["release"]) == (kind, stack["release"])
-                and _framework(record) == _framework(stack)
+                and framework_id(record) == framework_id(stack)
                 and set(record["hosts"]) == {plan["host"], pair["with"]}
             ]
             if not found:
@@ -175,7 +171,7 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
             f" ({other['error'] or own['error']})", f"see pair.{kind} of {meeting.peer}",
             verdict=Verdict.INCONCLUSIVE)
     elif own["version"] != meeting.record["release"].partition("+")[0]:
-        title = FRAMEWORKS[_framework(meeting.record)].title
+        title = FRAMEWORKS[framework_id(meeting.record)].title
         yield Finding(f"{meeting.what}: what ran is {title} {own['version']}, planned is"
                       f" {meeting.record['release']}", _repair(meeting))
 
@@ -183,8 +179,8 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
 def _repair(meeting: Meeting) -> Remedy:
     return provision(meeting.plan, *(
         Component("stack", row["name"]) for row in meeting.plan["stacks"]
-        if (row.get("framework", "tensorflow"), row["version"])
-        == (_framework(meeting.record), meeting.record["release"])))
+        if (framework_id(row), row["version"])
+        == (framework_id(meeting.record), meeting.record["release"])))
 
 
 def _waits(side: pairs.Side) -> bool:
@@ -248,7 +244,7 @@ def judge_reduction(communication: str) -> Judge:
         total = len(replicas) + len(meeting.other["replicas"])
         wrong = [row for row in replicas if row["wrong"] != 0]
         # Only TensorFlow has a ring of its own.
-        wanted_one = "GLOO" if communication == "RING" and _framework(
+        wanted_one = "GLOO" if communication == "RING" and framework_id(
             meeting.record) != "tensorflow" else communication
         if not replicas or own["communication"] != wanted_one:
             raise ValueError("a side does not report its replicas")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
-from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.model.frameworks import FRAMEWORKS, framework_id
 from gpufleet.model.plan import Plan, PlannedStack
 from gpufleet.model.sections.stacks import Convolution, Framework
 from gpufleet.model.text import brief
@@ -22,7 +22,6 @@ from .stack_run import (
     LISTED,
     NotRun,
     exchanged,
-    framework_id,
     framework_runs,
     gpu_number,
     is_on_requested_device,

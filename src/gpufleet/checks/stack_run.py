@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Generic, NamedTuple, TypeVar
 
-from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.model.frameworks import FRAMEWORKS, framework_id
 from gpufleet.model.plan import Plan, PlannedStack
 from gpufleet.model.sections.cuda import Receipts
 from gpufleet.model.sections.stacks import Convolution, Framework, Product, TowerSum
@@ -51,11 +51,6 @@ def title(stack: PlannedStack) -> str:
 def named(stack: PlannedStack) -> str:
     """A stack's framework, as findings name it: `PyTorch of pytorch-2.6.0`."""
     return f"{title(stack)} of {stack['name']}"
-
-
-def framework_id(stack: PlannedStack) -> str:
-    """Which framework the stack runs; plans of earlier releases have TensorFlow alone."""
-    return stack.get("framework", "tensorflow")
 
 
 class Ran(NamedTuple, Generic[T]):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 FrameworkId = Literal["tensorflow", "pytorch", "jax"]
 
@@ -26,6 +27,14 @@ FRAMEWORKS: dict[str, Framework] = {
         Framework("jax", "JAX", "jax", ("jax",)),
     )
 }
+
+
+def framework_id(entry: Mapping[str, object]) -> FrameworkId:
+    """The framework of a planned stack, of its run, or of a pair's record.
+
+    Those of earlier releases do not name it: they have TensorFlow alone.
+    """
+    return cast(FrameworkId, entry.get("framework") or "tensorflow")
 
 
 def is_in_no_toolkit(library: str) -> bool:

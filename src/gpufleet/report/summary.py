@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.model.frameworks import FRAMEWORKS, framework_id
 from gpufleet.model.pairs import PlannedMeeting
 from gpufleet.model.verdict import CheckResult, HostResult, Verdict, consequences
 from gpufleet.verification.session import HostRun, Session
@@ -184,7 +184,7 @@ def _verified_on(host: HostRun) -> Iterable[str]:
                    " match")
     if passed("stack.release", "stack.libraries", "stack.mapped"):
         for stack in host.plan["stacks"]:
-            framework = stack.get("framework", "tensorflow")
+            framework = framework_id(stack)
             own = "wheels" if framework != "tensorflow" and stack["cuda_source"] != "toolkit" \
                 else "toolkit"
             yield (f"{stack['name']} loads every CUDA and cuDNN library of its build, only from its"
@@ -207,7 +207,7 @@ def _distributed(pairs: Iterable[PlannedMeeting], passed: Callable[..., bool]) -
     for pair in pairs:
         for framework in FRAMEWORKS.values():
             releases = [stack["release"] for stack in pair["stacks"]
-                        if stack.get("framework", "tensorflow") == framework.id]
+                        if framework_id(stack) == framework.id]
             if releases and (passed("pair.parameter-server") if framework.id == "tensorflow"
                              else others):
                 yield (f"{framework.title} {' and '.join(releases)} computes exactly in a"

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
-from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
+from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId, framework_id
 from gpufleet.model.pairs import Kind, PlannedMeeting, lacking
 
 KINDS: tuple[Kind, ...] = ("parameter-server", "all-reduce", "nccl")
@@ -149,9 +149,9 @@ def _common_stacks(
     )
     found: dict[tuple[str, str], Stack] = {}
     for row in first_rows:
-        release = row.get("framework", "tensorflow"), row["version"]
+        release = framework_id(row), row["version"]
         same = [other for other in second_rows
-                if (other.get("framework", "tensorflow"), other["version"]) == release]
+                if (framework_id(other), other["version"]) == release]
         same.sort(key=lambda other: other["name"] != row["name"])
         if same:
             found.setdefault(release, Stack(
