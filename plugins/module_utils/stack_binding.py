@@ -32,7 +32,7 @@ MODULES = {"tensorflow": ("tensorflow",), "pytorch": ("torch",), "jax": ("jax", 
 
 
 # Directories of libraries in an environment's packages: NVIDIA's wheels, the first ones of
-# cuSPARSELt, and PyTorch up to 1.12, which brings libraries itself.
+# cuSPARSELt, and PyTorch up to 1.12, which contains libraries itself.
 INSIDE = ("nvidia/*/lib", "cusparselt/lib", "torch/lib")
 # What JAX uses and no toolkit has.
 BESIDE_TOOLKIT = ("nvidia/nccl/lib", "nvidia/nvshmem/lib")

@@ -88,7 +88,7 @@ def _disturbing_variables(
         return  # it is not declared which of them a stack uses
     toolkits = [toolkit["path"] for toolkit in plan["toolkits"]]
     default = plan["default_link"]["path"] if plan["default_link"] else None
-    # Wheels of other frameworks bring their own CUDA: no toolkit is theirs.
+    # Wheels of other frameworks contain their own CUDA: no toolkit is theirs.
     if any(stack["cuda_source"] != "toolkit" and framework_id(stack)
            != "tensorflow" for stack in plan["stacks"]):
         toolkits = []
