@@ -67,6 +67,13 @@ def test_secrets_are_not_among_the_variables(inventory: Path) -> None:
         assert "very" not in repr(host)
 
 
+def test_extra_vars_are_templated_as_ansible_does_for_a_playbook(inventory: Path) -> None:
+    given = '{"gpu_pair_address": "{{ inventory_hostname }}.example.org"}'
+    found = inventory_hosts(HostSelector([str(inventory)], extra_vars=[given]))
+    assert {host.variables["gpu_pair_address"] for host in found} == {
+        f"{host.name}.example.org" for host in found}
+
+
 def test_limit_and_extra_vars(inventory: Path) -> None:
     hosts = inventory_hosts(HostSelector([str(inventory)], "gpu02", ["release=2.17.1"]))
     assert [host.name for host in hosts] == ["gpu02"]

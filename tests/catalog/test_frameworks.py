@@ -51,7 +51,18 @@ def test_every_build_has_the_one_shape(framework: Any) -> None:
                 first = build.requirements(source)[0]
                 assert first.startswith(build.distribution), where
                 assert f"=={version}" in first, where
-                assert build.sonames or source == "bundled", where
+                assert build.sonames or source == "bundled" or build.sonames_optional, where
+                assert not build.variant or build.framework == "jax" or not build.sonames, where
+
+
+def test_a_variant_for_cuda_11_or_newer_is_not_bound_to_a_cudnn_without_it() -> None:
+    """cuDNN 7 was published for CUDA up to 10.2."""
+    newer = [build for version in facts.build_versions("pytorch")
+             for build in facts.variants("pytorch", version) if versions.major(build.cuda) > 10]
+    assert any("libcudnn.so.8" in build.sonames_optional for build in newer)
+    for build in newer:
+        bound = [name for name in build.sonames_optional if name.startswith("libcudnn.")]
+        assert "libcudnn.so.7" not in bound, (build.version, build.variant)
 
 
 @needs_gathered

@@ -292,6 +292,10 @@ def test_an_environment_of_another_python_or_binding(plan: Row, host: Row) -> No
     assert "bound to other libraries" in only(plan, host)["because"]
 
 
+VARIANT = {"pytorch": "2.6.0", "cuda": "11.8",
+           "index": "https://download.pytorch.org/whl/cu118"}
+
+
 @pytest.mark.parametrize(("entry", "binding", "bound"), [
     ({"jax": "0.5.3", "cuda": "local"}, ["{toolkit}/lib64/libcudart.so.12"], True),
     ({"jax": "0.5.3", "cuda": "local"},
@@ -304,6 +308,9 @@ def test_an_environment_of_another_python_or_binding(plan: Row, host: Row) -> No
     ({"pytorch": "2.6.0"}, [], False),
     ({"pytorch": "1.11.0"}, [], True),
     ({"pytorch": "1.11.0"}, ["/usr/local/cuda-10.2/lib64/libcublas.so.10"], False),
+    (VARIANT, ["{venv}/nvidia/cublas/lib/libcublas.so.11"], True),
+    (VARIANT, ["/usr/local/cuda-11.8/lib64/libcublas.so.11"], False),
+    (VARIANT, [], True),
 ])
 def test_which_libraries_are_a_stacks_own(
     entry: Row, binding: list[str], bound: bool

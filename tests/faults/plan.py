@@ -19,10 +19,10 @@ OLD_DRIVER = {"gpu_driver": {"branch": "470", "source": "preinstalled"}, "gpu_ex
 
 FAULTS = [
     Fault("50", "a toolkit is newer than the driver allows", "plan", "host.plan",
-          r"gpu_driver.*470 is too old: CUDA 12.3", "use a newer branch, or declare an older CUDA",
+          r"gpu_driver.*470 is too old: CUDA 12.3", "declare an older CUDA, or use a newer branch",
           wished(**OLD_DRIVER, gpu_toolkits=["12.3"])),
     Fault("50", "a framework's CUDA is newer than the driver allows", "plan", "host.plan",
-          r"gpu_driver.*470 is too old", "use a newer branch, or declare an older CUDA",
+          r"gpu_driver.*470 is too old", "declare an older CUDA, or use a newer branch",
           wished(**OLD_DRIVER, gpu_stacks=[{"tensorflow": "2.18.1"}])),
 ]
 

@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,6 +177,24 @@ def test_the_locks_beside_the_inventory_tell_the_hosts_pythons(
     assert sorted(path.name for path in found.locks) == meant
     # What only other Pythons have is there already, and not this plan's to ask for.
     assert all(lock.requirements or lock.path.exists() for lock in found.locks.values())
+
+
+@pytest.mark.parametrize(("wishes", "own"), [
+    ({}, ""), ({"gpu_jupyter_kernels": True}, "-jupyter"), ({"gpu_gpus": ["T4"]}, "")])
+def test_the_lock_for_older_gpus_is_mirrored_too(
+    desk: Desk, wishes: dict[str, Any], own: str
+) -> None:
+    """TensorFlow keeps cuDNN below 9.11 for them, in a lock of its own."""
+    name = "tensorflow-2.21.0-cuda-pip{}" + own + "-py3.12.lock"
+    meant = [name.format(part) for part in ("", "-older-gpu")]
+    desk.variables |= {"gpu_stacks": [{"tensorflow": "2.21.0", "cuda": "pip"}], **wishes}
+    desk.words("fetch")
+    stacks = desk.inventory.parent / "stacks"
+    stacks.mkdir()
+    for each in meant:
+        (stacks / each).touch()
+    found = needs.needs_of(inventory_hosts(HostSelector([str(desk.inventory)])))
+    assert sorted(path.name for path in found.locks) == sorted(meant)
 
 
 def test_uv_installs_from_the_mirror_with_no_index(stack: Desk, tmp_path: Path) -> None:

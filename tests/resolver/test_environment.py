@@ -50,6 +50,18 @@ def test_only_a_toolkit_that_the_linker_does_not_know_names_its_libraries() -> N
     assert "LD_LIBRARY_PATH" not in found[f"{MODULES}/cuda/11.8"]
 
 
+def test_a_value_with_a_colon_is_not_kept_in_a_list_of_colons() -> None:
+    """environment-modules left `max_split_size_mb` in the session of whoever unloaded the stack."""
+    variables = {
+        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    found = texts({"pytorch": "2.6.0", "environment": variables})
+    lines = found[f"{MODULES}/pytorch/2.6.0"].splitlines()
+    assert "setenv PYTORCH_CUDA_ALLOC_CONF {max_split_size_mb:512}" in lines
+    assert "$put CUDA_VISIBLE_DEVICES {0}" in lines
+
+
 def test_a_stack_s_module_is_called_by_its_release_or_its_name() -> None:
     found = texts("2.13.1", {"tensorflow": "2.13.1", "name": "vision"})
     assert f"{MODULES}/tensorflow/2.13.1" in found

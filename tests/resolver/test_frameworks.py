@@ -71,8 +71,8 @@ def test_it_answers_alone(framework: Any, version: str) -> None:
         assert re.match(r"declare JAX 0\.4\.(23|33) or newer", problem["remedy"])
         return
     assert list(answer) == [
-        framework, "distribution", "python", "cuda", "cudnn", "sonames", "driver_min",
-        "compute_capability", "requirements", "notes", "sources",
+        framework, "distribution", "python", "cuda", "cuda_source", "cudnn", "sonames",
+        "driver_min", "compute_capability", "requirements", "notes", "sources",
     ]
     assert answer[framework] == version
     assert answer["compute_capability"]["native"]
@@ -148,12 +148,28 @@ def test_a_variant_is_planned_from_its_index() -> None:
     assert (answer["index"], answer["cudnn"]) == (index, None)
 
 
-def test_what_was_not_measured_of_a_variant_is_said() -> None:
-    entry = {"pytorch": "2.6.0", "cuda": "11.8", "index": f"{PYTORCH_INDEX}/cu118"}
-    plan = resolve(wish(entry))
+@pytest.mark.parametrize(("version", "cuda", "source", "some"), [
+    ("2.6.0", "11.8", "pip", {"libcudart.so.11.0", "libcublas.so.11", "libcudnn.so.9",
+                              "libcupti.so.11.8", "libnvrtc-builtins.so.11.8"}),
+    ("2.6.0", "12.6", "pip", {"libcudart.so.12", "libnvJitLink.so.12", "libcudnn.so.9"}),
+    ("2.9.0", "13.0", "pip", {"libcudart.so.13", "libcublasLt.so.13", "libcufft.so.12"}),
+    ("2.1.2", "11.8", "bundled", {"libcublas.so.11", "libcudnn.so.8"}),
+    ("1.5.1", "10.1", "bundled", set()),
+])
+def test_a_variant_is_bound_to_what_comes_with_it(
+    version: str, cuda: str, source: str, some: set[str]
+) -> None:
+    index = f"{PYTORCH_INDEX}/cu{cuda.replace('.', '')}"
+    plan = resolve(wish({"pytorch": version, "cuda": cuda, "index": index}))
     assert plan["problems"] == []
-    assert plan["stacks"][0]["driver_min"] == "450.80.02"
-    assert any("it was not measured whether this wheel" in note for note in plan["notes"])
+    (found,) = plan["stacks"]
+    assert (found["cuda_source"], found["sonames"]) == (source, [])
+    assert some <= {*found["sonames_optional"]}
+    assert bool(some) == bool(found["sonames_optional"])
+    said = any("the wheel of this variant was not read" in note for note in plan["notes"])
+    assert said is (version != "1.5.1")
+    if version == "2.6.0":
+        assert found["driver_min"] == {"11.8": "450.80.02", "12.6": "525.60.13"}[cuda]
 
 
 def test_an_index_of_ones_own_needs_no_pin() -> None:
@@ -337,41 +353,55 @@ def test_a_cudnn_without_code_for_the_gpu_is_refused_in_a_toolkit() -> None:
     assert codes(resolve(wish(entry, gpu_gpus=["T4"]))) == []
 
 
-def test_the_wheels_of_tensorflow_are_said_to_need_an_older_cudnn_for_an_older_gpu() -> None:
-    entry = {"tensorflow": "2.21.0", "cuda": "pip"}
-    plan = resolve(wish(entry, gpu_gpus=["V100"]))
-    assert plan["problems"] == []
-    assert any("nvidia-cudnn-cu12 below 9.11" in note for note in plan["notes"])
-    plan = resolve(wish(entry, gpu_gpus=["T4"]))
-    assert not any("below 9.11" in note for note in plan["notes"])
+@pytest.mark.parametrize(("version", "gpus", "bound"), [
+    ("2.21.0", ["V100"], True), ("2.21.0", ["T4", "P100"], True), ("2.21.0", ["T4"], False),
+    ("2.21.0", [], False), ("2.19.0", ["V100"], False),  # an exact cuDNN 9.3
+])
+def test_the_wheels_of_tensorflow_keep_a_cudnn_for_an_older_gpu(
+    version: str, gpus: list[str], bound: bool
+) -> None:
+    """Hosts with newer GPUs keep the lock that they have, by its name and what it is for."""
+    found = stack({"tensorflow": version, "cuda": "pip"}, gpu_gpus=gpus)
+    assert ("nvidia-cudnn-cu12<9.11" in found["requirements"]) is bound
+    own = "cuda-pip-older-gpu" if bound else "cuda-pip"
+    assert found["lock"] == f"tensorflow-{version}-{own}-py{found['python']}.lock"
+
+
+@pytest.mark.parametrize(("entry", "gpu", "remedy"), [
+    ({"pytorch": "2.7.0"}, "B200",
+     f'add cuda: "12.8" and index: {PYTORCH_INDEX}/cu128, for the same release; or declare another'
+     " release: the first PyTorch built for it is 2.8.0"),
+    ({"pytorch": "2.8.0"}, "P100",
+     f'add cuda: "12.6" and index: {PYTORCH_INDEX}/cu126, for the same release; or declare another'
+     " release: the newest PyTorch built for it is 2.7.1"),
+    ({"pytorch": "2.8.0", "cuda": "12.6", "index": f"{PYTORCH_INDEX}/cu126"}, "B200",
+     "remove cuda and index: the wheel on PyPI has CUDA 12.8; or declare"),
+    ({"jax": "0.8.0", "cuda": "13"}, "V100", "remove cuda: the wheel on PyPI has CUDA 12.9; or"),
+    ({"pytorch": "2.6.0"}, "K80", "the newest PyTorch built for it is 2.0.1"),
+])
+def test_the_same_release_for_another_cuda_serves_a_gpu(
+    entry: dict[str, str], gpu: str, remedy: str
+) -> None:
+    assert refusal(wish(entry, gpu_gpus=[gpu]))["remedy"].startswith(remedy)
+
+
+def test_that_remedy_is_accepted() -> None:
+    for version, cuda, gpu in (("2.7.0", "12.8", "B200"), ("2.8.0", "12.6", "P100")):
+        index = f"{PYTORCH_INDEX}/cu{cuda.replace('.', '')}"
+        entry = {"pytorch": version, "cuda": cuda, "index": index}
+        assert codes(resolve(wish(entry, gpu_gpus=[gpu]))) == []
+
+
+def test_nvrtc_inside_of_an_old_wheel_can_be_given_other_builtins() -> None:
+    for entry, there in (({"pytorch": "1.11.0"}, True), ({"pytorch": "1.12.1"}, True),
+                         ({"pytorch": "1.13.1"}, False), ({"jax": "0.5.3"}, False)):
+        notes = resolve(wish(entry))["notes"]
+        assert any("libnvrtc-builtins.so by that name" in note for note in notes) is there
 
 
 def test_what_a_release_needs_less_of_today_is_required() -> None:
     assert "scipy<1.13" in stack({"jax": "0.4.23"})["requirements"]
     assert "scipy<1.13" not in stack({"jax": "0.4.24"})["requirements"]
-
-
-def test_variables_go_to_the_frameworks_that_read_them() -> None:
-    everywhere = {"CUDA_VISIBLE_DEVICES": "0", "TF_CPP_MIN_LOG_LEVEL": "1",
-                  "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128",
-                  "XLA_PYTHON_CLIENT_MEM_FRACTION": ".75"}
-    plan = resolve(wish("2.18.1", {"pytorch": "2.6.0"}, {"jax": "0.5.3"},
-                        gpu_stack_environment=everywhere))
-    assert plan["problems"] == []
-    assert [sorted(each["environment"]) for each in plan["stacks"]] == [
-        ["CUDA_VISIBLE_DEVICES", "TF_CPP_MIN_LOG_LEVEL"],
-        ["CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF"],
-        ["CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_MEM_FRACTION"]]
-    assert "jax-0.5.3 does not get TF_CPP_MIN_LOG_LEVEL: JAX does not read TF_CPP_MIN_LOG_LEVEL" \
-        in plan["notes"]
-
-
-def test_a_variable_of_another_framework_is_refused_in_a_stack_of_its_own() -> None:
-    entry = {"jax": "0.5.3", "environment": {"TF_CPP_MIN_LOG_LEVEL": "1"}}
-    problem = refusal(wish(entry))
-    assert (problem["code"], problem["remedy"]) == ("variable-unknown", "remove it")
-    older = {"pytorch": "1.9.1", "environment": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:1"}}
-    assert "declare PyTorch 1.10.0 or newer" in refusal(wish(older))["remedy"]
 
 
 @pytest.mark.parametrize(("version", "cuda", "chosen"), [
@@ -394,6 +424,17 @@ def test_a_pinned_cudnn_that_jax_refuses_on_cuda_12_9(pin: str, fits: bool) -> N
     if not fits:
         assert "older than 9.10.2 with CUDA 12.9" in plan["problems"][0]["message"]
         assert "9.10.2" in plan["problems"][0]["remedy"]
+
+
+@pytest.mark.parametrize(("entry", "pin", "other"), [
+    ({"jax": "0.7.0", "cuda": "12.9"}, "9.10.0", "0.6.1"),  # 0.6.2 to 0.11.1 refuse it
+    ({"jax": "0.8.0", "cuda": "12.9"}, "9.8", "0.6.1")])
+def test_the_release_for_a_pinned_cudnn_takes_it(
+    entry: dict[str, str], pin: str, other: str
+) -> None:
+    problem = refusal(wish({**entry, "cudnn": pin}))
+    assert problem["remedy"].endswith(f"; with cuDNN {pin}, use JAX {other}")
+    assert codes(resolve(wish({**entry, "jax": other, "cudnn": pin}))) == []
 
 
 def test_another_pin_of_the_toolkit_must_suit_jax_too() -> None:

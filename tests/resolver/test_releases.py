@@ -50,8 +50,8 @@ def test_it_resolves_on_a_host_with_a_fitting_python(version: str) -> None:
 def test_it_answers_alone(version: str) -> None:
     answer = release("tensorflow", version)
     assert list(answer) == [
-        "tensorflow", "distribution", "python", "cuda", "cudnn", "sonames", "driver_min",
-        "compute_capability", "requirements", "notes", "sources",
+        "tensorflow", "distribution", "python", "cuda", "cuda_source", "cudnn", "sonames",
+        "driver_min", "compute_capability", "requirements", "notes", "sources",
     ]
     assert answer["tensorflow"] == version
     stems = {soname.split(".")[0] for soname in answer["sonames"]}

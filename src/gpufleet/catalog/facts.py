@@ -184,6 +184,15 @@ def cudnn_least(framework: FrameworkId, release: str, cuda: str) -> str | None:
     return None
 
 
+def cudnn_instead(framework: FrameworkId, release: str, cudnn: str) -> str | None:
+    """The first cuDNN after one that a framework refuses; None: it does not refuse this one."""
+    for rule in rules("cudnn_refused"):
+        if (rule["framework"] == framework and versions.within(release, rule)
+                and versions.has_prefix(cudnn, rule["cudnn"])):
+            return str(rule["instead"])
+    return None
+
+
 def toolkit_sonames(cuda: str) -> tuple[str, ...]:
     """The sonames of the libraries of toolkit X.Y; empty if no rule covers it."""
     for rule in rules("toolkit_sonames"):

@@ -40,7 +40,8 @@ def capabilities(name: str) -> list[str]:
 
     A family can have several; an unknown name has none.
     """
-    return list(_capabilities(name))
+    # RTX4090 is written together as often as apart.
+    return list(_capabilities(name) or _capabilities(re.sub(r"(?<=[A-Za-z])(?=\d)", " ", name)))
 
 
 @lru_cache(maxsize=1024)

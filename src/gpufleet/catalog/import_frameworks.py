@@ -38,9 +38,11 @@ TRITON_FIRST_WITHOUT_SETUPTOOLS = Version("3.3")
 FIRST_NVJITLINK = 12  # the first CUDA whose cuSPARSE and cuSOLVER ask for nvJitLink
 # The first PyTorch with nvidia-* wheels (`nvidia_pins`): every build before has its CUDA inside.
 PYTORCH_FIRST_PIP = Version("1.13.0")
+# The first whose variants ask for nvidia-* wheels as well: pytorch/pytorch pull requests 114281 and
+# 114620 (2023-11, for 2.2.0) build all wheels without CUDA inside.
+PYTORCH_FIRST_VARIANT_PIP = Version("2.2.0")
 PYTORCH_VARIANT_NOTE = (
-    "it was not measured whether this wheel has its CUDA inside or asks for nvidia-* wheels; its "
-    "libraries are loaded as it loads them itself"
+    "the wheel of this variant was not read: bound are those of CUDA's libraries that come with it"
 )
 # The first PyTorch whose variants have a local version (1.2.0+cu92).
 PYTORCH_FIRST_LOCAL = Version("1.2.0")
@@ -112,7 +114,7 @@ def _tensorflow(row: Row) -> Row:
 def pytorch(facts: Row) -> list[Row]:
     """PyTorch's releases: the wheel on PyPI, and its variants for another CUDA."""
     rows = facts["builds"]
-    return [_pytorch(row, _linked(row, rows)) for row in rows]
+    return [_pytorch(row, rows) for row in rows]
 
 
 def _linked(row: Row, rows: list[Row]) -> Row:
@@ -132,23 +134,14 @@ def _projects(pins: list[str]) -> set[str]:
     return {Requirement(pin).name for pin in pins}
 
 
-def _pytorch(row: Row, linked: Row) -> Row:
-    version = row["version"]
-    names = list(row["sonames_linked"]) + [
-        name for name in linked["sonames_linked"] if name not in row["sonames_linked"]]
+def _pytorch(row: Row, rows: list[Row]) -> Row:
+    version, linked = row["version"], _linked(row, rows)
     given = {key: row[key] for key in row if key not in {"other_variants", "nvidia_pins"}}
     found: Row = clean(given)
     pins = row["nvidia_pins"]
     if pins and linked is not row:
         found["sonames_inferred_from"] = linked["version"]
-    major = Version(row["cuda_version"]).major
-    if any("cupti" in pin for pin in pins):
-        # libtorch_cpu.so, which was not read for `sonames_linked`, is linked to it (gpufleet
-        # measure). Up to CUDA 11 its name has X.Y.
-        names.append(f"libcupti.so.{major if major >= FIRST_NVJITLINK else row['cuda_version']}")
-    if major >= FIRST_NVJITLINK:
-        # cuSPARSE and cuSOLVER need it (isolation test T8, pytorch#138460).
-        names.append(f"libnvJitLink.so.{major}")
+    names = _in_wheels(row, linked, row["cuda_version"])
     found |= {
         "cuda_pins": pins,
         "min_driver": _driver(row["min_driver"]),
@@ -160,9 +153,40 @@ def _pytorch(row: Row, linked: Row) -> Row:
         "requirements": {"pip" if pins else "bundled": [
             f"torch=={version}", *_floating(row.get("nvidia_pins_not_exact", [])),
             *_undeclared(row)]},
-        "variants": [_pytorch_variant(row, clean(each)) for each in row["other_variants"]],
+        "variants": [_pytorch_variant(row, clean(each), rows) for each in row["other_variants"]],
     }
     return found
+
+
+def _in_wheels(row: Row, linked: Row, cuda: str) -> list[str]:
+    """The libraries of nvidia-* wheels that a build for CUDA X.Y uses: what was read of it, and of
+    one like it."""
+    names = [*row["sonames_linked"], *linked["sonames_linked"]]
+    major = Version(cuda).major
+    if any("cupti" in pin for pin in linked["nvidia_pins"]):
+        # libtorch_cpu.so, which was not read for `sonames_linked`, is linked to it (gpufleet
+        # measure). Up to CUDA 11 its name has X.Y.
+        names.append(f"libcupti.so.{major if major >= FIRST_NVJITLINK else cuda}")
+    if major >= FIRST_NVJITLINK:
+        # cuSPARSE and cuSOLVER need it (isolation test T8, pytorch#138460).
+        names.append(f"libnvJitLink.so.{major}")
+    return names
+
+
+def _in_variant(row: Row, cuda: str, cudnn: int | None, rows: list[Row]) -> list[str]:
+    """The libraries that a variant may have: those of the nearest release for the same CUDA major
+    version, and NVRTC's builtins, which it opens by a name with X.Y.
+
+    `cudnn`: its major version; None, not known: as in that release.
+    """
+    same = [each for each in rows if each["nvidia_pins"] and each["sonames_complete"]
+            and Version(each["cuda_version"]).major == Version(cuda).major]
+    if not same:
+        return []
+    near = min(same, key=lambda each: abs(rows.index(each) - rows.index(row)))
+    names = _in_wheels(near, near, cuda)
+    own = {f"libcudnn.so.{near['cudnn_major']}": f"libcudnn.so.{cudnn or near['cudnn_major']}"}
+    return _ordered([*(own.get(name, name) for name in names), f"libnvrtc-builtins.so.{cuda}"])
 
 
 def _undeclared(row: Row) -> list[str]:
@@ -184,7 +208,7 @@ def _floating(pins: list[str]) -> list[str]:
             re.fullmatch(r"(nvidia-[\w-]+)<\d+,>=([\d.]+)", pin) for pin in pins) if match)]
 
 
-def _pytorch_variant(row: Row, variant: Row) -> Row:
+def _pytorch_variant(row: Row, variant: Row, rows: list[Row]) -> Row:
     version, local = row["version"], variant.pop("local_version")
     found: Row = {
         "name": local,
@@ -207,7 +231,11 @@ def _pytorch_variant(row: Row, variant: Row) -> Row:
     if Version(version) >= PYTORCH_FIRST_PIP:
         found["notes"] = [PYTORCH_VARIANT_NOTE]
     own = [f"torch=={version}+{local}", *_undeclared(row)]
-    return found | {"requirements": {"bundled": own}, "sonames_required": []}
+    where = "pip" if Version(version) >= PYTORCH_FIRST_VARIANT_PIP else "bundled"
+    return found | {
+        "requirements": {where: own}, "sonames_required": [],
+        "sonames_optional": _in_variant(
+            row, found["cuda_version"], found["cudnn_major"], rows)}
 
 
 def _variant_driver(text: str) -> Row:

@@ -15,6 +15,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 _NUMBERS = re.compile(r"[0-9]+(\.[0-9]+)*")
+_EXTRAS = re.compile(r"\[[^]]*\]")
 
 
 @lru_cache(maxsize=4096)
@@ -69,18 +70,20 @@ def newest(versions: Iterable[str]) -> str:
 def nearest(wanted: str, known: Iterable[str], count: int = 4) -> list[str]:
     """The known versions most similar to the wanted one, best first.
 
-    Those with the same prefix come first (1.4: 1.4.1 1.4.0), then similar texts, then the next
-    higher and the lower ones; release candidates last.
+    Those with the same prefix come first (1.4: 1.4.1 1.4.0), then the others of its X.Y, the next
+    higher and the lower ones; release candidates last. Of other text the version in it counts
+    (torch==2.6.0, jax[cuda12]==0.5.3), or its likeness.
     """
     ordered = sorted(known, key=key, reverse=True)
     final = [version for version in ordered if not key(version).is_prerelease]
-    if is_dotted(wanted):
-        alike = [version for version in final if has_prefix(version, wanted)]
-        above = [version for version in final if key(version) > key(wanted)]
+    plain = _NUMBERS.search(_EXTRAS.sub("", wanted))
+    alike = [] if is_dotted(wanted) else difflib.get_close_matches(wanted, final, count, 0.75)
+    beside = final
+    if plain and "." in plain[0]:
+        for prefix in dict.fromkeys((plain[0], short(plain[0]))):
+            alike += [version for version in final if has_prefix(version, prefix)]
+        above = [version for version in final if key(version) > key(plain[0])]
         beside = [*above[-1:], *[version for version in final if version not in above]]
-    else:
-        alike, beside = [], final
-    alike += difflib.get_close_matches(wanted, final, n=count, cutoff=0.75)
     return list(dict.fromkeys([*alike, *beside, *ordered]))[:count]
 
 

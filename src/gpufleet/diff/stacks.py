@@ -66,7 +66,8 @@ def _drift(receipt: Row, stack: Row, row: PlannedStack) -> list[str]:
 def _bound(binding: object, row: PlannedStack) -> bool:
     """Whether a stack is bound to its own libraries: those of its toolkit, or of its environment.
 
-    On a toolkit, what no toolkit has (NCCL, for JAX) is of the environment.
+    On a toolkit, what no toolkit has (NCCL, for JAX) is of the environment. Where all libraries are
+    optional, the environment may have none of them.
     """
     paths = [str(path) for path in binding] if isinstance(binding, list) else []
     beside = [name for name in row["sonames"] if row["toolkit_path"] and is_in_no_toolkit(name)]
@@ -74,7 +75,9 @@ def _bound(binding: object, row: PlannedStack) -> bool:
     rest = [path for path in paths
             if not (path.startswith(packages) and path.rpartition("/")[2] in beside)]
     root = row["toolkit_path"] or row["venv"]
-    return bool(rest) == bool(row["sonames"]) and all(path.startswith(f"{root}/") for path in rest)
+    complete = bool(rest) == bool(row["sonames"]) or (
+        not row["sonames"] and bool(row["sonames_optional"]))
+    return complete and all(path.startswith(f"{root}/") for path in rest)
 
 
 def environment_change(host: Host, rows: list[EnvironmentFile]) -> PlanChange | None:

@@ -24,7 +24,7 @@ from ansible.module_utils.common.collections import ImmutableDict
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultSecretsContext
 from ansible.plugins.loader import become_loader, connection_loader, init_plugin_loader
-from ansible.template import Templar
+from ansible.template import Templar, trust_as_template
 from ansible.utils.vars import load_extra_vars
 from ansible.vars.manager import VariableManager
 
@@ -86,7 +86,7 @@ class _Inventory(InventoryManager):  # type: ignore[misc]
 
 def _read(sources: list[str], selector: HostSelector) -> list[InventoryHost]:
     start_ansible()
-    context.CLIARGS = ImmutableDict(extra_vars=tuple(selector.extra_vars))
+    context.CLIARGS = ImmutableDict(extra_vars=tuple(map(trust_as_template, selector.extra_vars)))
     # Ansible caches the extra variables for the life of the process.
     load_extra_vars.extra_vars = None
     loader = DataLoader()

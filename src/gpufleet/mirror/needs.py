@@ -111,12 +111,12 @@ def _add_artifact(needs: Needs, row: NeededArtifact, host: str) -> None:
 
 
 def _add_locks(needs: Needs, stack: PlannedStack, host: InventoryHost) -> None:
-    """Add the existing locks of all Python versions; without any, the lock of the plan.
+    """Add the existing locks of all Python versions and GPUs; without any, the lock of the plan.
 
     The plan does not know the hosts' Python versions: unless one is declared, it assumes the
-    newest.
+    newest. Nor their GPUs: unless older ones are declared, it assumes none.
     """
-    same_stack = re.compile(re.escape(stack["lock"].rpartition("-py")[0]) + r"-py(\d+\.\d+)\.lock")
+    same_stack = re.compile(_lock_names(stack["lock"]))
     pythons = {name: found[1] for name in host.locks if (found := same_stack.fullmatch(name))}
     if not pythons or _python_is_declared(stack, host):
         pythons[stack["lock"]] = stack["python"]
@@ -127,6 +127,13 @@ def _add_locks(needs: Needs, stack: PlannedStack, host: InventoryHost) -> None:
         index = str(host.variables.get("gpu_pip_index_url") or "")
         extra = stack.get("index") or ""
         needs.locks.setdefault(path, Lock(path, python, requirements, index, extra))
+
+
+def _lock_names(lock: str) -> str:
+    """The pattern of a lock's names on any Python and GPU (resolver.stacks); a group: Python."""
+    name, _, _ = lock.rpartition("-py")
+    plain = name.removesuffix("-jupyter")
+    return f"{re.escape(plain)}(?:-older-gpu)?{name[len(plain):]}" + r"-py(\d+\.\d+)\.lock"
 
 
 def _python_is_declared(stack: PlannedStack, host: InventoryHost) -> bool:

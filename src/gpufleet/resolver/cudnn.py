@@ -193,22 +193,25 @@ def ends_before(card: gpus.Gpu, build: Build) -> str | None:
     return None
 
 
-def too_new(card: gpus.Gpu, build: Build) -> str | None:
-    """What to say of a build whose cuDNN floats to one without code for a GPU.
+def ceiling(cards: list[gpus.Gpu], build: Build) -> str | None:
+    """The bound on the cuDNN from wheels, as X.Y, where it floats to one without code for a GPU.
 
-    The wheels of JAX keep below it by their requirements; TensorFlow's locks are older than this.
+    The wheels of JAX keep below it by their requirements, for any GPU.
     """
-    floats = [pin for pin in build.cuda_pins if pin.startswith("nvidia-cudnn") and "==" not in pin]
     short = versions.short(build.cuda)
-    limits = [rule["from"] for rule in facts.rules("cudnn_needs")
+    limits = [rule["from"] for rule in facts.rules("cudnn_needs") for card in cards
               if versions.has_prefix(short, rule["cuda"]) and "compute_capability" in rule
               and versions.major(rule["from"]) == build.cudnn_major
               and versions.key(card.capability) < versions.key(rule["compute_capability"])]
-    if build.framework == "jax" or not floats or not limits:
+    if build.framework == "jax" or not floating_pin(build) or not limits:
         return None
-    name = re.split(r"[^\w-]", floats[0])[0]
-    return (f"{card.text} needs {name} below {min(limits, key=versions.key)}: see that its lock has"
-            " one")
+    return str(min(limits, key=versions.key))
+
+
+def floating_pin(build: Build) -> str | None:
+    """The name of a build's cuDNN package, where it asks for a range of it."""
+    pins = [pin for pin in build.cuda_pins if pin.startswith("nvidia-cudnn") and "==" not in pin]
+    return re.split(r"[^\w-]", pins[0])[0] if pins else None
 
 
 def describe(context: ResolveContext, chosen: Chosen, picked: Picked) -> PlannedCudnn:

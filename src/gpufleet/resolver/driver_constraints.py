@@ -46,7 +46,7 @@ def violations(
             Code.DRIVER_TOO_OLD,
             f"driver {requested} is too old: {need.because} needs {need.version} or newer",
             BRANCH,
-            "use a newer branch, or declare an older CUDA",
+            "declare an older CUDA, or use a newer branch",
         )
     for card in context.gpus:
         yield from _of_gpu(card, branch)

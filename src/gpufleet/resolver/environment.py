@@ -154,7 +154,10 @@ def _modulefile(what: str, family: str, lines: list[str]) -> str:
 
 
 def _put(name: str, value: str) -> str:
-    return f"$put {name} {{{value}}}"
+    # The `pushenv` of environment-modules keeps its values in one with colons between them, and
+    # leaves half of a value that has one (seen in 5.2.0).
+    command = "setenv" if ":" in value else "$put"
+    return f"{command} {name} {{{value}}}"
 
 
 def _modules_profile() -> str:

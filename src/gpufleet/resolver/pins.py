@@ -128,6 +128,56 @@ def _refuse_cuda(context: ResolveContext, spec: StackSpec, builds: Sequence[Buil
     context.refuse(Code.CUDA_MISMATCH, message, f"{spec.where}.cuda", remedy)
 
 
+def other_build(spec: StackSpec, build: Build) -> str:
+    """How to declare another build of a stack's release."""
+    if build.variant is None:
+        declared = [key for key in ("cuda", "index") if getattr(spec, key)]
+        return (f"remove {' and '.join(declared)}: the wheel on PyPI has CUDA"
+                f" {versions.short(build.cuda)}")
+    # A plugin of JAX is identified by the major version of its CUDA.
+    cuda = str(versions.major(build.cuda)) if build.framework == "jax" else build.cuda
+    where = f" and index: {build.index}" if build.index else ""
+    return f'{"set" if spec.cuda else "add"} cuda: "{cuda}"{where}, for the same release'
+
+
+def without(spec: StackSpec, build: Build) -> str:
+    """What of a stack's declared CUDA and index another release's own build cannot have."""
+    cuda = spec.cuda not in {None, PIP, LOCAL} and not build.is_for(spec.cuda or "")
+    index = build.framework == "pytorch" and spec.index and (
+        cuda or spec.index.startswith(PYTORCH_INDEX))
+    keys = [key for key, unfit in (("cuda", cuda), ("index", index)) if unfit]
+    return f", without {' and '.join(keys)}" if keys else ""
+
+
+def refuse_local_version(context: ResolveContext, spec: StackSpec) -> bool:
+    """Whether a release is one of a known release with its CUDA, such as 2.6.0+cu118: refused."""
+    release, _, local = spec.release.partition("+")
+    builds = facts.variants(spec.framework, release) if local else ()
+    if not builds:
+        return False
+    own = builds[0]
+    if own.unavailable:
+        _refuse_release(context, spec, own)
+        return True
+    declare = f'{spec.framework}: "{release}"'
+    digits = local.removeprefix("cu") if re.fullmatch(r"cu\d+", local) else ""
+    found = next((each for each in builds
+                  if versions.short(each.cuda).replace(".", "") == digits), None)
+    message = (f"{own.title} {spec.release} is a release and its CUDA in one; here the two are "
+               "declared apart")
+    if found is own:
+        remedy = f"declare {declare}: the wheel on PyPI has CUDA {versions.short(own.cuda)}"
+    elif found and not found.unavailable:
+        remedy = f'declare {declare}, cuda: "{found.cuda}", index: {found.index}'
+    else:
+        have = ", ".join(versions.short(each.cuda) for each in builds if not each.unavailable)
+        message = f"no {own.title} {spec.release} with GPU support is known"
+        remedy = f"declare {declare}, which was published for CUDA {have}"
+    context.refuse(
+        Code.UNKNOWN_RELEASE, message, f"{spec.where}.{spec.framework}", remedy)
+    return True
+
+
 def source(context: ResolveContext, spec: StackSpec, build: Build) -> CudaSource | None:
     """Where the build's CUDA comes from; None, refused, where that is declared and cannot be."""
     default = build.cuda_sources[0]
@@ -203,7 +253,7 @@ def cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build, cuda: str
         Code.CUDNN_MISMATCH,
         f"{_cudnn_need(build, needed, cuda)}: {reason}",
         f"{spec.where}.cudnn",
-        f"remove the pin, or set it to cuDNN {needed}" + _instead(build, pinned),
+        f"remove the pin, or set it to cuDNN {needed}" + _instead(build, pinned, cuda),
     )
     return False
 
@@ -219,13 +269,14 @@ def _reaches(pinned: str, built: str) -> bool:
     return versions.has_prefix(built, pinned) or cudnn.at_least(pinned, built)
 
 
-def _instead(build: Build, pinned: str) -> str:
-    """The newest release built with the pinned cuDNN and the same CUDA, as an alternative."""
+def _instead(build: Build, pinned: str, cuda: str) -> str:
+    """The newest release that takes the pinned cuDNN on the same CUDA, as an alternative."""
     for other in reversed(facts.builds(build.framework)):
         if (
             other.cudnn_major == versions.major(pinned)
-            and versions.short(other.cuda) == versions.short(build.cuda)
-            and _reaches(pinned, other.cudnn)
+            and other.serves(cuda)
+            and _reaches(pinned, cudnn.needed(other, cuda))
+            and not facts.cudnn_instead(other.framework, other.version, pinned)
         ):
             return f"; with cuDNN {pinned}, use {other.name}"
     return ""
@@ -244,13 +295,20 @@ def toolkit_fits(context: ResolveContext, spec: StackSpec, build: Build, chosen:
         )
     picked = chosen.majors.get(build.cudnn_major)
     needed = cudnn.needed(build, chosen.short)
-    if picked is None or cudnn.at_least(picked.archive.version, needed):
+    if picked is None:
+        return
+    have = picked.archive.version
+    instead = facts.cudnn_instead(build.framework, build.version, have)
+    if not cudnn.at_least(have, needed):
+        reason = _cudnn_need(build, needed, chosen.short)
+    elif instead:
+        reason, needed = f"{build.name} refuses cuDNN {have}", instead
+    else:
         return
     locations = ", ".join(want.where for want in picked.wants if want.pinned)
     context.refuse(
         Code.CUDNN_MISMATCH,
-        f"{_cudnn_need(build, needed, chosen.short)}; cuda-{chosen.short} gets "
-        f"{picked.archive.version}",
+        f"{reason}; cuda-{chosen.short} gets {have}",
         spec.where,
         f"declare cuDNN {needed} or newer in {locations}",
     )

@@ -22,6 +22,7 @@ from . import (
     conflicts,
     containers,
     cudnn,
+    defects,
     driver,
     driver_needs,
     driver_sources,
@@ -73,6 +74,7 @@ def resolve(
     toolkits.default(context, chosen, cuda_wants)
     for each in chosen.values():
         cudnn.check_gpus(context, each)
+        defects.check_toolkit(context, each)
     linked = linker.register(context, chosen)
     stacks.check_linker(context, found, chosen)
 
@@ -85,6 +87,7 @@ def resolve(
             continue
         if own:
             pins.toolkit_fits(context, stack.spec, stack.build, own)
+        defects.check_stack(context, stack, own)
         need = driver_needs.of_stack(context, stack, own)
         needs.append(need)
         rows.append(stacks.describe(context, stack, own, need.version))

@@ -52,12 +52,8 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
     if plan["problems"]:
         options = {**_OPTIONS, **dict.fromkeys(
             ("gpu_stacks[0]", f"gpu_stacks[0].{framework}"), f"--{framework}")}
-        return {
-            "problems": [
-                {**problem, "where": options.get(problem["where"], problem["where"])}
-                for problem in plan["problems"]
-            ]
-        }
+        return {"problems": [{key: _as_options(str(text), options) for key, text in problem.items()}
+                             for problem in plan["problems"]]}
     row = plan["stacks"][0]
     build = facts.build_for(framework, version, cuda)
     assert build is not None  # there is a stack, so there is a build
@@ -69,6 +65,7 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
         "distribution": row["distribution"],
         "python": build.pythons,
         "cuda": row["cuda"],
+        "cuda_source": row["cuda_source"],
         "cudnn": row["cudnn"],
         "sonames": row["sonames"],
         "driver_min": row["driver_min"],
@@ -79,3 +76,10 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
         "sources": list(dict.fromkeys(found)),
         **({"index": index} if index else {}),
     }
+
+
+def _as_options(text: str, options: dict[str, str]) -> str:
+    """A problem's text with the options in the place of the variables that they stand for."""
+    for variable in sorted(options, key=len, reverse=True):
+        text = text.replace(variable, options[variable])
+    return text

@@ -29,14 +29,14 @@ def of(context: ResolveContext, spec: StackSpec, build: Build) -> dict[str, str]
     """
     found = {}
     for name, value in context.spec.environment.items():
-        if _fits(context, name, value, f"{EVERYWHERE}.{name}"):
+        if _fits(context, build, name, value, f"{EVERYWHERE}.{name}"):
             if _reads(name, build):
                 found[name] = value
             else:
                 context.note(f"{spec.name} does not get {name}: {_since(name, build)}")
     for name, value in spec.environment.items():
         where = f"{spec.where}.environment.{name}"
-        if not _fits(context, name, value, where):
+        if not _fits(context, build, name, value, where):
             continue
         if _reads(name, build):
             found[name] = value
@@ -46,7 +46,8 @@ def of(context: ResolveContext, spec: StackSpec, build: Build) -> dict[str, str]
                 Code.VARIABLE_UNKNOWN,
                 _since(name, build),
                 where,
-                f"remove it, or declare {build.title} {first} or newer" if first else "remove it",
+                f"remove it, or declare {build.title} {first} or newer" if first else "; ".join(
+                    filter(None, ("remove it", _fraction(name, build.framework)))),
             )
     return dict(sorted(found.items()))
 
@@ -68,7 +69,13 @@ def _first(name: str, build: Build) -> str | None:
     return found
 
 
-def _fits(context: ResolveContext, name: str, value: str, where: str) -> bool:
+def _fraction(name: str, framework: str) -> str | None:
+    """How a framework is kept to a part of the memory, if a variable is meant for that."""
+    texts: dict[str, str] = facts.rules("stack_memory_fraction")
+    return texts[framework] if "FRACTION" in name else None
+
+
+def _fits(context: ResolveContext, build: Build, name: str, value: str, where: str) -> bool:
     """Whether name and value are allowed, for any release."""
     known = facts.rules("stack_variables")
     if FORBIDDEN.fullmatch(name):
@@ -79,12 +86,17 @@ def _fits(context: ResolveContext, name: str, value: str, where: str) -> bool:
             "remove it; a stack finds its own without it",
         )
     elif name not in known:
-        fraction = facts.rules("stack_memory_fraction") if "FRACTION" in name else None
+        # One answer to a variable of all stacks, whatever their frameworks.
+        concerned = [each.framework for each in context.spec.stacks] if (
+            where.startswith(EVERYWHERE)) else [build.framework]
+        own = [each for each, rule in known.items() if {*concerned} & {*rule["from"]}]
+        fractions = filter(None, (_fraction(name, each) for each in dict.fromkeys(concerned)))
         context.refuse(
             Code.VARIABLE_UNKNOWN,
-            fraction or f"the variable {name} is not known; did you mean {nearest(name, known)}?",
+            "; ".join(fractions)
+            or f"the variable {name} is not known; did you mean {nearest(name, own)}?",
             where,
-            f"use one of {', '.join(known)}, or set it in your own programs",
+            f"use one of {', '.join(own)}, or set it in your own programs",
         )
     elif not re.fullmatch(known[name]["values"], value):
         context.refuse(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Build
-from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
+from gpufleet.model.frameworks import FRAMEWORKS
 from gpufleet.model.plan import CudaSource, PlannedStack
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import LOCAL, StackSpec
@@ -68,6 +68,8 @@ def select(context: ResolveContext) -> list[Stack]:
 
 
 def _refuse_unknown(context: ResolveContext, spec: StackSpec) -> None:
+    if pins.refuse_local_version(context, spec):
+        return
     near = versions.nearest(spec.release, facts.build_versions(spec.framework))
     context.refuse(
         Code.UNKNOWN_RELEASE,
@@ -101,27 +103,21 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
     build, where = stack.build, f"{stack.spec.where}.{stack.spec.framework}"
     for card in context.gpus:
         if older := _too_old(card, stack):
-            native = _native_to(card, build.framework)
             context.refuse(
                 Code.GPU_TOO_OLD,
                 f"{card.text} is too old for {older}",
                 where,
-                f"the newest {build.title} built for it is {native[-1]}"
-                if native
-                else f"no known {build.title} release was built for this GPU",
+                _built_for(context, card, stack, newest=True)
+                or f"no known {build.title} release was built for this GPU",
             )
         elif newer := _too_new(card, stack):
-            native = _native_to(card, build.framework)
             context.refuse(
                 Code.GPU_TOO_NEW,
                 f"{card.text} is too new for {newer}",
                 where,
-                f"the first {build.title} built for it is {native[0]}"
-                if native
-                else toolkits.newer_wheels(build.framework),
+                _built_for(context, card, stack, newest=False)
+                or toolkits.newer_wheels(build.framework),
             )
-        elif stack.source == "pip" and (text := cudnn.too_new(card, build)):
-            context.note(f"{stack.spec.name}: {text}")
         elif not gpus.native_to_build(card, build):
             context.note(
                 f"{stack.spec.name}: for {card.text} PTX is compiled at first use, which takes "
@@ -145,9 +141,39 @@ def _too_new(card: gpus.Gpu, stack: Stack) -> str | None:
     return cudnn.ends_before(card, build)
 
 
-def _native_to(card: gpus.Gpu, framework: FrameworkId) -> list[str]:
-    """A framework's builds with machine code for a GPU, oldest first."""
-    return [each.version for each in facts.builds(framework) if gpus.native_to_build(card, each)]
+def _built_for(
+    context: ResolveContext, card: gpus.Gpu, stack: Stack, *, newest: bool
+) -> str | None:
+    """The remedy for a GPU: the same release for another CUDA, and which release has code for it.
+
+    Both have code for the host's other GPUs as well. None where no build is known for the GPU.
+    """
+    build = stack.build
+    same = [each for each in facts.variants(build.framework, build.version)
+            if not each.unavailable and _has_code_for(card, stack, each)]
+    releases = [each for each in facts.builds(build.framework) if _has_code_for(card, stack, each)]
+    others = [each for each in context.gpus if each.capability != card.capability]
+
+    def serves(other: Build) -> bool:
+        return all(_has_code_for(each, stack, other) for each in others)
+
+    if (same or releases) and not any(map(serves, [*same, *releases])):
+        cards = dict.fromkeys(each.text for each in context.gpus)
+        return f"no known {build.title} was built for all of {', '.join(cards)}"
+    texts = [pins.other_build(stack.spec, each) for each in filter(serves, same)][:1]
+    if releases := list(filter(serves, releases)):
+        which, found = ("newest", releases[-1]) if newest else ("first", releases[0])
+        texts.append(f"the {which} {build.title} built for {'them all' if others else 'it'} is "
+                     f"{found.version}{pins.without(stack.spec, found)}")
+    return "; or declare another release: ".join(texts) or None
+
+
+def _has_code_for(card: gpus.Gpu, stack: Stack, build: Build) -> bool:
+    """Whether a build, in the place of the stack's, has machine code for a GPU."""
+    source = stack.source if stack.source in build.cuda_sources else build.cuda_sources[0]
+    other = Stack(stack.spec, build, None, source)
+    return (gpus.native_to_build(card, build)
+            and not _too_old(card, other) and not _too_new(card, other))
 
 
 def _wheels_too_old(card: gpus.Gpu, stack: Stack) -> bool:
@@ -225,6 +251,7 @@ def describe(
     for text in build.row.get("notes", []):
         if build.variant or (stack.source == "pip" and "and-cuda" in text):
             context.note(f"{spec.name}: {text}")
+    _note_builtins(context, stack)
     sonames, optional = _sonames(stack)
     return {
         "name": spec.name,
@@ -243,6 +270,7 @@ def describe(
         "sonames_optional": optional,
         "requirements": [
             *build.requirements(stack.source),
+            *_cudnn_bound(context, stack),
             *_ceilings(context, stack, python),
             *(facts.rules("kernel_requirements") if context.spec.jupyter_kernels else []),
         ],
@@ -264,6 +292,18 @@ def describe(
     }
 
 
+def _note_builtins(context: ResolveContext, stack: Stack) -> None:
+    """Note a part of the build's NVRTC that LD_LIBRARY_PATH can replace, bound or not."""
+    build = stack.build
+    for rule in facts.rules("nvrtc_builtins_by_name"):
+        if (rule["framework"], build.variant) == (build.framework, None) and (
+                versions.within(build.version, rule)):
+            context.note(
+                f"{stack.spec.name}: its NVRTC opens {rule['file']} by that name: a directory in "
+                "LD_LIBRARY_PATH with a toolkit's comes first, and torch.jit may fail"
+            )
+
+
 def _sonames(stack: Stack) -> tuple[list[str], list[str]]:
     """The libraries that a stack must load, and those that it may load.
 
@@ -278,12 +318,20 @@ def _sonames(stack: Stack) -> tuple[list[str], list[str]]:
             [name for name in build.sonames if name not in there])
 
 
+def _cudnn_bound(context: ResolveContext, stack: Stack) -> list[str]:
+    """The requirement that keeps a floating cuDNN to one that has code for the host's GPUs."""
+    below = cudnn.ceiling(context.gpus, stack.build) if stack.source == "pip" else None
+    return [f"{cudnn.floating_pin(stack.build)}<{below}"] if below else []
+
+
 def _variant(context: ResolveContext, stack: Stack) -> str:
     """The part of a lock's name that tells apart what other variables change in it."""
     build = stack.build
     wheels = f"-{build.variant}" if build.variant else ""
     if stack.source != build.cuda_sources[0]:
         wheels += {"pip": "-cuda-pip", "toolkit": "-cuda-local"}[stack.source]
+    # A lock of its own: that of hosts with newer GPUs stays as it is.
+    wheels += "-older-gpu" if _cudnn_bound(context, stack) else ""
     return wheels + ("-jupyter" if context.spec.jupyter_kernels else "")
 
 

@@ -142,6 +142,10 @@ def _cuda(reader: Reader, framework: Framework, value: Any, where: str) -> str |
             "remove cuda: local",
         )
         return None
+    # cu92 is 9.2, cu118 is 11.8 and cu12 is 12: no CUDA 1 has such a name.
+    if variant := re.fullmatch(r"cu(?:da)?(1\d|\d)(?:\.?(\d))?", str(value)):
+        reader.wrong(value, where, f'a version: "{".".join(filter(None, variant.groups()))}"')
+        return None
     return str(value) if value in (PIP, LOCAL) else reader.version(value, where)
 
 

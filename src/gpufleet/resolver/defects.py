@@ -1,0 +1,127 @@
+"""Defects of CUDA's parts: refused or noted where a stack or toolkit meets one on its GPUs.
+
+Refused is what gives a framework's own programs wrong results and has a remedy; the rest is noted
+(rules.yml, cuda_defects).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from gpufleet.catalog import facts, gpus, versions
+from gpufleet.catalog.records import Build, Toolkit
+from gpufleet.model.problems import Code
+
+from .context import ResolveContext
+from .stacks import Stack
+from .toolkits import Chosen
+
+Row = dict[str, Any]
+
+
+def check_toolkit(context: ResolveContext, chosen: Chosen) -> None:
+    """Note the defects of a toolkit's parts that any program uses."""
+    for rule in facts.rules("cuda_defects"):
+        if "toolkit" in rule["users"] and _affected(chosen.toolkit.version, rule["toolkits"]):
+            for card in _cards(context, rule):
+                context.note(f"CUDA {chosen.toolkit.version}: on {card.text}, its {rule['part']} "
+                             f"{rule['defect']}{_corrected(rule)}")
+
+
+def check_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) -> None:
+    """Refuse or note the defects of the CUDA that a stack has."""
+    build = stack.build
+    for rule in facts.rules("cuda_defects"):
+        verdict = rule["users"].get(build.framework)
+        if verdict is None or (chosen and "toolkit" in rule["users"]):
+            continue
+        have = _has(rule, build, chosen)
+        if have is None:
+            continue
+        cards = _cards(context, rule)
+        if chosen:
+            cards = [card for card in cards if not gpus.newer_than_toolkit(card, chosen.toolkit)]
+        for card in cards:
+            if verdict == "refuse":
+                _refuse(context, stack, rule, card, have, chosen=chosen)
+                return
+            context.note(f"{stack.spec.name}: on {card.text}, {have} {rule['defect']}"
+                         f"{_corrected(rule)}")
+        if verdict == "refuse" and not context.gpus and not context.spec.without_gpu:
+            context.note(f"{stack.spec.name}: on GPUs of compute capability {rule['gpus']['from']} "
+                         f"and newer, {have} {rule['defect']}{_corrected(rule)}")
+
+
+def _has(rule: Row, build: Build, chosen: Chosen | None) -> str | None:
+    """The affected part that a stack has, in words; None: it has another version, or it floats."""
+    part, toolkits = rule["part"], rule["toolkits"]
+    if chosen:
+        version = chosen.toolkit.version
+        return f"{part} of CUDA {version}" if _affected(version, toolkits) else None
+    if build.variant and not build.cuda_pins:
+        # Of a variant of PyTorch X.Y alone is known: no release has a corrected one.
+        same = any(versions.short(each["from"]) == build.cuda for each in toolkits)
+        return f"{part} of CUDA {build.cuda}" if same else None
+    for pin in map(Requirement, build.cuda_pins):
+        exact = next((each.version for each in pin.specifier if each.operator == "=="), None)
+        if exact and part.lower() in pin.extras and _affected(exact, toolkits):
+            return f"{part} of CUDA {exact}"
+        if exact and _affected(exact, rule["packages"].get(pin.name, [])):
+            return f"{part} {exact}"
+    return None
+
+
+def _affected(version: str, ranges: list[Row]) -> bool:
+    return any(versions.within(version, each) for each in ranges)
+
+
+def _cards(context: ResolveContext, rule: Row) -> list[gpus.Gpu]:
+    return [card for card in context.gpus if versions.within(card.capability, rule["gpus"])]
+
+
+def _corrected(rule: Row) -> str:
+    """Which CUDA releases have the correction."""
+    first = [_after(each["to"]) for each in rule["toolkits"]]
+    return f"; corrected in CUDA {', '.join(each for each in first if each)}"
+
+
+def _after(version: str) -> str:
+    """The release after the last affected one of a series."""
+    return f"{versions.short(version)}.{int(version.split('.')[2]) + 1}"
+
+
+def _refuse(
+    context: ResolveContext, stack: Stack, rule: Row, card: gpus.Gpu, have: str,
+    *, chosen: Chosen | None,
+) -> None:
+    without = f"remove cuda: its packages have another {rule['part']}"
+    first = _first_usable(context, stack.build, chosen.toolkit) if chosen else None
+    # A release that is declared in full keeps the whole toolkit to it.
+    pinned = [want.where for want in chosen.wants if want.cuda != chosen.short] if (
+        chosen and first and chosen.short == first.short) else []
+    own = f"{stack.spec.where}.cuda"
+    context.refuse(
+        Code.CUDA_MISMATCH,
+        f"on {card.text}, {have} {rule['defect']}",
+        own,
+        f'declare cuda: "{first.version}" or newer in {", ".join(dict.fromkeys(pinned)) or own}, '
+        f"or {without}" if first else without,
+    )
+
+
+def _first_usable(context: ResolveContext, build: Build, toolkit: Toolkit) -> Toolkit | None:
+    """The first toolkit after one that serves a build on all of the host's GPUs, without a defect
+    for which it would be refused."""
+    refused = [rule for rule in facts.rules("cuda_defects")
+               if rule["users"].get(build.framework) == "refuse" and _cards(context, rule)]
+    for each in facts.toolkits():
+        if (versions.key(each.version) > versions.key(toolkit.version)
+                and each.installer is not None and each.row["channel"] == "ga"
+                and build.serves(each.version)
+                and not any(gpus.older_than_toolkit(card, each)
+                            or gpus.newer_than_toolkit(card, each) for card in context.gpus)
+                and not any(_affected(each.version, rule["toolkits"]) for rule in refused)):
+            return each
+    return None
