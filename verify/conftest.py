@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--gpu-deadline", metavar="S", type=float, default=ProbeOptions.deadline_s)
     group.addoption("--gpu-deep", action="store_true", help="compare contents, not only dates")
     group.addoption("--gpu-pair", metavar="HOST,OTHER", action="append", default=[],
-                    help="also run a distributed TensorFlow between these two")
+                    help="also compute on these two together, distributed")
     group.addoption("--gpu-pairs", action="store_true", help="and between each host and the next")
     group.addoption("--gpu-pair-stack", metavar="NAME", help="in this stack only")
     group.addoption("--gpu-snapshot", metavar="FILE", action="append", default=[],

@@ -181,6 +181,9 @@ def test_where_nothing_is_declared_any_placement_will_do(
     "cudaSetDevice returned 2 cudaErrorMemoryAllocation",
     "cuDevicePrimaryCtxRetain returned 2 CUDA_ERROR_OUT_OF_MEMORY",
     "cublasCreate_v2 returned 3 CUBLAS_STATUS_ALLOC_FAILED",
+    # google-deepmind/jax_privacy#10, google/flax#3376
+    "XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 176.00MiB (184549376B)",
+    "failed to create cublas handle: the resource allocation failed",
 ])
 def test_errors_of_a_full_gpu_are_known(error: str) -> None:
     assert holders.NO_ROOM.search(error)
@@ -189,6 +192,24 @@ def test_errors_of_a_full_gpu_are_known(error: str) -> None:
 def test_other_errors_are_not_taken_for_a_full_gpu() -> None:
     assert not holders.NO_ROOM.search("cudaSetDevice returned 35 cudaErrorInsufficientDriver")
     assert not holders.NO_ROOM.search("killed by SIGSEGV")
+
+
+@pytest.mark.parametrize("error", [
+    # NVIDIA/DIGITS#2005, pytorch/pytorch#2704, tensorflow/tensorflow#48558: CUDA up to 11.5
+    "Check failed: error == cudaSuccess (46 vs. 0)  all CUDA-capable devices are busy or"
+    " unavailable",
+    "cuda runtime error (46) : all CUDA-capable devices are busy or unavailable at THCStorage.cu",
+    "InternalError: CUDA runtime implicit initialization on GPU:0 failed. Status: all CUDA-capable"
+    " devices are busy or unavailable",
+    # pytorch/pytorch#100691, google-research/pix2struct#53: later ones
+    "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    "InternalError: cudaSetDevice() on GPU:0 failed. Status: CUDA-capable device(s) is/are busy or"
+    " unavailable",
+    "cudaSetDevice returned 46 cudaErrorDevicesUnavailable",
+])
+def test_errors_of_a_gpu_that_another_process_has_are_known(error: str) -> None:
+    assert holders.TAKEN.search(error)
+    assert not holders.TAKEN.search("RuntimeError: CUDA error: invalid device ordinal")
 
 
 def test_without_a_gpu_only_the_compiler_is_judged(plan: Document, snapshot: Document) -> None:

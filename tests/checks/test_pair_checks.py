@@ -280,6 +280,72 @@ BROKEN: dict[str, tuple[Change, str, tuple[str, str], str, str]] = {
 }
 
 
+@pytest.mark.parametrize(("port", "opened"), [
+    (23456, "allow TCP ports 20000 to 32767 from gpu01 to gpu02"),
+    (45123, "allow all TCP ports (gloo and NCCL choose theirs) from gpu01 to gpu02")])
+def test_the_remedy_of_a_closed_port_opens_that_port(
+    plan: Document, snapshot: Document, others: list[Document], port: int, opened: str
+) -> None:
+    blocked(0, 0, 1, "timed out")(others)
+    others[0]["sides"][0]["reach"][1]["port"] = port
+    for checks in meeting(plan, snapshot, [others[0]]).values():
+        assert checks[REDUCE]["verdict"] == "FAIL"
+        assert opened in checks[REDUCE]["remedy"]
+
+
+def kernel_s_port_closed(record: Document, *states: str) -> Document:
+    """NCCL ran although no port of the kernel's range is open; each side ended so."""
+    record = on_nccl(record)
+    for number, (side, state) in enumerate(zip(record["sides"], states, strict=True)):
+        side.update(state=state, stage="computing", error=None if state == "ok" else "it ended")
+        side["reach"] += [{"to": to, "address": f"192.0.2.{to + 1}", "port": 45123,
+                           "error": "timed out" if to != number else None} for to in (0, 1)]
+    return record
+
+
+@pytest.mark.parametrize(("states", "expected"), [
+    (("ok", "ok"), ("PASS", "PASS", "")),
+    (("failed", "lost"), ("FAIL", "INCONCLUSIVE", "while computing: it ended")),
+    (("hung", "hung"), ("FAIL", "FAIL", "gpu01 cannot reach gpu02")),
+    (("lost", "stopped"), ("FAIL", "FAIL", "gpu01 cannot reach gpu02"))])
+def test_a_port_that_nccl_need_not_use_explains_a_run_that_broke_and_no_other(
+    plan: Document, snapshot: Document, others: list[Document], states: tuple[str, str],
+    expected: tuple[str, str, str]
+) -> None:
+    *wanted, cause = expected
+    found = meeting(plan, snapshot, [kernel_s_port_closed(others[0], *states)])
+    assert list(verdicts(found, "pair.nccl")) == wanted
+    assert cause in found["gpu01"]["pair.nccl"]["cause"]
+    if "cannot reach" in cause:
+        assert "allow all TCP ports" in found["gpu01"]["pair.nccl"]["remedy"]
+
+
+def test_an_address_that_is_not_the_host_s_own_is_no_matter_of_a_firewall(
+    plan: Document, snapshot: Document, others: list[Document]
+) -> None:
+    blocked(0, 0, 0, "the other host's connection to it arrived elsewhere")(others)
+    for checks in meeting(plan, snapshot, [others[0]]).values():
+        entry = checks[REDUCE]
+        assert entry["verdict"] == "FAIL"
+        assert "gpu01 is not reached at its address" in entry["cause"]
+        assert "cannot reach" not in entry["cause"]
+        assert "set gpu_pair_address of gpu01" in entry["remedy"]
+        assert "allow" not in entry["remedy"]
+
+
+def test_what_killed_a_side_is_for_a_person_to_find(
+    plan: Document, snapshot: Document, others: list[Document]
+) -> None:
+    set_in(0, 0, state="failed", error="it was killed (SIGKILL)", stage="computing",
+           remedy="see the kernel log")(others)
+    set_in(0, 1, state="lost", error="Connection closed by peer")(others)
+    found = meeting(plan, snapshot, [others[0]])
+    assert verdicts(found, REDUCE) == ("FAIL", "INCONCLUSIVE")
+    assert "while computing: it was killed" in found["gpu01"][REDUCE]["cause"]
+    assert found["gpu01"][REDUCE]["remedy"] == "see the kernel log"
+    assert found["gpu02"][REDUCE]["remedy"] == f"see {REDUCE} of gpu01"
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_said_by_that_check_of_that_host(
     name: str, plan: Document, snapshot: Document, records: list[Document]

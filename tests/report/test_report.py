@@ -15,6 +15,7 @@ from gpufleet.paths import host_file_name
 from gpufleet.report import directory as report
 from gpufleet.report import summary
 from gpufleet.verification.session import HostRun, Session
+from tests.support.framework_stacks import with_frameworks_on_gpus
 from tests.support.healthy_host import EXCUSED, Document, data, of_page, with_cards, with_driver
 
 EVIL = "<script>alert('x')</script>\"&"
@@ -79,6 +80,27 @@ def test_the_summary(session: Session) -> None:
     assert {gap.hosts for gap in skipped} == {("gpu01", "gpu02")}
     assert [(each.hosts, list(each.checks)) for each in summary.issues(session)] == [
         (("gpu02",), ["environment.login"]), (("gpu03",), ["host.reachable"])]
+
+
+def test_the_summary_says_where_a_stack_computed_and_whose_libraries_it_loads(
+    plan: Document, snapshot: Document
+) -> None:
+    """Of a host that declares no number of GPUs nobody knows whether all of them computed."""
+    with_frameworks_on_gpus(plan, snapshot)
+    plan["stacks"][0]["cuda_source"] = "pip"  # TensorFlow's, as of the others
+    for count, where in ((2, "on every declared GPU"),
+                         (None, "on the devices that it lists, of which none is declared")):
+        plan["expect"]["count"] = count
+        result = judge.judge(plan, snapshot)
+        for check in result["checks"]:
+            if check["id"] in {"stack.matmul", "stack.release", "stack.libraries", "stack.mapped"}:
+                check["verdict"] = "PASS"
+        verified = summary.verified_statements(
+            Session([HostRun("gpu01", snapshot, plan, result)]))
+        for stack in plan["stacks"]:
+            assert f"{stack['name']} multiplies matrices exactly {where} (gpu01)" in verified
+            assert f"{stack['name']} loads every CUDA and cuDNN library of its build, only from" \
+                " its own wheels (gpu01)" in verified
 
 
 def test_the_page_has_where_ansible_ran_and_why(session: Session) -> None:

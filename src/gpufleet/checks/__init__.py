@@ -3,7 +3,7 @@
 from . import host, temporary, contents  # noqa: I001 (their order)
 from . import toolkit, cudnn, linker, environment
 from . import gpu, gpu_health, links, driver, driver_use, kernel, restart
-from . import compute, exactness, speed, after_load, stack, stack_run, hello
+from . import compute, exactness, speed, after_load, stack, stack_run, stack_gpu, hello
 from . import stack_programs, containers, pair
 from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Evidence
 from .sections import Sections
@@ -35,7 +35,7 @@ __all__ = [
     "restart",
     "speed",
     "stack",
-    "stack_programs", "stack_run",
+    "stack_gpu", "stack_programs", "stack_run",
     "temporary",
     "toolkit",
 ]

@@ -20,11 +20,15 @@ HEALTHY = (Verdict.PASS, Verdict.NOT_DECLARED)
 
 
 class Relation(NamedTuple):
-    """A check and those that it can explain; with `words` only of findings about these."""
+    """A check and those that it can explain; with `words` only of findings about these.
+
+    `hangs`: also of one that hangs.
+    """
 
     cause: str
     consequences: tuple[str, ...]
     words: tuple[str, ...] = ()
+    hangs: bool = True
 
 
 # What computes by a toolkit's libraries, by a stack's framework, and in a container.
@@ -73,6 +77,8 @@ RELATIONS = (
     Relation("cudnn.links", ("linker.cache", "stack.libraries", "stack.matmul")),
     Relation("linker.cache", ("stack.libraries", "stack.matmul")),
     Relation("stack.release", ("stack.files", "stack.readable", *FRAMEWORK, "containers.matmul")),
+    # A changed library ends a program; what hangs is the GPU.
+    Relation("stack.files", FRAMEWORK, ("run", "/"), hangs=False),
     Relation("stack.readable", ("stack.python",), ("noexec",)),
     Relation("stack.python", FRAMEWORK, ("run",)),
     # A driver that does not run, from what is installed to what programs see of it.
@@ -113,7 +119,7 @@ RELATIONS = (
     # In the order of the stages: what stopped in one has nothing of those after it.
     *(Relation(LATER[at], LATER[at + 1:], ("run",)) for at in range(len(LATER) - 1)),
     Relation("stack.matmul", ("stack.gpu",), ("result",)),
-    Relation("stack.matmul", ("stack.convolution",), ("gpus", "gpu")),
+    Relation("stack.matmul", ("stack.convolution",), ("gpus", "gpu", "nothing")),
     Relation("stack.matmul", ("stack.gpu", *SMALL, *BEYOND, "containers.matmul"), ("busy",)),
     Relation("stack.hello", SMALL[1:], ("busy",)),
     # An engine that starts no container.
@@ -148,6 +154,7 @@ def _cause(name: str, judged: Mapping[str, Judged], direct: Mapping[str, str]) -
         cause = judged.get(relation.cause)
         if (name not in relation.consequences or cause is None or cause.verdict in HEALTHY
                 or (relation.words and not words <= set(relation.words))
+                or (result.verdict is Verdict.HUNG and not relation.hangs)
                 or (cause.verdict is Verdict.INCONCLUSIVE and result.verdict is not cause.verdict)):
             continue
         subjects = {subject for finding in cause.shown

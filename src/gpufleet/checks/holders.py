@@ -16,14 +16,14 @@ from .sections import Sections
 # What libraries report when no memory is left; the vague ones have other causes as well.
 NO_ROOM = re.compile(
     r"out of memory|OUT_OF_MEMORY|cudaErrorMemoryAllocation|ALLOC_FAILED"
-    r"|Blas (?:x?GEMM|SGEMM) launch failed|OOM when allocating|Resource ?[Ee]xhausted"
-    r"|failed to create cublas handle|(?P<vague>NOT_INITIALIZED"
+    r"|Blas (?:x?GEMM|SGEMM) launch failed|OOM when allocating|Resource[ _]?exhausted"
+    r"|failed to create cublas handle|(?P<vague>(?<!CUDA_ERROR_)NOT_INITIALIZED"
     r"|DNN library initialization failed|cuSolver internal error|Failed to create cuFFT"
     r"|(?:CUDNN_STATUS|CUSOLVER_STATUS|CUFFT)_INTERNAL_ERROR)", re.IGNORECASE)
 # And when another process uses a GPU exclusively.
 TAKEN = re.compile(
     r"cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE|\breturned 46\b"
-    r"|all CUDA-capable devices are busy", re.IGNORECASE)
+    r"|CUDA-capable device\S* (?:is/)?are busy", re.IGNORECASE)
 # With so much free memory on every GPU, no other job is the cause.
 ROOMY_MIB = 4096
 # With less free memory on the GPU itself, a library may fail to start.

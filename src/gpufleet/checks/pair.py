@@ -32,7 +32,9 @@ from .registry import (
 from .remedies import Component, Remedy, provision, see
 from .sections import Sections
 
-PORTS = "20000 to 32767"
+PORTS = range(20000, 32768)
+SOME_PORTS = f"TCP ports {PORTS[0]} to {PORTS[-1]}"
+ALL_PORTS = "all TCP ports (gloo and NCCL choose theirs)"
 DEVICE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)/(?:device:)?(\w+:\d+)$")
 WRONG_NUMBERS = (
     "test the device with ./gpufleet verify --deep; wrong numbers from exact operands are a fault"
@@ -125,19 +127,39 @@ def meeting_results(
 
 
 def connection_failures(meeting: Meeting) -> Iterator[Finding]:
-    """Connections that failed, in either direction."""
-    hosts = meeting.record["hosts"]
+    """Connections that failed, in either direction, and ended the run or explain its end."""
+    hosts, aside = meeting.record["hosts"], not other_ports_matter(meeting)
     for number, side in enumerate(meeting.record["sides"]):
         for target, name in enumerate(hosts):
-            failed = [row for row in side["reach"] if row["to"] == target and row["error"]]
-            if failed:
+            failed = [row for row in side["reach"] if row["to"] == target and row["error"]
+                      and not (aside and row["port"] not in PORTS)]
+            if failed and target == number:
+                yield Finding(
+                    f"{meeting.what}: {name} is not reached at its address {failed[0]['address']}"
+                    f" port {failed[0]['port']}: {failed[0]['error']}",
+                    f"set gpu_pair_address of {name} to an address of its own, which both hosts"
+                    " reach",
+                    brief(failed))
+            elif failed:
                 ports = " and ".join(str(row["port"]) for row in failed)
+                declared = all(row["port"] in PORTS for row in failed)
                 yield Finding(
                     f"{meeting.what}: {hosts[number]} cannot reach {name} ({failed[0]['address']})"
                     f" port {ports}: {failed[0]['error']}",
-                    f"allow TCP ports {PORTS} from {hosts[number]} to {name} in every firewall"
-                    f" between; to use another address of {name}, set its gpu_pair_address",
+                    f"allow {SOME_PORTS if declared else ALL_PORTS} from {hosts[number]} to {name}"
+                    " in every firewall between; to use another address of"
+                    f" {name}, set its gpu_pair_address",
                     brief(failed))
+
+
+def other_ports_matter(meeting: Meeting) -> bool:
+    """Whether a closed port outside PORTS is a fault: NCCL may use another network than this one.
+
+    Then its run goes on, and only where that broke or hung is the port the explanation.
+    """
+    states = {side["state"] for side in meeting.record["sides"]}
+    return meeting.record["kind"] != "nccl" or (
+        "failed" not in states and bool(states & {"hung", "lost", "unconnected"}))
 
 
 def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
@@ -154,7 +176,8 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
                       verdict=Verdict.INCONCLUSIVE)
     elif state == "failed":
         yield Finding(f"{stage}: {own['error']}",
-                      see("stack.matmul of this host", _repair(meeting)), brief(own))
+                      own.get("remedy") or see("stack.matmul of this host", _repair(meeting)),
+                      brief(own))
     elif state == "hung" and not (waited and blames and not _waits(other)):
         yield Finding(
             f"{stage}: {own['error']}",

@@ -334,6 +334,9 @@ def files_unchanged(
             about=tuple(dict.fromkeys(
                 _subject(found[0]["path"], entry["path"]) for entry in found[0]["changed"]))
             if missing else (),
+            # What loads them may end, and so has a reason why it does.
+            entails=(subjects.stopped(receipt_id),) if kind == "stack" and any(
+                ".so" in entry["path"] for entry in found[0]["changed"]) else (),
         )
 
 

@@ -106,7 +106,8 @@ def _convolved(
         yield Finding(
             f"{where} could not convolve: {entry['error']}",
             see("stack.matmul and stack.libraries", provision(plan, *parts_of(plan, stack))),
-            brief(entry), about=(exchange,) if exchange else () if not listed else (
+            brief(entry), about=(exchange,) if exchange else (
+                f"nothing/{gpu_number(entry)}@{name}",) if not listed else (
                 f"gpus@{name}",) if listed[1] == "0" else (f"gpu/{gpu_number(entry)}@{name}",))
     elif not is_on_requested_device(entry):
         yield Finding(f"{where} convolved on {entry['device'] or 'an unknown device'} instead",
@@ -132,7 +133,8 @@ def routines(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             continue
         stack, framework, (results,) = found
         for name, error in sorted(results.items()):
-            busy = busy_finding(f"{stack['name']}: {name}", error, observed)
+            busy = busy_finding(f"{stack['name']}: {name}", error, observed,
+                                device=_first_device(framework))
             if busy:
                 yield busy
             elif error:
@@ -141,6 +143,12 @@ def routines(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                     see("stack.libraries", provision(plan, *parts_of(plan, stack))), error)
         none = f"PyTorch {framework['version']} has neither"
         yield Evidence(f"{stack['name']}: {', '.join(sorted(results)) or none}")
+
+
+def _first_device(framework: Framework) -> str | None:
+    """The first one that the framework uses."""
+    return next((entry["requested"] for entry in framework["matmul"]
+                 if not LISTED.match(entry["error"] or "")), None)
 
 
 @check("stack.workers", reads=("stacks",), skip_reason=none_of(PYTORCH))
@@ -188,7 +196,8 @@ def compiled(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 " torch.compile; then ./gpufleet verify", verdict=Verdict.NOT_DECLARED)
         elif result["error"]:
             yield (timed_out(f"torch.compile of {name}", result["error"])
-                   or busy_finding(f"torch.compile of {name}", result["error"], observed)
+                   or busy_finding(f"torch.compile of {name}", result["error"], observed,
+                                   device=result["device"])
                    or Finding(
                        f"torch.compile of {name} fails: {result['error']}",
                        see("stack.libraries and stack.files",

@@ -18,17 +18,14 @@ from gpufleet.model.verdict import Verdict
 from . import subjects
 from .holders import busy_finding
 from .registry import (
-    INVENTORY,
     Evidence,
     Finding,
     check,
-    mig_evidence,
     no_gpus_declared,
     no_stacks,
     required,
     shortened,
     timed_out,
-    visible_gpus,
 )
 from .remedies import Component, command, otherwise, person, provision, see, then
 from .remedies import stack as parts_of
@@ -40,6 +37,9 @@ T = TypeVar("T")
 ABSENT = re.compile(r"(lib[\w.+-]+\.so[\d.]*): cannot open shared object file")
 LISTED = re.compile(f"(?:{'|'.join(each.title for each in FRAMEWORKS.values())})"
                     r" reports (\d+) GPU")
+# Where to look if a framework uses no GPU at all.
+NO_GPU = ("see stack.build, stack.libraries, driver.loaded, driver.cuda, driver.nodes and"
+          " gpu.count; if all of them pass: reboot the host")
 DRIVER_LIBRARY = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so")
 
 
@@ -129,7 +129,7 @@ def _ended(
         f"{named(stack)} ended in this step: {framework['error']}",
         otherwise(provision(plan, *parts_of(plan, stack)),
                   "if stack.files and toolkit.files pass, the host prevents it: check ulimit -a,"
-                  " free and dmesg"))
+                  " free and dmesg"), about=(subjects.stopped(stack["name"]),))
     return replace(finding, entails=(subjects.stopped(stack["name"]),))
 
 
@@ -216,7 +216,8 @@ def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         wanted = [soname for soname in stack["sonames"] if soname not in optional]
         if framework_id(stack) != "tensorflow":
             # Tried were the environment's own libraries, and no others.
-            wanted += sorted(name for name in failed if name not in {*wanted, *optional}
+            spared = optional if stack["cuda_source"] == "toolkit" else set()
+            wanted += sorted(name for name in failed if name not in {*wanted, *spared}
                              and not DRIVER_LIBRARY.match(name))
         if not no_gpus_declared(plan):
             wanted += sorted(name for name in failed if DRIVER_LIBRARY.match(name))
@@ -336,7 +337,7 @@ def _not_mapped(framework: Framework) -> list[str]:
             if name.partition(".so")[0] not in stems and not DRIVER_LIBRARY.match(name)]
 
 
-def _parse_device(device: str | None) -> tuple[str, str] | None:
+def parse_device(device: str | None) -> tuple[str, str] | None:
     """`/job:localhost/.../device:GPU:0`, `/GPU:0` and 1.0's `.../gpu:0` as ("gpu", "0")."""
     found = re.search(r"(?:^|[:/])(cpu|gpu):(\d+)$", (device or "").lower())
     return (found.group(1), found.group(2)) if found else None
@@ -344,13 +345,13 @@ def _parse_device(device: str | None) -> tuple[str, str] | None:
 
 def gpu_number(entry: Product | Convolution) -> str:
     """The number of the GPU that a product was requested on; empty for the CPU."""
-    device = _parse_device(entry["requested"])
+    device = parse_device(entry["requested"])
     return device[1] if device and device[0] == "gpu" else ""
 
 
 def is_on_requested_device(entry: Product | Convolution) -> bool:
-    device = _parse_device(entry["device"])
-    return device is not None and device == _parse_device(entry["requested"])
+    device = parse_device(entry["device"])
+    return device is not None and device == parse_device(entry["requested"])
 
 
 @check("stack.matmul", reads=("stacks",), skip_reason=no_stacks)
@@ -362,8 +363,8 @@ def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             name, error = run.stack["name"], run.framework["error"]
             absent, start = ABSENT.search(error or ""), starts[name]
             # Without its Python no framework runs: stack.python reports it.
-            about = (subjects.stopped(name),) if start and start["error"] else (
-                _subject(run.stack, absent[1]),) if absent else ()
+            about = (_subject(run.stack, absent[1]),) if absent and not (
+                start and start["error"]) else (subjects.stopped(name),)
             finding = busy_finding(name, error, observed) or Finding(
                 f"{named(run.stack)} does not run: {error}",
                 otherwise(provision(plan, *parts_of(plan, run.stack)),
@@ -387,7 +388,7 @@ def matmul(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         busy = busy_finding(
             f"{stack['name']} on all devices together", total["error"], observed)
         # A busy GPU has no result to add.
-        lacking = any(_busy("", entry, observed) for entry in results)
+        lacking = any(busy_device("", entry, observed) for entry in results)
         if total["error"] and not total["wrong"] and (busy or lacking):
             yield from [busy] if busy else []
         elif total["error"] or total["wrong"] != 0:
@@ -413,7 +414,7 @@ def _without_numpy(
         yield replace(item, about=(subject,)) if subject and isinstance(item, Finding) else item
 
 
-def _busy(where: str, entry: Product, observed: Sections) -> Finding | None:
+def busy_device(where: str, entry: Product, observed: Sections) -> Finding | None:
     return busy_finding(where, entry["error"], observed, device=entry["requested"])
 
 
@@ -422,10 +423,13 @@ def products(
 ) -> Iterator[Finding | Evidence]:
     """The product of each device, or that other processes use the device."""
     for entry in entries:
-        busy = _busy(_where(name, entry), entry, observed)
-        found = gpu_number(entry)
+        busy = busy_device(_where(name, entry), entry, observed)
+        device = f"{gpu_number(entry)}@{name}"
+        entails = [f"result/{device}"]
+        if entry["error"] and not busy and "precision" not in entry:
+            entails.append(f"nothing/{device}")
         for finding in [busy] if busy else product(plan, name, entry):
-            yield replace(finding, entails=(f"result/{found}@{name}",)) if isinstance(
+            yield replace(finding, entails=tuple(entails)) if isinstance(
                 finding, Finding) else finding
 
 
@@ -441,9 +445,10 @@ def product(plan: Plan, name: str, entry: Product) -> Iterator[Finding | Evidenc
         yield Evidence(f"{where}: not applicable, {reason}")
     elif entry["error"]:
         listed = LISTED.match(entry["error"])
+        none = listed and listed[1] == "0"
         yield Finding(f"{where} could not multiply: {entry['error']}",
-                      "see gpu.count, driver.loaded and stack.libraries", brief(entry),
-                      about=() if not listed else (f"gpus@{name}",) if listed[1] == "0" else (
+                      "see gpu.count, driver.loaded and stack.libraries" if not none else NO_GPU,
+                      brief(entry), about=() if not listed else (f"gpus@{name}",) if none else (
                           f"gpu/{gpu_number(entry)}@{name}",))
     elif not is_on_requested_device(entry):
         yield Finding(f"{where} was computed on {entry['device'] or 'an unknown device'} instead",
@@ -460,50 +465,3 @@ def product(plan: Plan, name: str, entry: Product) -> Iterator[Finding | Evidenc
     else:
         yield Evidence(f"{where}: {entry['n']}x{entry['n']} exact on {entry['device']},"
                    f" {entry['tflops']} TFLOP/s, first {entry['first_s']} s")
-
-
-@check(
-    "stack.gpu",
-    reads=("stacks",),
-    repair=INVENTORY,
-    skip_reason=lambda plan: no_stacks(plan) or no_gpus_declared(plan),
-)
-def gpu(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Every stack multiplies matrices on every declared GPU."""
-    wanted = {("gpu", str(index)) for index in range(visible_gpus(plan) or 0)}
-    yield from mig_evidence(plan)
-    for run in framework_runs(plan, observed, lambda framework: framework["matmul"]):
-        if isinstance(run, NotRun):
-            yield run.finding
-            continue
-        stack, _, every = run
-        # Each device has a product in float32; one of a lower precision stands for none.
-        results = [entry for entry in every if "precision" not in entry]
-        proven = {_parse_device(entry["device"]) for entry in results
-                  if entry["wrong"] == 0 and not entry["error"]}
-        busy = [(entry, finding) for entry in results
-                if (finding := _busy(
-                    f"{stack['name']} on {entry['requested']}", entry, observed))]
-        yield from (finding for _, finding in busy)
-        held_up = {_parse_device(entry["requested"]) for entry, _ in busy}
-        missing = sorted(index for _, index in wanted - proven - held_up)
-        if missing:
-            yield Finding(
-                f"{stack['name']}: no result of GPU {', '.join(missing)} of {len(wanted)} declared",
-                "see gpu.count, driver.loaded and stack.matmul; if the host has fewer GPUs:"
-                " correct gpu_expect in the inventory",
-                about=_without_result(stack["name"], missing, results, len(wanted)))
-        yield Evidence(
-            f"{stack['name']}: {len(wanted) - len(missing)} of {len(wanted)} GPUs computed"
-        )
-
-
-def _without_result(
-    name: str, missing: list[str], results: list[Product], wanted: int
-) -> subjects.Subjects:
-    """GPUs of which stack.matmul has no right result, or that the framework does not use."""
-    tried = {gpu_number(entry) for entry in results}
-    if tried >= set(missing):
-        return tuple(f"result/{index}@{name}" for index in missing)
-    return () if tried & set(missing) else subjects.missing_numbers(
-        [int(index) for index in missing], wanted, name)

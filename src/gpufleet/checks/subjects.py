@@ -16,6 +16,7 @@ it was observed:
     tflops/0        the throughput of GPU 0 was not measured
     unchecked/0     not every product of GPU 0 was checked
     result/0@NAME   the stack has no right result of GPU 0
+    nothing/0@NAME  the stack cannot multiply on GPU 0, not even in float32
     build@NAME      the stack's framework is another build than planned
     numpy@NAME      numpy and the stack's framework exchange no arrays
     run@NAME        the run of a stack or toolkit stopped before its end

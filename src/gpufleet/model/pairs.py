@@ -9,8 +9,9 @@ from .types import Text
 
 Kind = Literal["parameter-server", "all-reduce", "nccl"]
 
-# From 0.4.31 on `jax_cpu_collectives_implementation` names gloo.
-JAX_ON_CPUS = (0, 4, 31)
+# The first release whose library has gloo (`jax_cpu_enable_gloo_collectives`, from 0.4.27 on
+# `jax_cpu_collectives_implementation`): read and run in the wheels of 0.4.20 to 0.10.2.
+JAX_ON_CPUS = (0, 4, 22)
 
 
 def lacking(

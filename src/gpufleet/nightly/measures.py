@@ -32,7 +32,7 @@ from gpufleet.verification.session import HostRun
 
 Pair = tuple[str, str | float | None]
 
-# How TensorFlow's device names begin; a number follows.
+# How the names of devices begin, as runs of any framework have them; a number follows.
 GPU, CPU = "/GPU:", "/CPU:"
 
 
@@ -155,7 +155,10 @@ def _product(name: str, entry: Product | CublasResult) -> Iterator[Pair]:
 
 
 def _addresses(framework: Framework) -> Iterator[tuple[int, str]]:
-    """(number, PCI address) of TensorFlow's GPUs: it may number the fastest first."""
+    """(number, PCI address) of the GPUs that TensorFlow lists: it may number the fastest first.
+
+    PyTorch and JAX do not tell addresses.
+    """
     small = framework["small"]
     for device in (small and small["local_devices"]) or ():
         found = re.search(r"GPU:(\d+)$", device["name"])

@@ -184,13 +184,14 @@ def _verified_on(host: HostRun) -> Iterable[str]:
                    " match")
     if passed("stack.release", "stack.libraries", "stack.mapped"):
         for stack in host.plan["stacks"]:
-            framework = framework_id(stack)
-            own = "wheels" if framework != "tensorflow" and stack["cuda_source"] != "toolkit" \
-                else "toolkit"
+            own = "toolkit" if stack["cuda_source"] == "toolkit" else "wheels"
             yield (f"{stack['name']} loads every CUDA and cuDNN library of its build, only from its"
                    f" own {own}")
     if passed("stack.matmul"):
-        where = "on every declared GPU" if passed("stack.gpu") else "on the CPU, not on a GPU"
+        expect = host.plan["expect"]
+        where = "on every declared GPU" if passed("stack.gpu") else (
+            "on the CPU, not on a GPU" if expect and expect["count"] == 0 else
+            "on the devices that it lists, of which none is declared")
         for stack in host.plan["stacks"]:
             yield f"{stack['name']} multiplies matrices exactly {where}"
     yield from _distributed(host.plan.get("pairs") or (), passed)

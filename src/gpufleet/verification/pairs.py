@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from gpufleet.model.validator import faults
 from gpufleet.probe import payload
 from gpufleet.transport.connection import (
     NO_PYTHON,
+    READY,
     SUDO_REFUSED,
     command,
     failure_reason,
@@ -38,6 +40,12 @@ MARK = b"gpufleet-pair: "
 FINAL = {"ok", "failed", "lost", "hung", "stopped", "unconnected"}
 MOST_BYTES = 4 << 20
 SSH_FAILED = 255
+# What JAX writes before it aborts a process whose coordinator is gone (0.5.3, 0.10.2).
+OTHER_GONE = "another task died"
+# How a side names the end of one of its processes, as distributed_others.py does.
+KILLED = "was killed (SIGKILL)"
+WHO_KILLED = ("see in the kernel log what killed it, such as a lack of memory:"
+              " dmesg -T | grep -i kill")
 # Beyond the side's own deadline, at which the host's kernel has ended it.
 GRACE_S = 5
 # Reads a program by its length, and not a byte more: what follows on standard input is for the next
@@ -80,11 +88,12 @@ class _Side:
     def outcome(self) -> Side:
         """Its last document; if it did not report its end, with the reason of its end."""
         if self.finished and not self.refused:
-            return cast(Side, self.document)
+            ended = cast(Side, self.document)
+            killed = ended["state"] == "failed" and KILLED in (ended["error"] or "")
+            return {**ended, "remedy": WHO_KILLED} if killed else ended
         output = "\n".join(self.output)
-        name, stage = self.connection.name, self.document.get("stage", "starting")
-        found = cast(Side, {**EMPTY_DOCUMENT, **self.document,
-                            "remedy": "check the host's load and kernel log"})
+        name = self.connection.name
+        found = cast(Side, {**EMPTY_DOCUMENT, **self.document})
         if self.refused:
             return {**found, "state": "failed", "error": f"{name} sent a message that is not read:"
                     f" {self.refused}", "remedy": received.REMEDY}
@@ -97,8 +106,13 @@ class _Side:
         if not self.document and self.status in {None, SUDO_REFUSED, SSH_FAILED}:
             cause, remedy = failure_reason(self.connection, self.status, output)
             return {**found, "state": "silent", "error": cause, "remedy": remedy}
-        return {**found, "state": "failed",
-                "error": f"it ended while {stage} (status {self.status}): {output[-400:].strip()}"}
+        tail = output[-400:].strip() or "it wrote nothing"
+        if OTHER_GONE in output:
+            return {**found, "state": "lost", "error": tail}
+        if self.status == 128 + signal.SIGKILL:
+            return {**found, "state": "failed", "error": f"it {KILLED}",
+                    "remedy": WHO_KILLED}
+        return {**found, "state": "failed", "error": f"it ended with status {self.status}: {tail}"}
 
 
 # The document of a side that reported nothing.
@@ -129,8 +143,10 @@ class _JobRun:
                 "kind": self.job.kind, "framework": self.job.stack.framework, "index": index,
                 "addresses": addresses,
                 "gpus": gpus[index], "deadline_s": side.deadline_s}
-            run = (f"env -i PATH=/usr/bin:/bin {shlex.quote(side.connection.python)}"
-                   f" -I -S -c {shlex.quote(READER)}")
+            reader = (f"env -i PATH=/usr/bin:/bin {shlex.quote(side.connection.python)}"
+                      f" -I -S -c {shlex.quote(READER)}")
+            # By a shell that stays: it says which signal ended its command, ssh does not.
+            run = f"/bin/sh -c {shlex.quote(f'{reader}; exit $?')}"
             side.worker = task.shell(
                 f"exec {shlex.join(command(side.connection, run))}", key=side.connection.name,
                 handler=_SideHandler(self, side), stderr=True, timeout=side.deadline_s + GRACE_S)
@@ -202,10 +218,11 @@ class _SideHandler(EventHandler):  # type: ignore[misc]
                 self.refuse(wrong[0])
                 return
             side.document = line["document"]
+            side.document.pop("remedy", None)  # what to do is never a host's own word
             if line["said"] is not None:
                 side.messages.append(line["said"])
             self.run.received(side)
-        elif msg.strip():
+        elif msg.strip() not in {b"", READY.encode()}:
             side.output.append(received.output(msg))
 
     def refuse(self, why: str) -> None:

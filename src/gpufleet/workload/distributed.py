@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import sys
@@ -36,10 +37,33 @@ MARK = "gpufleet-pair: "
 # Below the range of outgoing connections, where a port that is free now stays free.
 PORTS = (20000, 32768)
 REACH_S = 5
+# For who is connected and says nothing: the other host has sent its word before it is waited for.
+SILENCE_S = 1
 ROWS = 256
-# What the frameworks raise when the other side is gone.
-LOST = ("UnavailableError", "AbortedError", "CancelledError", "DistNetworkError",
-        "DistBackendError")
+# What the frameworks raise when the other side is gone: the types of TensorFlow's and PyTorch's
+# errors, and the texts of gloo, NCCL and gRPC, whose errors are plain RuntimeErrors.
+LOST = re.compile(
+    r"^(UnavailableError|AbortedError|CancelledError|DistNetworkError|PeerLostError):"
+    r"|[Cc]onnection (closed by peer|reset|refused)|Connect timeout|timed out connecting"
+    r"|[Nn]o route to host|[Nn]etwork is unreachable|[Cc]onnection timed out"
+    r"|Broken pipe|remote process exited|^\w+: (UNAVAILABLE|DEADLINE_EXCEEDED): ")
+
+
+class PeerLostError(Exception):
+    """The other side is gone, as a process of this side noticed."""
+
+
+def lost(error):
+    """Whether an error says that the other side is gone."""
+    return bool(LOST.search("%s: %s" % (type(error).__name__, error)))
+
+
+def error_message(error):
+    """An error's first line, and what NCCL gives as its last error some lines below."""
+    last = re.search(r"Last error:\s*(\S.*)", str(error))
+    first = plain(error)
+    return first if not last or last.group(0) in first else "%s; %s" % (
+        first, last.group(1)[:300].strip())
 
 
 class Side:
@@ -49,8 +73,8 @@ class Side:
         self.config, self.me = config, config["index"]
         self.begin = time.time()
         self.answers, self.lock = Queue(), threading.Lock()
-        # A file without a name: a killed process leaves none behind.
-        self.nccl = tempfile.TemporaryFile("w+")  # noqa: SIM115 (to the end)
+        # At which the other host reached this one.
+        self.address = None
         self.document = {
             "state": "running", "stage": "starting", "error": None, "version": None,
             "device": None, "ports": [], "reach": [], "variables": [], "products": [], "sum": None,
@@ -99,10 +123,14 @@ class Side:
 
 # -- the network ---------------------------------------------------------------------------------
 
-def listener():
-    """A socket that listens on a free port of all addresses."""
-    for _ in range(200):
-        port = random.randrange(*PORTS)
+def listener(chosen=None):
+    """A socket that listens on a free port of all addresses; 0: on one that the kernel chooses.
+
+    The kernel's range may hold that of PORTS (1024 to 65535). A firewall may let those in alone,
+    so they prove nothing about the kernel's.
+    """
+    for left in reversed(range(200)):
+        port = random.randrange(*PORTS) if chosen is None else chosen
         for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
             try:
                 found = socket.socket(family, socket.SOCK_STREAM)
@@ -112,19 +140,50 @@ def listener():
                 if family == socket.AF_INET6:
                     found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
                 found.bind((anywhere, port))
-                found.listen(8)
-                return found
+                found.listen(128)
             except OSError:
                 found.close()
+                continue
+            if chosen is None or not left or not declared(found.getsockname()[1]):
+                return found
+            found.close()
+            break
     raise OSError("no free port between %d and %d" % PORTS)
 
 
-def reached(address, port):
-    """Why no connection comes about; None if one does."""
+def declared(port):
+    """Whether a port is of the range of PORTS."""
+    return PORTS[0] <= port < PORTS[1]
+
+
+def reached(address, port, word):
+    """Why no connection comes about; None if one does, which says this word."""
     try:
-        socket.create_connection((address, port), timeout=REACH_S).close()
-    except OSError as error:
+        with socket.create_connection((address, port), timeout=REACH_S) as made:
+            made.sendall(word.encode())
+    except (OSError, UnicodeError) as error:  # what cannot be a host's name is a UnicodeError
         return str(error)
+    return None
+
+
+def visited(listening, word):
+    """The own address at which the other host connected, with its word; None where it did not.
+
+    An address of this host alone, as its own name may have, is none of these. Anything else may
+    connect too, such as a scan of all ports: say nothing, something else, or go.
+    """
+    end = time.monotonic() + REACH_S
+    while time.monotonic() < end:
+        listening.settimeout(max(0.001, end - time.monotonic()))
+        try:
+            made, _peer = listening.accept()
+            with made:
+                made.settimeout(SILENCE_S)
+                if made.recv(len(word) + 1) == word.encode():
+                    address = made.getsockname()[0]
+                    return address[7:] if address.startswith("::ffff:") else address
+        except OSError:
+            continue
     return None
 
 
@@ -135,21 +194,36 @@ def target(address, port):
 def meet(side, count, device):
     """Ports of both sides, proven to be reachable from here and there: ([[port]], [device])."""
     sockets = [listener() for _ in range(count)]
+    if side.config["kind"] == "nccl" or framework_of(side.config) != "tensorflow":
+        # NCCL and gloo listen on ports that the kernel chooses, and wait long for a closed one.
+        sockets.append(listener(0))
     side.document["ports"] = [item.getsockname()[1] for item in sockets]
-    values = side.gather("waiting for the other host's ports", [side.document["ports"], device])
+    # The word by which the other side knows this one's connections: nobody else can guess it.
+    values = side.gather("waiting for the other host's ports",
+                         [side.document["ports"], device, os.urandom(16).hex()])
+    words = [word for _ports, _device, word in values]
     side.stage("connecting to the other host")
-    for index, (ports, _device) in enumerate(values):
+    for index, (ports, _device, _word) in enumerate(values):
         address = side.config["addresses"][index]
         for port in ports:
             side.document["reach"].append({"to": index, "address": address, "port": port,
-                                           "error": reached(address, port)})
-    failed = [item["error"] for item in side.document["reach"] if item["error"]]
-    everywhere = side.gather("waiting until the other host has connected", failed)
+                                           "error": reached(address, port, words[side.me])})
+    # NCCL may use another network than this one: its own run tells.
+    failed = [item["error"] for item in side.document["reach"] if item["error"]
+              and (side.config["kind"] != "nccl" or declared(item["port"]))]
+    if not any(side.gather("waiting until the other host has connected", failed)):
+        side.address = visited(sockets[0], words[1 - side.me])
+        if not side.address:
+            failed = ["the other host's connection to it arrived elsewhere"]
+            side.document["reach"].append({
+                "to": side.me, "address": side.config["addresses"][side.me],
+                "port": side.document["ports"][0], "error": failed[0]})
+    # Closed before the other side goes on, or its framework connects to what goes now.
     for item in sockets:
         item.close()
-    if any(everywhere):
+    if any(side.gather("waiting until the other host was connected to", failed)):
         side.end("unconnected", (failed or ["the other host cannot connect to this one"])[0])
-    return [ports for ports, _device in values], [device for _ports, device in values]
+    return [ports for ports, *_ in values], [device for _ports, device, _word in values]
 
 
 # -- the numbers ---------------------------------------------------------------------------------
@@ -257,6 +331,7 @@ def own_device(side, tf):
 def all_reduce(side, tensorflow, numpy):
     """Each replica of both hosts multiplies, and gets the sum of all: MultiWorkerMirrored."""
     tf, kind = tensorflow, "NCCL" if side.config["kind"] == "nccl" else "RING"
+    nccl = nccl_output()
     ports, _devices = meet(side, 1, None)
     workers = [target(name, own[0])
                for name, own in zip(side.config["addresses"], ports)]
@@ -291,9 +366,7 @@ def all_reduce(side, tensorflow, numpy):
             "device": getattr(result, "backing_device", None) or result.device,
             "wrong": wrong_rows(numpy, expected, result.numpy())})
     side.gather("waiting for the other host to finish", True)
-    side.nccl.seek(0)
-    lines = [line.strip()[:200] for line in side.nccl if "Init COMPLETE" in line]
-    side.document["nccl"] = lines[:16]
+    side.document["nccl"] = initialised(nccl)
 
 
 def multi_worker(distribute, kind):
@@ -304,6 +377,25 @@ def multi_worker(distribute, kind):
             implementation=getattr(old.CommunicationImplementation, kind))
         return distribute.MultiWorkerMirroredStrategy(communication_options=options)
     return old.MultiWorkerMirroredStrategy(getattr(old.CollectiveCommunication, kind))
+
+
+# -- what NCCL writes ----------------------------------------------------------------------------
+
+def nccl_output():
+    """The file of what NCCL writes in this process, from now on.
+
+    NCCL empties the file when it starts, so each process needs its own. It has no name: a killed
+    process leaves none behind.
+    """
+    found = tempfile.TemporaryFile("w+")  # noqa: SIM115 (to the process's end)
+    os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/proc/self/fd/%d" % found.fileno())
+    return found
+
+
+def initialised(output):
+    """The lines in which NCCL says which GPU takes part as which rank."""
+    output.seek(0)
+    return [line.strip()[:200] for line in output if "Init COMPLETE" in line][:16]
 
 
 # -- the run -------------------------------------------------------------------------------------
@@ -326,8 +418,7 @@ def main(config):
     side = Side(json.loads(config))
     side.watch()
     # Keras would write its settings into a home.
-    os.environ.update(HOME=os.devnull, TF_FORCE_GPU_ALLOW_GROWTH="true", NCCL_DEBUG="INFO",
-                      NCCL_DEBUG_FILE="/proc/self/fd/%d" % side.nccl.fileno(),
+    os.environ.update(HOME=os.devnull, TF_FORCE_GPU_ALLOW_GROWTH="true",
                       XLA_PYTHON_CLIENT_PREALLOCATE="false")
     if side.config["gpus"] == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -339,5 +430,5 @@ def main(config):
         side.document["version"] = module.__version__.partition("+")[0]
         work(side, module, numpy)
     except BaseException as error:
-        side.end("lost" if type(error).__name__ in LOST else "failed", plain(error))
+        side.end("lost" if lost(error) else "failed", error_message(error))
     side.end("ok", None)

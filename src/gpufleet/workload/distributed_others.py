@@ -2,16 +2,31 @@
 
 PyTorch has a process for each GPU, JAX one for each host. As with TensorFlow each replica
 multiplies, and gets the sum of all; the hosts' operands differ by 1.
+
+Left alone, gloo takes the address of the host's own name, which Debian gives to the host alone
+(`127.0.1.1`), or the first address of an interface. Here it gets the one address at which the
+other host did reach this one.
 """
 import ctypes
+import functools
 import json
 import os
+import selectors
 import signal
-import socket
 from collections import namedtuple
 
-from .distributed import exact, meet, operand, target, wrong_rows
-from .output import plain
+from .distributed import (
+    PeerLostError,
+    error_message,
+    exact,
+    initialised,
+    lost,
+    meet,
+    nccl_output,
+    operand,
+    target,
+    wrong_rows,
+)
 
 PR_SET_PDEATHSIG = 1
 
@@ -23,56 +38,47 @@ def communication(side):
     return "NCCL" if side.config["kind"] == "nccl" else "GLOO"
 
 
-def finish(side, numpy, sums, in_sync):
-    """Compare the sum of each replica of this host: [(device, array)]."""
+def finish(side, numpy, sums, in_sync, nccl):
+    """Compare the sum of each replica of this host: [(device, array)]; and what NCCL said."""
     a, b = operand(numpy, 1), operand(numpy, 2)
     expected = exact(numpy, in_sync // 2 * (a + a + 1), b)
-    side.document.update(in_sync=in_sync, replicas=[
+    side.document.update(in_sync=in_sync, nccl=nccl[:16], replicas=[
         {"device": device, "wrong": wrong_rows(numpy, expected, found)} for device, found in sums])
     side.gather("waiting for the other host to finish", True)
-    side.nccl.seek(0)
-    lines = [line.strip()[:200] for line in side.nccl if "Init COMPLETE" in line]
-    side.document["nccl"] = lines[:16]
 
 
 # -- PyTorch -------------------------------------------------------------------------------------
 
 
 def pytorch(side, torch, numpy):
-    """torch.distributed.all_reduce: one rank for each GPU, or one for each host's CPU."""
+    """An all-reduce of torch.distributed: a rank for each GPU, or one for each host's CPU."""
     gpus = side.config["gpus"] if side.config["kind"] == "nccl" else 0
     ports, _devices = meet(side, 1, None)
     side.document["communication"] = communication(side)
-    name = own_interface(side.config["addresses"][1 - side.me])
-    if name:
-        # gloo takes the address of the host's name, which may be one of this host alone.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     side.stage("computing")
     where = "tcp://" + target(side.config["addresses"][0], ports[0][0])
     each = gpus or 1
+    if not torch.distributed.is_available():
+        raise RuntimeError("this build of PyTorch has no torch.distributed")
     ranks = [Rank(side.me, where, side.me * each + local, 2 * each, local if gpus else None)
              for local in range(each)]
     if gpus:
-        sums = in_processes(numpy, [
-            (rank.gpu, lambda rank=rank: reduced(torch, numpy, rank)) for rank in ranks])
+        found = in_processes(numpy, [
+            (rank.gpu, functools.partial(by_nccl, torch, numpy, rank)) for rank in ranks])
+        finish(side, numpy, [row[:2] for row in found], 2 * each,
+               [line for row in found for line in row[2]])
     else:
-        sums = [("CPU:0", reduced(torch, numpy, ranks[0]))]
-    finish(side, numpy, sums, 2 * each)
+        sums = by_gloo(torch, numpy, ranks[0], side.address)
+        finish(side, numpy, [("CPU:0", sums)], 2 * each, [])
 
 
-def reduced(torch, numpy, one):
-    """The sum of all ranks' products, as this rank gets it."""
+def by_nccl(torch, numpy, one):
+    """The sum of all ranks' products, as this rank's GPU gets it."""
     import torch.distributed as dist
-    if not dist.is_available():
-        raise RuntimeError("this build of PyTorch has no torch.distributed")
-    device = torch.device("cpu" if one.gpu is None else "cuda:%d" % one.gpu)
-    if one.gpu is not None:
-        torch.cuda.set_device(device)
-    dist.init_process_group("gloo" if one.gpu is None else "nccl", init_method=one.where,
-                            rank=one.rank, world_size=one.ranks)
-    left, right = [torch.from_numpy(m).to(device)
-                   for m in (operand(numpy, 1) + one.host, operand(numpy, 2))]
-    product = torch.matmul(left, right)
+    device = torch.device("cuda:%d" % one.gpu)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", init_method=one.where, rank=one.rank, world_size=one.ranks)
+    product = own_product(torch, numpy, one, device)
     dist.all_reduce(product)
     if product.device != device:
         raise RuntimeError("the sum is on %s" % product.device)
@@ -81,57 +87,96 @@ def reduced(torch, numpy, one):
     return numbers
 
 
+def by_gloo(torch, numpy, one, address):
+    """The same between CPUs, by a group of gloo's that listens at this address.
+
+    `init_process_group` takes an interface, GLOO_SOCKET_IFNAME, and no address; an interface may
+    have several, of which gloo takes the first. Old releases have other names of the same (run:
+    1.0.0, 1.4.0, 1.13.1, 2.6.0, 2.15.0).
+    """
+    import torch.distributed as dist
+    store = next(dist.rendezvous(
+        "%s?rank=%d&world_size=%d" % (one.where, one.rank, one.ranks)))[0]
+    gloo = dist.ProcessGroupGloo
+    options = (getattr(gloo, "_Options", None) or gloo.Options)()
+    devices = "_devices" if hasattr(options, "_devices") else "devices"
+    device = getattr(gloo, "create_device", None) or gloo.create_tcp_device
+    setattr(options, devices, [device(hostname=address)])
+    group = gloo(store, one.rank, one.ranks, options)
+    product = own_product(torch, numpy, one, torch.device("cpu"))
+    group.allreduce([product]).wait()
+    return product.numpy()
+
+
+def own_product(torch, numpy, one, device):
+    left, right = [torch.from_numpy(m).to(device)
+                   for m in (operand(numpy, 1) + one.host, operand(numpy, 2))]
+    return torch.matmul(left, right)
+
+
 def in_processes(numpy, tasks):
-    """[(device, array)] of tasks, each in a process of its own, which ends with this one."""
-    children = []
+    """[(device, array, NCCL's lines)] of tasks, each in a process of its own, which end with this.
+
+    All are read side by side: when one fails the others wait for it, some for half an hour.
+    """
+    reading = selectors.DefaultSelector()
     for number, task in tasks:
-        read, write = os.pipe()
-        child = os.fork()
-        if not child:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            status = 1
-            try:
-                with os.fdopen(write, "wb") as stream:
-                    try:
-                        stream.write(b"+" + task().tobytes())
-                        status = 0
-                    except BaseException as error:
-                        stream.write(json.dumps(plain(error)).encode())
-            finally:
-                os._exit(status)
+        process, written = started(task)
+        reading.register(written, selectors.EVENT_READ, (number, process, []))
+    found = {}
+    while reading.get_map():
+        for key, _events in reading.select():
+            number, process, pieces = key.data
+            pieces.append(os.read(key.fd, 1 << 20))
+            if not pieces[-1]:
+                reading.unregister(key.fd)
+                os.close(key.fd)
+                found[number] = result(numpy, number, process, b"".join(pieces))
+    return [found[number] for number, _task in tasks]
+
+
+def started(task):
+    """(process, the end of a pipe), where it writes a line of JSON and the task's array."""
+    read, write = os.pipe()
+    process = os.fork()
+    if process:
         os.close(write)
-        children.append((number, read))
-    found = []
-    for number, read in children:
-        with os.fdopen(read, "rb") as stream:
-            written = stream.read()
-        if not written.startswith(b"+"):
-            raise RuntimeError("GPU %d: %s" % (
-                number, json.loads(written.decode()) if written else "its process died"))
-        numbers = numpy.frombuffer(written[1:], numpy.float32)
-        found.append(("GPU:%d" % number, numbers.reshape((int(len(numbers) ** 0.5), -1))))
-    return found
-
-
-def own_interface(other):
-    """The interface by which this host reaches the other one; None where that is not known."""
-    import fcntl
-    import struct
+        return process, read
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    status = 1
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((other, 9))
-            own = probe.getsockname()[0]
-            for _number, name in socket.if_nameindex():
-                try:
-                    packed = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack(  # SIOCGIFADDR
-                        "256s", name.encode()[:15]))
-                except OSError:
-                    continue
-                if socket.inet_ntoa(packed[20:24]) == own:
-                    return name
-    except OSError:  # an IPv6 address, or no route
-        pass
-    return None
+        with os.fdopen(write, "wb") as stream:
+            try:
+                nccl = nccl_output()
+                numbers = task().tobytes()
+                about = {"error": None, "nccl": initialised(nccl)}
+            except BaseException as error:
+                about, numbers = {"error": error_message(error), "lost": lost(error)}, b""
+            stream.write(json.dumps(about).encode() + b"\n" + numbers)
+            status = 0
+    finally:
+        os._exit(status)
+
+
+def end_of(process):
+    """How a process of this one ended."""
+    status = os.waitpid(process, 0)[1]
+    if not os.WIFSIGNALED(status):
+        return "ended with status %d" % os.WEXITSTATUS(status)
+    names = {item.value: item.name for item in signal.Signals}
+    return "was killed (%s)" % names.get(os.WTERMSIG(status), os.WTERMSIG(status))
+
+
+def result(numpy, number, process, written):
+    """What a task's process wrote, or the error that it wrote."""
+    head, _, rest = written.partition(b"\n")
+    about = json.loads(head.decode()) if head else {
+        "error": "its process %s" % end_of(process), "lost": False}
+    if about["error"]:
+        raise (PeerLostError if about["lost"] else RuntimeError)(
+            "GPU %d: %s" % (number, about["error"]))
+    numbers = numpy.frombuffer(rest, numpy.float32)
+    return "GPU:%d" % number, numbers.reshape((int(len(numbers) ** 0.5), -1)), about["nccl"]
 
 
 # -- JAX -----------------------------------------------------------------------------------------
@@ -140,13 +185,13 @@ def own_interface(other):
 def jax(side, module, numpy):
     """jax.distributed, and the sum over all devices of both processes."""
     gpus = side.config["gpus"] if side.config["kind"] == "nccl" else 0
+    nccl = nccl_output()
     ports, _devices = meet(side, 1, None)
     side.document["communication"] = communication(side)
     side.stage("starting its server")
     more = {"local_device_ids": list(range(gpus))} if gpus else {}
     if not gpus:
-        module.config.update("jax_platforms", "cpu")
-        module.config.update("jax_cpu_collectives_implementation", "gloo")
+        use_gloo(module, side.address)
     module.distributed.initialize(target(side.config["addresses"][0], ports[0][0]), 2, side.me,
                                   **more)
     devices = module.local_devices()
@@ -160,4 +205,20 @@ def jax(side, module, numpy):
     sums = [("%s:%d" % ("CPU" if piece.device.platform == "cpu" else "GPU", number),
              numpy.asarray(piece.data).reshape(left.shape[1:]))
             for number, piece in enumerate(result.addressable_shards)]
-    finish(side, numpy, sums, module.device_count())
+    finish(side, numpy, sums, module.device_count(), initialised(nccl))
+
+
+def use_gloo(module, address):
+    """Have JAX reduce between CPUs by gloo, which listens at this address.
+
+    Its library takes an address, `hostname`; no release of JAX hands one to it, nor has a setting.
+    """
+    module.config.update("jax_platforms", "cpu")
+    try:
+        module.config.update("jax_cpu_collectives_implementation", "gloo")
+    except AttributeError:  # before 0.4.27
+        module.config.update("jax_cpu_enable_gloo_collectives", True)
+    from jax._src import xla_bridge
+    library = xla_bridge.xla_client._xla
+    library.make_gloo_tcp_collectives = functools.partial(
+        library.make_gloo_tcp_collectives, hostname=address)

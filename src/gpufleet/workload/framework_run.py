@@ -63,22 +63,35 @@ def scratch_directory():
 
 
 def wanted_devices(gpus, expect):
-    """Every GPU that is declared or listed; the CPU only if no GPU is declared."""
-    if expect == "0" or (expect == "any" and not gpus):
-        return ["/CPU:0"]
+    """Every GPU that is declared or whose number is in `gpus`; the CPU only if there is none."""
     declared = 0 if expect == "any" else int(expect)
-    return ["/GPU:%d" % index for index in range(max(gpus, declared))]
+    if expect == "0" or not (gpus or declared):
+        return ["/CPU:0"]
+    return ["/GPU:%d" % number for number in sorted({*gpus, *range(declared)})]
+
+
+def wanted_by(engine, options):
+    """The devices of a run; a GPU that the framework was refused is one of them."""
+    return wanted_devices({*engine.gpus, *engine.refused}, options.expect_gpus)
+
+
+def first_device(gpus):
+    """The first one that a framework uses."""
+    return "/GPU:%d" % min(gpus) if gpus else "/CPU:0"
 
 
 def number_of(device):
     return int(device.rsplit(":", 1)[1])
 
 
-def missing_gpu(found, gpus, title="TensorFlow", reason=None):
+def missing_gpu(found, engine):
     """Why an entry has no device, put into it; None where it has one."""
-    if "GPU" in found["requested"] and number_of(found["requested"]) >= gpus:
+    number = number_of(found["requested"])
+    if "GPU" in found["requested"] and number not in engine.gpus:
+        count = len(engine.gpus)
+        reason = engine.refused.get(number) or engine.no_gpu
         found["error"] = "%s reports %d GPU%s%s" % (
-            title, gpus, "" if gpus == 1 else "s", ": " + reason if reason else "")
+            engine.title, count, "" if count == 1 else "s", ": " + reason if reason else "")
     return found["error"]
 
 
@@ -86,14 +99,15 @@ def missing_gpu(found, gpus, title="TensorFlow", reason=None):
 
 
 def products(numpy, engine, options):
-    """{"matmul", "tower_sum"} of an engine: `title`, `gpus`, `no_gpu` (its reason), `multiply` and
-    `tower_sum`; `precisions(device)` beyond float32."""
+    """{"matmul", "tower_sum"} of an engine: `title`, the numbers of its `gpus`, why there is none
+    (`no_gpu`) or not one of them (`refused`, by number), `multiply` and `tower_sum`;
+    `precisions(device)` beyond float32."""
     entries, good, operands = [], [], []
-    for index, requested in enumerate(wanted_devices(engine.gpus, options.expect_gpus)):
+    for index, requested in enumerate(wanted_by(engine, options)):
         n = options.size or (SIZE_GPU if "GPU" in requested else SIZE_CPU)
         found = entry(requested, n)
         entries.append(found)
-        if missing_gpu(found, engine.gpus, engine.title, engine.no_gpu):
+        if missing_gpu(found, engine):
             continue
         a, b = operand(numpy, n, index + 1), operand(numpy, n, 0)
         if multiplied(numpy, engine, found, a, b):
@@ -143,10 +157,10 @@ def convolutions(numpy, engine, options):
     """{"convolution"}: one on each device that is wanted, each number compared."""
     images, kernels = small_images(numpy)
     expected, entries = convolved(numpy, images, kernels), []
-    for requested in wanted_devices(engine.gpus, options.expect_gpus):
+    for requested in wanted_by(engine, options):
         found = {"requested": requested, "device": None, "wrong": None, "error": None}
         entries.append(found)
-        if missing_gpu(found, engine.gpus, engine.title, engine.no_gpu):
+        if missing_gpu(found, engine):
             continue
         try:
             result = engine.convolve(found, images, kernels)

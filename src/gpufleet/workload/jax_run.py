@@ -1,19 +1,25 @@
 """Compute on each device through the JAX of this interpreter, 0.4.23 and later.
 
-JAX takes the CPU where its CUDA plugin fails, and says so in its log at most. The device is read
-from the result, and the plugin's own reason is in the document.
+JAX takes the CPU where its CUDA plugin fails, and says so in its log at most; or it takes nothing,
+and the run goes on without the plugin. The device is read from the result, and the plugin's own
+reason is in the document.
 """
 import logging
 import os
 import re
 
-from .framework_run import convolutions, number_of, products, tried, wanted_devices
-from .output import plain, unique
+from .framework_run import convolutions, first_device, number_of, products, tried
+from .output import captured, plain, unique
 from .own_libraries import dies, open_own_libraries, own_libraries
 from .timing import timed
 
 PRECISIONS = ("float16", "bfloat16")
 CUDA_PLATFORMS = ("gpu", "cuda")
+# What XLA writes of a GPU that it leaves out: one that another process uses exclusively, or whose
+# memory is full.
+REFUSED = re.compile(r"(unable to create StreamExecutor for CUDA:(\d+): .*)")
+# And of the driver.
+REFUSED_ALL = re.compile(r"(failed call to cuInit: .*)")
 
 
 class Lines(logging.Handler):
@@ -41,7 +47,7 @@ class Jax:
 
     def stages(self, options):
         return (("importing JAX", self.load),
-                ("looking for devices", self.start),
+                ("looking for devices", lambda: self.start(options)),
                 ("multiplying", lambda: products(self.numpy, self, options)),
                 ("convolving", lambda: convolutions(self.numpy, self, options)),
                 ("transforming and solving", self.routines),
@@ -67,27 +73,41 @@ class Jax:
         return {"cuda": cuda, "cudnn": cudnn,
                 "cuda_build": self.libraries is not None, "compute_capabilities": []}
 
-    def start(self):
-        jax = self.jax
+    def start(self, options):
         import numpy
         self.numpy = numpy
-        devices = jax.devices()
-        self.cards = [device for device in devices if device.platform in CUDA_PLATFORMS]
-        self.gpus = len(self.cards)
-        self.no_gpu = None if self.cards else self.reason()
-        capabilities = [getattr(device, "compute_capability", None) for device in self.cards]
+        (devices, error), written = captured(lambda: self.devices(options))
+        self.gpus = {device.id: device for device in devices if device.platform in CUDA_PLATFORMS}
+        self.refused = {int(number): line[:500] for line, number in REFUSED.findall(written)}
+        if error and not self.refused:
+            # Each program ends here: the CPU, on which this run goes on, is not what it gets.
+            self.refused = {0: error}
+        messages = [*([error] if error else []), *REFUSED_ALL.findall(written)]
+        self.no_gpu = None if self.gpus else self.reason(messages)
+        capabilities = [getattr(card, "compute_capability", None) for card in self.gpus.values()]
         return {"devices": [str(device) for device in devices], "no_gpu": self.no_gpu,
                 "capabilities": [str(one) for one in capabilities if one],
                 "versions": self.versions()}
 
-    def reason(self):
-        """Why JAX uses no GPU, as its parts say it."""
+    def devices(self, options):
+        """JAX's devices, and why there is none by its CUDA plugin if that ends the search."""
+        try:
+            return self.jax.devices(), None
+        except RuntimeError as error:
+            if options.expect_gpus == "0":
+                raise
+            self.jax.config.update("jax_platforms", "cpu")
+            return self.jax.devices(), plain(error).partition(" (you may need to uninstall")[0]
+
+    def reason(self, messages=()):
+        """Why JAX uses no GPU, as its parts say it; `messages`: those of its search for devices."""
         if self.crash:
             return "its CUDA plugin was not loaded: %s" % self.crash
         if self.libraries is None and not has_plugin():
             return "no CUDA plugin of JAX is installed"
         errors = getattr(bridge(), "_backend_errors", None) or {}
-        found = [str(errors[name]) for name in sorted(errors) if name in ("cuda", "gpu")]
+        found = [*messages]
+        found += [str(errors[name]) for name in sorted(errors) if name in ("cuda", "gpu")]
         found += [line for line in self.log.lines if re.search("cuda|gpu", line, re.IGNORECASE)]
         if not found:
             try:
@@ -95,7 +115,7 @@ class Jax:
             except Exception as error:
                 found.append(plain(error))
         return "; ".join(unique(" ".join(text.split())[:500] for text in found)) \
-            or "jax.devices() lists none"
+            or without_node() or "jax.devices() lists none"
 
     def versions(self):
         """What the loaded libraries answer for themselves, and the platform of the devices."""
@@ -125,7 +145,7 @@ class Jax:
 
     def device(self, requested):
         if "GPU" in requested:
-            return self.cards[number_of(requested)]
+            return self.gpus[number_of(requested)]
         return self.jax.devices("cpu")[0]
 
     def matmul(self, left, right):
@@ -164,7 +184,7 @@ class Jax:
     def routines(self):
         """A Fourier transform and a solver on the first device: exact with these operands."""
         jax, numpy = self.jax, self.numpy
-        device = self.device(wanted_devices(self.gpus, "any")[0])
+        device = self.device(first_device(self.gpus))
         impulse = numpy.zeros(256, numpy.float32)
         impulse[0] = 1
         scale = numpy.diag([2.0, 4.0, 8.0, 16.0]).astype(numpy.float32)
@@ -190,6 +210,17 @@ def bridge():
     except ImportError:
         return None
     return xla_bridge
+
+
+def without_node():
+    """That JAX sees no device file of a GPU, if so: it then does not try its CUDA plugin."""
+    try:
+        from jax._src import hardware_utils
+        if not hardware_utils.has_visible_nvidia_gpu():
+            return "it sees no device file of a GPU, such as /dev/nvidia0"
+    except (ImportError, AttributeError):  # other releases do not look for one
+        pass
+    return None
 
 
 def cuda_answers():

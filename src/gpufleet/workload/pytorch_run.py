@@ -5,7 +5,7 @@ computed there or fails.
 """
 import time
 
-from .framework_run import convolutions, number_of, products, tried, wanted_devices
+from .framework_run import convolutions, first_device, number_of, products, tried
 from .output import plain
 from .own_libraries import open_own_libraries
 from .pytorch_programs import compiled, workers
@@ -76,11 +76,11 @@ class PyTorch:
     def start(self):
         cuda = self.torch.cuda
         # The count alone may come from the driver's management library.
-        self.gpus = cuda.device_count() if cuda.is_available() else 0
-        self.no_gpu = None if self.gpus else self.reason()
-        pairs = [cuda.get_device_capability(gpu) for gpu in range(self.gpus)]
+        self.gpus = range(cuda.device_count() if cuda.is_available() else 0)
+        self.no_gpu, self.refused = None if self.gpus else self.reason(), {}
+        pairs = [cuda.get_device_capability(gpu) for gpu in self.gpus]
         self.capabilities = ["%d.%d" % pair for pair in pairs]
-        return {"devices": ["cpu"] + ["cuda:%d" % gpu for gpu in range(self.gpus)],
+        return {"devices": ["cpu"] + ["cuda:%d" % gpu for gpu in self.gpus],
                 "capabilities": self.capabilities, "no_gpu": self.no_gpu}
 
     def reason(self):
@@ -145,19 +145,22 @@ class PyTorch:
 
     def routines(self):
         """A Fourier transform and a solver on the first device: exact with these operands."""
-        torch, device = self.torch, self.device(wanted_devices(self.gpus, "any")[0])
-        found = []
-        if hasattr(getattr(torch, "fft", None), "fft"):
+        torch, device = self.torch, self.device(first_device(self.gpus))
+
+        # A GPU that is refused is so from the first tensor on.
+        def fft():
             impulse = torch.zeros(256, device=device)
             impulse[0] = 1
-            found.append(("fft", lambda: bool(
-                (torch.fft.fft(impulse).cpu() == torch.ones(256)).all())))
-        if hasattr(getattr(torch, "linalg", None), "solve"):
+            return bool((torch.fft.fft(impulse).cpu() == torch.ones(256)).all())
+
+        def solve():
             scale = torch.diag(torch.tensor([2.0, 4.0, 8.0, 16.0], device=device))
             right = torch.ones(4, 1, device=device)
-            found.append(("solve", lambda: torch.linalg.solve(scale, right).cpu().tolist()
-                          == [[0.5], [0.25], [0.125], [0.0625]]))
-        return tried(found)
+            return torch.linalg.solve(scale, right).cpu().tolist() == [
+                [0.5], [0.25], [0.125], [0.0625]]
+        return tried([(name, routine) for name, routine, module in (
+            ("fft", fft, "fft"), ("solve", solve, "linalg"))
+            if hasattr(getattr(torch, module, None), name)])
 
 
 def device_name(tensor):

@@ -3,11 +3,18 @@
 Soft placement is off: TensorFlow may not quietly take the CPU. The device is read from the result
 (2.x) or from the graphs that were really run (1.x), not from the request.
 """
-from .framework_run import products, wanted_devices
+import re
+
+from .framework_run import first_device, products
+from .output import captured, unique
 from .tensorflow_1 import Graph
 from .tensorflow_2 import Eager
 from .tensorflow_checks import capabilities_of, small_checks
 from .tensorflow_loader import query_loader
+
+# Why TensorFlow lists no GPU, as its log says it.
+REASON = re.compile(r"(failed call to cuInit: .*|Cannot dlopen some GPU libraries|"
+                    r"Ignoring visible gpu device .*)")
 
 
 class TensorFlow:
@@ -16,7 +23,6 @@ class TensorFlow:
     name, title, module = "tensorflow", "TensorFlow", "tensorflow"
     variables = (("TF_CPP_VMODULE", "dso_loader=1"), ("TF_CPP_MIN_LOG_LEVEL", "0"),
                  ("TF_FORCE_GPU_ALLOW_GROWTH", "true"))
-    no_gpu = None
 
     def stages(self, options):
         return (("importing TensorFlow", self.load),
@@ -34,13 +40,18 @@ class TensorFlow:
     def start(self):
         import numpy
         self.numpy, version = numpy, self.tensorflow.__version__
-        self.engine = (Graph if version.startswith(("0.", "1.")) else Eager)(self.tensorflow)
-        self.gpus, self.multiply = self.engine.gpus, self.engine.multiply
+        kind = Graph if version.startswith(("0.", "1.")) else Eager
+        self.engine, written = captured(lambda: kind(self.tensorflow))
+        self.gpus, self.multiply = range(self.engine.gpus), self.engine.multiply
+        reasons = REASON.findall(written)
+        if not self.tensorflow.test.is_built_with_cuda():
+            reasons.append("it was built without CUDA")
+        self.no_gpu, self.refused = None if self.gpus else "; ".join(unique(reasons)) or None, {}
         self.tower_sum = self.engine.tower_sum
-        return {"devices": self.engine.names}
+        return {"devices": self.engine.names, "no_gpu": self.no_gpu}
 
     def say_hello(self):
-        small = small_checks(self.engine, wanted_devices(self.gpus, "any")[0])
+        small = small_checks(self.engine, first_device(self.gpus))
         return {"small": small, "capabilities": capabilities_of(small)}
 
     @staticmethod

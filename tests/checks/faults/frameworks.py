@@ -35,7 +35,9 @@ def no_gpu(snapshot: Document, framework: str, title: str, reason: str) -> None:
 @fault("stack.matmul", remedy="driver.loaded",
        cause="pytorch-2.6.0 on /GPU:0 could not multiply: PyTorch reports 0 GPUs: RuntimeError:"
              " CUDA unknown error")
-@fault("stack.gpu", cause="no result of GPU 0, 1 of 2 declared", remedy="driver.loaded")
+@fault("stack.gpu", remedy="driver.loaded",
+       cause="no result of GPU 0, 1 of 2 declared; its programs compute on the CPU, or fail:"
+             " PyTorch reports 0 GPUs: RuntimeError: CUDA unknown error")
 @fault("stack.convolution", cause="could not convolve: PyTorch reports 0 GPUs", remedy=PROVISION)
 def pytorch_on_the_cpu_and_nobody_noticed(plan: Document, snapshot: Document) -> None:
     no_gpu(snapshot, "pytorch", "PyTorch", "RuntimeError: CUDA unknown error")
@@ -223,6 +225,33 @@ def a_run_that_dies_in_its_convolution(plan: Document, snapshot: Document) -> No
 @fault("stack.libraries", verdict="INCONCLUSIVE", cause=BEFORE, remedy="stack.routines")
 def a_run_that_dies_in_its_solver(plan: Document, snapshot: Document) -> None:
     ends(snapshot, "jax", "transforming and solving", "routines", "loader")
+
+
+CUDNN = "lib/python3.11/site-packages/nvidia/cudnn/lib"
+
+
+@fault("stack.files", cause=f"1 of its 2 files changed under /opt/gpufleet/stacks/pytorch-2.6.0:"
+       f" {CUDNN}/libcudnn_graph.so.9 (size)", remedy=PROVISION)
+@fault("stack.libraries", cause="PyTorch of pytorch-2.6.0 ended in this step: stopped while PyTorch"
+       " opened its libraries, killed by SIGABRT", remedy=PROVISION)
+@fault("stack.workers", "stack.compile", verdict="INCONCLUSIVE", cause=BEFORE,
+       remedy="stack.libraries")
+def a_run_that_dies_of_another_releases_cudnn(plan: Document, snapshot: Document) -> None:
+    """As it was with PyTorch 2.6.0, whose libcudnn_graph.so.9 was that of JAX's cuDNN 9.28."""
+    receipt_of(snapshot, "pytorch").update(
+        files=2, changed=[{"path": f"{CUDNN}/libcudnn_graph.so.9", "what": "size"}])
+    ends(snapshot, "pytorch", "PyTorch opened its libraries", "loader", "workers", "compile")
+
+
+@fault("stack.files", cause="libcudnn.so.9 (missing)", remedy=PROVISION)
+@fault("stack.matmul", cause="JAX of jax-0.5.3 does not run: stopped while importing JAX",
+       remedy=PROVISION)
+@fault("stack.build", "stack.libraries", "stack.gpu", "stack.convolution", "stack.routines",
+       verdict="INCONCLUSIVE", cause=BEFORE, remedy="stack.matmul")
+def a_run_that_dies_of_a_library_that_is_gone(plan: Document, snapshot: Document) -> None:
+    receipt_of(snapshot, "jax")["changed"] = [{"path": f"{CUDNN}/libcudnn.so.9", "what": "missing"}]
+    ends(snapshot, "jax", "importing JAX", "matmul", "convolution", "routines", "loader", "build")
+    run(snapshot, "jax").update(matmul=[], build=None)
 
 
 @harmless
