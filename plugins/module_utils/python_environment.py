@@ -68,6 +68,10 @@ def interpreter(module, lock):
     return path
 
 
+# The certificate authorities that the system trusts: Debian's family, Red Hat's.
+AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+
+
 def index_variables(default, extra):
     """Return the variables by which installers learn the package indexes; each may be empty.
 
@@ -80,7 +84,26 @@ def index_variables(default, extra):
         "UV_INDEX": extra,
         "PIP_EXTRA_INDEX_URL": extra,
     }
-    return {name: value for name, value in named.items() if value}
+    found = {name: value for name, value in named.items() if value}
+    trusted = next(filter(os.path.exists, AUTHORITIES), None)
+    # An index of one's own may have an authority that the system alone knows. Both installers have
+    # lists of their own; on a system without any, these are all there is.
+    if found and trusted:
+        found["UV_SYSTEM_CERTS"] = "true"
+        found["PIP_CERT"] = os.environ.get("PIP_CERT", trusted)
+    return found
+
+
+def has_own_authorities(module, lock, python):
+    """Whether the host's own settings of pip name the authorities, which variables would override.
+
+    A pip before 10 cannot say so.
+    """
+    try:
+        listed = run(module, lock, [python, "-m", "pip", "config", "list"])
+    except StateError:
+        return False
+    return any(line.startswith(("global.cert=", "install.cert=")) for line in listed.splitlines())
 
 
 def wheelhouse_arguments(wheelhouse):
@@ -141,6 +164,8 @@ def install_packages(module, lock, damaged):
         if not os.path.exists(python):
             remove_tree(venv)
             run(module, lock, [interpreter(module, lock), "-m", "venv", venv])
+        if "PIP_CERT" in index and has_own_authorities(module, lock, python):
+            del index["PIP_CERT"]
         command = [python, "-m", "pip", "install", "--no-deps", "--require-hashes"]
         command += ["--disable-pip-version-check", "--cache-dir", params["cache"], *source]
         # The pip that came with an old interpreter knows neither today's wheels nor their names:

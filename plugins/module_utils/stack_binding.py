@@ -77,14 +77,13 @@ def bind(module, lock, site):
     """Write the binding and try it; returns (its files, the libraries in the order of loading)."""
     params = module.params
     files = [os.path.join(site, BINDING + ending) for ending in (".py", ".json", ".pth")]
-    if not params["libraries"]:
+    folders = library_folders(site, params["library_dir"])
+    libraries = libraries_in_order(folders, params["libraries"], params["libraries_optional"])
+    if not libraries:
         for path in files:
             remove_tree(path)
         return [], []
-    folders = library_folders(site, params["library_dir"])
-    document = {
-        "libraries": libraries_in_order(folders, params["libraries"], params["libraries_optional"])
-    }
+    document = {"libraries": libraries}
     found = variables(params["framework"], site, params["library_dir"])
     if found:
         document["variables"] = found

@@ -34,6 +34,14 @@ def sites(venv):
     return sorted(glob.glob(os.path.join(glob.escape(venv), "lib", "python3*", "site-packages")))
 
 
+def written_by_uv(venv):
+    """Relative paths of what uv puts beside the packages of a Python before 3.10, in no record."""
+    pattern = os.path.join(glob.escape(venv), "lib", "python3*", "site-packages", "_virtualenv.p*")
+    return [
+        os.path.relpath(name, venv) for name in glob.glob(pattern) if name.endswith((".py", ".pth"))
+    ]
+
+
 def recorded(venv, site):
     """Relative paths that the records of all packages list, whoever installed them."""
     found = set()

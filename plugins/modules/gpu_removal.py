@@ -78,6 +78,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     walk,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import Recreation
+from ansible_collections.gpufleet.gpu.plugins.module_utils.stack_contents import written_by_uv
 
 
 def open_installation(params, kind, ident):
@@ -131,6 +132,7 @@ def listed(installation):
         # A package's record does not list itself.
         infos = {os.path.dirname(path) for path in recorded if ".dist-info" in path}
         names += recorded + [os.path.join(info, "RECORD") for info in infos]
+        names += written_by_uv(installation.path)
     return names
 
 

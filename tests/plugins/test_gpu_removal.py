@@ -116,6 +116,17 @@ def test_compiled_python_goes_with_its_directory(host: Host) -> None:
     assert not host.stack.exists()
 
 
+def test_what_uv_puts_beside_the_packages_of_an_old_python_goes(host: Host) -> None:
+    """Of a Python before 3.10; what stays would be refused as somebody else's environment."""
+    site = host.stack / "lib" / "python3.9" / "site-packages"
+    site.mkdir(parents=True)
+    for name in ("_virtualenv.py", "_virtualenv.pth"):
+        (site / name).write_text("")
+    assert host.remove("stack", "tf", check=True)["left"] == []
+    assert host.remove("stack", "tf")["left"] == []
+    assert not host.stack.exists()
+
+
 def test_a_stack_that_comes_while_the_lock_is_waited_for_is_heeded(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -489,6 +489,20 @@ def test_libraries_are_loaded_after_those_they_need(bench: Bench, tmp_path: Path
     ]
 
 
+def test_what_may_be_there_is_bound_if_it_is(bench: Bench) -> None:
+    """A variant of PyTorch, of which it is not known what it has inside."""
+    names = [SONAME, "libcublas.so.11"]
+    bench.install(framework="pytorch", libraries_optional=names)
+    assert bench.receipt()["binding"] == []
+    assert not (bench.site() / "_gpufleet_binding.pth").exists()
+    wheel = bench.site() / "nvidia" / "cuda_runtime" / "lib"
+    shared_library(wheel / SONAME, SONAME)
+    bench.write("2.14.0")
+    bench.install(framework="pytorch", version="2.14.0", libraries_optional=names)
+    assert bench.receipt()["binding"] == [str(wheel / SONAME)]
+    assert (bench.site() / "_gpufleet_binding.pth").exists()
+
+
 def test_a_stack_with_cuda_from_pip_is_bound_to_its_own_wheels(bench: Bench) -> None:
     bench.install()
     assert bench.receipt()["binding"] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,48 @@ def test_the_engine_is_never_purged() -> None:
     purging = [task for task in tasks if (task.get("ansible.builtin.apt") or {}).get("purge")]
     assert [task["ansible.builtin.apt"]["name"] for task in purging] == [
         "{{ __nvidia_docker_toolkit }}"]
+
+
+# -- removal --------------------------------------------------------------------------------------
+
+
+def reported(tmp_path: Path, packages: list[str]) -> str:
+    """What the removal's own tasks say of this directory in the place of a host."""
+    wanted = ("Check for Docker", "Find the repository that stays with Docker", "Report what stays")
+    tasks = [task for task in yaml.safe_load((ROLE / "tasks/remove.yml").read_text())
+             if task["name"] in wanted]
+    assert len(tasks) == len(wanted)
+    tasks[0]["ansible.builtin.find"]["paths"] = [str(tmp_path / "bin")]
+    given = {"__nvidia_docker_sources": str(tmp_path / "sources"),
+             "__nvidia_docker_keys": str(tmp_path / "keys"), "__nvidia_docker_suffix": ".sources",
+             "__nvidia_docker_record": {"receipt": {"engine_packages": packages}}}
+    book = tmp_path / "book.yml"
+    book.write_text(yaml.safe_dump([{
+        "hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks,
+        "vars": {**given, "ansible_python_interpreter": sys.executable}}], width=1000))
+    done = subprocess.run(
+        [Path(sys.executable).parent / "ansible-playbook", "-i", "localhost,", book],
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return " ".join(done.stdout.split("Report what stays")[1].split())
+
+
+@pytest.mark.parametrize(("docker", "packages", "told"), [
+    ("file", ["docker-ce"], True), ("link", ["docker-ce"], True), ("file", [], True),
+    (None, ["podman"], False)])
+def test_the_repository_that_stays_with_docker_is_named(
+    tmp_path: Path, docker: str | None, packages: list[str], told: bool
+) -> None:
+    left = [tmp_path / "sources" / "gpufleet-docker.sources", tmp_path / "keys/gpufleet-docker.asc"]
+    for path in (*left, tmp_path / "bin" / "docker", tmp_path / "sources" / "docker.sources"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    if docker == "file":
+        (tmp_path / "bin" / "dockerd").touch()
+    elif docker:
+        (tmp_path / "bin" / "dockerd").symlink_to(tmp_path / "bin" / "docker")
+    text = reported(tmp_path, packages)
+    assert all((str(path) in text) is told for path in left)
+    assert "sources/docker.sources" not in text
+    assert all(f"installed, stays: {name}" in text for name in packages)
+    assert ("container engine" in text) is bool(packages)
