@@ -60,16 +60,41 @@ def test_people_read_the_notes_of_the_plan(capsys: pytest.CaptureFixture[str]) -
              "--index", "https://download.pytorch.org/whl/cu118"]
     assert main(words) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "Note: pytorch-2.6.0: it was not measured whether this wheel has its CUDA" in text
+    assert "Note: pytorch-2.6.0: the wheel of this variant was not read" in text
     assert main([*words, "--json"]) == 0
-    assert "was not measured" in json.loads(capsys.readouterr().out)["notes"][0]
+    assert "was not read" in json.loads(capsys.readouterr().out)["notes"][0]
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["2.6.0", "--cuda", "11.8", "--index", "https://download.pytorch.org/whl/cu118"],
+     "from nvidia-* wheels"),
+    (["1.11.0"], "inside of its wheel")])
+def test_people_read_where_libraries_without_names_are(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--pytorch", *words]) == 0
+    assert f"Libraries {told}" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(("framework", "version", "cuda"), [
     ("tensorflow", "2.17.1", None), ("tensorflow", "2.17.1", "pip"), ("pytorch", "2.6.0", None),
-    ("jax", "0.5.3", None), ("jax", "0.5.3", "local")])
+    ("jax", "0.5.3", None), ("jax", "0.5.3", "12.6")])
 def test_notes_are_not_about_a_host(framework: FrameworkId, version: str, cuda: str | None) -> None:
     assert release(framework, version, cuda=cuda)["notes"] == []
+
+
+def test_a_problem_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--jax", "0.6.2", "--cuda", "12.8", "--cudnn", "9.10.0", "--json"]
+    assert main(words) == 4
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["remedy"] == "declare cuDNN 9.10.1 or newer in --cudnn"
+    assert "gpu_stacks" not in str(problem)
+
+
+def test_a_name_of_a_gpu_may_be_in_one_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--pytorch", "2.8.0", "--gpu", "RTX4090"]) == 0
+    assert main(["--pytorch", "2.6.0", "--gpu", "RTX5090"]) == 4
+    assert "RTX5090 (compute capability 12.0) is too new" in capsys.readouterr().err
 
 
 def test_people_read_the_reason_and_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:

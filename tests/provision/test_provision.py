@@ -38,6 +38,7 @@ class Fleet:
         self.repairs: dict[str, list[dict[str, str]]] = {}
         self.heals: dict[str, str] = {}
         self.status = 0
+        self.failed: list[str] = []
         self.steps: list[dict[str, dict[str, str]]] = []
 
     def drift(self, name: str) -> None:
@@ -65,9 +66,14 @@ class Fleet:
             session.hosts.append(HostRun(host.name, snapshot, plan, result))
         return session
 
-    def run(self, command: list[str], output: object = None) -> int:
+    def run(
+        self, command: list[str], output: object = None, *, environment: dict[str, str]
+    ) -> int:
         """Stands for ansible-playbook: mends files, where it gets in."""
         self.ran.append(command[1:])
+        if self.failed:
+            retry = Path(environment["ANSIBLE_RETRY_FILES_SAVE_PATH"], "site.retry")
+            retry.write_text("".join(f"{name}\n" for name in self.failed))
         words = dict(pairwise(command)).get("--limit", ",".join(NAMES))
         steps = json.loads(command[-1])["gpu_repair"] if "gpu_repair" in command[-1] else {}
         self.steps.append(steps)
@@ -186,7 +192,6 @@ def test_a_host_whose_remedy_is_provision_is_repaired_until_it_is_healthy(fleet:
 
 def test_where_no_step_helps_a_person_has_to_look_and_no_remedy_is_a_circle(fleet: Fleet) -> None:
     fleet.failing["gpu03"], fleet.repairs["gpu03"] = "FAIL", [TOOLKIT]
-    fleet.status = 2
     done = fleet.converge()
     assert [step["gpu03"]["toolkit 11.8"] for step in fleet.steps] == [
         "contents", "reinstall", "recreate"]
@@ -195,6 +200,26 @@ def test_where_no_step_helps_a_person_has_to_look_and_no_remedy_is_a_circle(flee
     (check,) = done.session.document["hosts"]["gpu03"]["checks"]
     assert check["repairs"][0]["by"] == "person"
     assert "provision --limit" not in check["remedy"]
+    assert done.status == 1
+
+
+@pytest.mark.parametrize(("failed", "told"), [
+    (["gpu03"], "ansible-playbook failed on this host while it was to recreate toolkit 11.8"),
+    (["localhost"], "ansible-playbook failed on this host"),
+    (["gpu01"], "a person has to look: provision has compared and reinstalled and recreated"),
+    ([], "ansible-playbook failed on this host"),
+])  # fmt: skip
+def test_a_step_that_ansible_did_not_finish_is_not_called_done(
+    fleet: Fleet, failed: list[str], told: str
+) -> None:
+    """A disk was full: the host was told that provision had reinstalled what is not there."""
+    for name in ("gpu01", "gpu03"):
+        fleet.failing[name], fleet.repairs[name] = "FAIL", [TOOLKIT]
+    fleet.status, fleet.failed = 2, failed
+    done = fleet.converge()
+    (check,) = done.session.document["hosts"]["gpu03"]["checks"]
+    assert check["remedy"].startswith(told)
+    assert check["repairs"][0]["by"] == "person"
     assert done.status == 1
 
 
@@ -246,7 +271,7 @@ def test_a_lock_that_the_run_resolved_is_seen_by_the_second_look(
                             locks_in(tmp_path), tmp_path)]  # fmt: skip
     assert fleet.hosts[0].locks == {}
 
-    def run(command: list[str], output: object = None) -> int:
+    def run(command: list[str], output: object = None, **more: object) -> int:
         (tmp_path / "tensorflow-2.13.1-py3.11.lock").write_text("tensorflow==2.13.1")
         return 0
 

@@ -78,9 +78,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     hosts = checked_hosts(selected)
     if options.check:
         _, work = hosts_to_run(hosts, how_to_provision, log)
-        status = play(how_to_provision, list(work.reasons), len(hosts), work.steps)
+        statuses = play(how_to_provision, list(work.reasons), len(hosts), work.steps)
         log("Check mode: nothing was changed, so nothing was verified.")
-        return status
+        return max(statuses.values(), default=0)
     directory = report.create_directory(options.report)
     done = converge_hosts(hosts, replace(how_to_provision, folder=directory))
     conclude(done.session, directory, options, [], Console(stderr=True))

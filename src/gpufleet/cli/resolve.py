@@ -62,7 +62,9 @@ def _show(answer: dict[str, Any]) -> None:
         "  own code": " ".join(capability["native"]),
         "  through PTX": " ".join([*capability["ptx"], " (slow first start)"])
         if capability["ptx"] else "none",
-        "Libraries": "\n".join(answer["sonames"]) or "inside of its wheel",
+        "Libraries": "\n".join(answer["sonames"]) or (
+            "inside of its wheel" if answer["cuda_source"] == "bundled"
+            else "from nvidia-* wheels"),
         "pip install": "\n".join(answer["requirements"]),
         **({"Index": answer["index"]} if "index" in answer else {}),
         "Known from": f"{answer['sources'][0]}\nand {len(answer['sources']) - 1} more (--json)",

@@ -51,7 +51,8 @@ def parser() -> Parser:
 
     group = verb.add_argument_group("Pairs of hosts")
     group.add_argument("--pair", action="append", default=[], metavar="HOST,OTHER",
-                       help="Also run a distributed TensorFlow on these two; may be repeated")
+                       help="Also compute on these two together, with each framework's own"
+                            " distributed run; may be repeated")
     group.add_argument("--pairs", action="store_true",
                        help="Also run it on each host and the next, in a ring")
     group.add_argument("--pair-stack", metavar="NAME",

@@ -28,6 +28,9 @@ BESIDE = {"contents": "contents", "recreate": "reinstall"}
 WORDS = {
     METADATA: "repair {}", "contents": "compare the contents of {}", "reinstall": "reinstall {}",
     "recreate": "recreate {}"}
+DONE = {
+    METADATA: "repaired", "contents": "compared", "reinstall": "reinstalled",
+    "recreate": "recreated"}
 # More rounds than these change nothing: each component takes each rung once.
 MOST_ROUNDS = len(RUNGS)
 
@@ -105,10 +108,20 @@ def sentence(name: str, rung: str, why: str) -> str:
     return f"{WORDS[rung].format(name)}: {why}"
 
 
-def person_has_to_look(check: CheckResult, names: list[str], taken: list[str]) -> CheckResult:
-    """The check with the remedy that is left when every step was taken."""
-    steps = " and ".join(["compared", "reinstalled", "recreated"][: max(
-        1, sum(rung in STEPS for rung in taken))])
-    act = (f"a person has to look: provision has {steps} {', '.join(names)}, and this remains;"
-           " ./gpufleet verify --save DIR keeps what shows it")
+def person_has_to_look(
+    check: CheckResult, names: list[str], taken: list[str], *, failed: bool = False
+) -> CheckResult:
+    """The check with the remedy that is left when every step was taken.
+
+    `failed`: ansible-playbook failed on the host, so that the last step was not finished.
+    """
+    components = ", ".join(names)
+    if failed:
+        step = WORDS[taken[-1]].format(components)
+        act = (f"ansible-playbook failed on this host while it was to {step}: its output says why;"
+               " remove that cause, then run the same command again")
+    else:
+        steps = " and ".join(DONE[rung] for rung in taken)
+        act = (f"a person has to look: provision has {steps} {components}, and this remains;"
+               " ./gpufleet verify --save DIR keeps what shows it")
     return {**check, "remedy": act, "repairs": [{"by": "person", "act": act}]}

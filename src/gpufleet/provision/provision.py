@@ -8,6 +8,7 @@ probe decides; its verdicts stand for the hosts that match their plans.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -101,12 +102,12 @@ def converge_hosts(
     the repair ladder, and the host is verified again.
     """
     session, work = hosts_to_run(hosts, options, notify)
-    statuses, reasons = {}, dict(work.reasons)
+    statuses: dict[str, int] = {}
+    reasons = dict(work.reasons)
     for _ in range(MOST_ROUNDS + 1):
         if not work.reasons:
             break
-        status = play(options, list(work.reasons), len(hosts), work.steps)
-        statuses.update(dict.fromkeys(work.reasons, status))
+        statuses.update(play(options, list(work.reasons), len(hosts), work.steps))
         changed = with_new_locks([host for host in hosts if host.name in work.reasons])
         # What stacks compile now is kept for the verifications of later days.
         again = probe_hosts("Verifying", changed, replace(options.probe_options, warm=True))
@@ -121,7 +122,8 @@ def converge_hosts(
     for host in session.hosts:
         if host.result["verdict"] == Verdict.PASS:
             continue
-        for text in _compared(host, partial(left_to_a_person, work.ladders.get(host.name))):
+        left = partial(left_to_a_person, work.ladders.get(host.name), bool(statuses.get(host.name)))
+        for text in _compared(host, left):
             notify(text)
     verified = judge.exit_status(session.document)
     status = max(map(abs, statuses.values()), default=0)
@@ -179,8 +181,11 @@ def show_steps(work: Work, notify: Notify) -> None:
             notify(f"{name} is not healthy yet: {reason}")
 
 
-def left_to_a_person(ladder: Ladder | None, host: HostRun) -> list[str]:
-    """What provisioning cannot repair; the report says it, too, so that no remedy is a circle."""
+def left_to_a_person(ladder: Ladder | None, failed: bool, host: HostRun) -> list[str]:
+    """What provisioning cannot repair; the report says it, too, so that no remedy is a circle.
+
+    `failed`: ansible-playbook failed on the host.
+    """
     checks, texts = [], []
     for check in host.result["checks"]:
         failing = ladder is not None and check["verdict"] not in HEALTHY_CHECKS
@@ -188,7 +193,8 @@ def left_to_a_person(ladder: Ladder | None, host: HostRun) -> list[str]:
         if not ladder or not names:
             checks.append(check)
             continue
-        checks.append(person_has_to_look(check, names, ladder.taken[names[0]]))
+        checks.append(person_has_to_look(
+            check, names, ladder.taken[names[0]], failed=failed))
         if "explained_by" not in check:
             act = checks[-1]["remedy"]
             texts.append(f"{host.name}: {act} ({check['id']}: {check['cause']})")
@@ -254,13 +260,13 @@ def show_reasons(reasons: Reasons, count: int, notify: Notify) -> None:
 def play(
     options: ProvisionOptions, names: Sequence[str], count: int,
     steps: Mapping[str, Mapping[str, str]] | None = None,
-) -> int:
-    """Run the playbook on these of `count` hosts; its exit status.
+) -> dict[str, int]:
+    """Run the playbook on these of `count` hosts; {host: its exit status if it failed there, or 0}.
 
     `steps`: {host: {component: step}} of the repair ladder.
     """
     if not names:
-        return 0
+        return {}
     limit, args = options.selector.limit, list(options.args)
     if len(names) < count:
         limit = ",".join(names)
@@ -274,7 +280,16 @@ def play(
             variables = options.folder / "repair.json"
             variables.write_text(args.pop(), encoding="utf-8")
             args.append(f"@{variables}")
-    return run(playbook_command("site.yml", options.selector, limit, args), options.output)
+    command = playbook_command("site.yml", options.selector, limit, args)
+    with tempfile.TemporaryDirectory(prefix="gpufleet-") as folder:
+        # Ansible writes the hosts on which it failed into the file NAME.retry there.
+        status = run(command, options.output, environment={
+            "ANSIBLE_RETRY_FILES_ENABLED": "true", "ANSIBLE_RETRY_FILES_SAVE_PATH": folder})
+        retry = Path(folder, "site.retry")
+        failed = set(retry.read_text("utf-8").split()) if retry.is_file() else set()
+    # Where it failed before it came to a host, it failed for all of them.
+    everywhere = not failed & set(names)
+    return {name: status if everywhere or name in failed else 0 for name in names}
 
 
 def with_new_locks(hosts: list[InventoryHost]) -> list[InventoryHost]:
