@@ -14,12 +14,13 @@ import pytest
 from gpufleet.inventory import start_ansible
 from tests.support.healthy_host import plan, snapshot
 from tests.support.lab_fleet import fleet
+from tests.support.lab_mirror import mirror
 from tests.support.receivers import changes, configured, listener, post
 
 # Before any of our modules is imported by the collection's name.
 start_ansible()
 
-__all__ = ["changes", "configured", "fleet", "listener", "plan", "post", "snapshot"]
+__all__ = ["changes", "configured", "fleet", "listener", "mirror", "plan", "post", "snapshot"]
 
 SLOWER = ("lab", "slow")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gpu_containers import CARDS, NO_CARDS, containers, wishes, words
+from tests.support.gpu_containers import CARDS, NO_CARDS, PODMAN, containers, wishes, words
 from tests.support.lab_fleet import ROOT, Fleet
 from tests.support.moments import some_slow
 
@@ -27,16 +27,6 @@ mkdir -p /etc/docker
 apt-get update -q && apt-get install -qy --no-install-recommends docker.io busybox-static
 tar -C / -c bin/busybox etc/debian_version | docker import - theirs
 docker run --detach --name theirs --network none theirs /bin/busybox sleep infinity
-"""
-# As the lab's own Podman: on a lab host there is no overlay over an overlay, no limit of processes,
-# and crun may not raise a limit that it wants.
-PODMAN = r"""
-mkdir -p /etc/containers
-printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"
-graphroot = "/var/lib/containers/storage"\n' >/etc/containers/storage.conf
-printf '[containers]\ndefault_ulimits = []\npids_limit = 0\n[engine]\nruntime = "runc"\n' \
-    >/etc/containers/containers.conf
-apt-get update -q && apt-get install -qy --no-install-recommends runc
 """
 # What others use on a host, and a verification must leave as it is.
 CHANGEABLE = """

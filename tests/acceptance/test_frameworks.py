@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.support import lab_frameworks
 from tests.support.lab_fleet import Fleet
+from tests.support.lab_frameworks import ROOT, SITE, WHERE
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
-ARTIFACTS = ("--cuda", "12.5", "--cuda", "11.8")
-UP = ("--hosts", "lab1")
+ARTIFACTS = lab_frameworks.ARTIFACTS
+UP = lab_frameworks.UP
 
-WHERE = ("-i", "inventory/frameworks")
-ROOT = "/opt/gpufleet/stacks"
-SITE = "lib/python3.11/site-packages"
 WHEELS = f"{SITE}/nvidia/*/lib"
 
 

@@ -11,6 +11,14 @@ from tests.support.distribution_host import DistributionHost
 from tests.support.lab_fleet import fresh, lab
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Where the machine is busy, sudo on a host answers later than the 10 s that Ansible waits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANSIBLE_TIMEOUT", "60")
+        yield
+
+
 @pytest.fixture(scope="module")
 def host(request: pytest.FixtureRequest) -> Iterator[DistributionHost]:
     """A fresh server of the suite that the module parametrizes."""

@@ -112,8 +112,9 @@ def test_a_reported_breakage(
     host = prepared(row.get("group", row["name"]))
     try:
         if "refused" in row:
-            declared = row.get("declared", {})
+            declared, before = row.get("declared", {}), host.driver_packages()
             host.refused(None if declared else WISH, *row["refused"], **declared)
+            assert row.get("installed", False) != (host.driver_packages() == before)
         if "then" in row:
             said = host.on(FUNCTIONS + row["then"])
             text = row["says"].removeprefix("!")

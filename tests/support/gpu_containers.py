@@ -31,6 +31,16 @@ mountpoint -q /proc/devices || {{
 NO_CARDS = """
 umount /proc/driver /proc/devices; rm -rf /dev/nvidia* /dev/char; rm -f /run/cdi/nvidia.yaml
 """
+# As the lab's own Podman: on a lab host there is no overlay over an overlay, no limit of processes,
+# and crun may not raise a limit that it wants.
+PODMAN = r"""
+mkdir -p /etc/containers
+printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers/storage"
+graphroot = "/var/lib/containers/storage"\n' >/etc/containers/storage.conf
+printf '[containers]\ndefault_ulimits = []\npids_limit = 0\n[engine]\nruntime = "runc"\n' \
+    >/etc/containers/containers.conf
+apt-get update -q && apt-get install -qy --no-install-recommends runc
+"""
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,9 @@ TOOLKIT = "/usr/local/cuda-11.8"
 
 Done = subprocess.CompletedProcess[str]
 
-DEADLINE_S = 120
+# A run that is to be killed: how long it may take, and, once it ended, how long the host may take
+# to show what it did.
+DEADLINE_S, AFTERWARDS_S = 900, 10
 
 # On the host, in one system call: looking for processes takes so long that some end meanwhile.
 FREEZE = "kill -s STOP -- -1"
@@ -34,6 +37,8 @@ for parent in $(pgrep -f '[B]ECOME-SUCCESS'); do pkill -KILL -P $parent; kill -K
 pkill -KILL -f '[c]uda-installer|[l]inux.run|[g]pufleet-cuda'
 pkill -KILL -f '[a]pt-get |[d]pkg |/sbin/[d]kms|[m]ake |/bin/[d]nf '
 """
+# On the host: nobody waits for the moment any longer.
+GIVEN_UP = "/run/kill-given-up"
 
 
 @dataclass
@@ -80,25 +85,35 @@ class Fleet:
 
         As at a power failure: SIGKILL, on the host first, where the condition was seen.
         """
-        until = f"until {condition}; do :; done; {FREEZE}{KILL}kill -s CONT -- -1"
-        with subprocess.Popen(
-            words, cwd=ROOT, env=self.environment, stdout=subprocess.DEVNULL, start_new_session=True
-        ) as running:
+        wait = f"until {condition} || [ -e {GIVEN_UP} ]; do :; done; [ ! -e {GIVEN_UP} ] || exit 1"
+        until = f"rm -f {GIVEN_UP}; {wait}; {FREEZE}{KILL}kill -s CONT -- -1"
+        with (
+            tempfile.TemporaryFile("w+") as output,
+            subprocess.Popen(
+                words, cwd=ROOT, env=self.environment, stdout=output, start_new_session=True
+            ) as running,
+        ):
             python = ROOT / ".venv" / "bin" / "python"
             watch = subprocess.Popen(
                 [python, "-m", "lab", "exec", "lab1", "--", "sh", "-c", until],
                 cwd=ROOT,
                 env=self.environment,
             )
-            deadline = time.monotonic() + DEADLINE_S
-            # Killed on the host, the command may have ended by itself meanwhile, but not well.
-            while watch.poll() is None and running.poll() != 0 and time.monotonic() < deadline:
+            deadline, ended = time.monotonic() + DEADLINE_S, False
+            while watch.poll() is None and time.monotonic() < deadline:
+                if not ended and running.poll() is not None:
+                    deadline, ended = time.monotonic() + AFTERWARDS_S, True
                 time.sleep(0.01)
             seen = watch.poll() == 0
-            watch.kill()
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
-        assert seen, f"never seen: {condition}"
+            if not seen:
+                # A watcher left behind would kill what a later run does.
+                self.on("lab1", f"touch {GIVEN_UP}", None)
+            watch.wait()
+            output.seek(0)
+            said = output.read()
+        assert seen, f"never seen: {condition}; {running.returncode} after:\n{said}"
         assert running.returncode, f"the run ended before it was killed: {condition}"
 
     def state(self, host: str) -> str:

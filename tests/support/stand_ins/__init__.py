@@ -21,12 +21,17 @@ DRIVER = {"cuda": "libcuda.so.1", "nvml": "libnvidia-ml.so.1"}
 def build(home: Path) -> tuple[Path, Path]:
     """(toolkit, directory of the driver's libraries), both below `home`."""
     toolkit, driver = home / "cuda-12.2", home / "driver"
-    for directory, names in ((toolkit / "lib64", TOOLKIT), (driver, DRIVER)):
-        directory.mkdir(parents=True)
-        for part, soname in names.items():
-            subprocess.run(
-                ["gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror",
-                 "-Wno-unused", "-shared", "-fPIC",
-                 f"-DLIBRARY_{part}", f"-Wl,-soname,{soname}", str(SOURCE), "-o",
-                 str(directory / soname), "-lm"], check=True)
+    compiled(toolkit / "lib64", TOOLKIT)
+    compiled(driver, DRIVER)
     return toolkit, driver
+
+
+def compiled(directory: Path, names: dict[str, str], told: str = "") -> None:
+    """These libraries in a new directory; `told` is one setting where the environment is empty."""
+    directory.mkdir(parents=True)
+    for part, soname in names.items():
+        subprocess.run(
+            ["gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror",
+             "-Wno-unused", "-shared", "-fPIC", f'-DTOLD="{told}"',
+             f"-DLIBRARY_{part}", f"-Wl,-soname,{soname}", str(SOURCE), "-o",
+             str(directory / soname), "-lm"], check=True)

@@ -8,6 +8,8 @@
  *   STAND_IN_VERSION=1103, of cuBLAS. STAND_IN_BROKEN=14: products of that cudaDataType_t are wrong,
  *   and STAND_IN_UNSUPPORTED=14: cuBLAS has none.
  *
+ * Where the environment is empty, one of these may be built in: -DTOLD='"STAND_IN_CUDA=46"'.
+ *
  * One source; -DLIBRARY_cuda, -DLIBRARY_cudart ... choose what is built of it. */
 #include <math.h>
 #include <signal.h>
@@ -17,16 +19,29 @@
 #include <string.h>
 #include <unistd.h>
 
-static int number(const char *name, int otherwise)
+#ifndef TOLD
+#define TOLD ""
+#endif
+
+static const char *setting(const char *name)
 {
     const char *value = getenv(name);
+    size_t length = strlen(name);
+    if (value)
+        return value;
+    return !strncmp(TOLD, name, length) && TOLD[length] == '=' ? TOLD + length + 1 : NULL;
+}
+
+static int number(const char *name, int otherwise)
+{
+    const char *value = setting(name);
     return value && *value ? atoi(value) : otherwise;
 }
 
 /* What goes wrong: does it here if that is to crash or hang, returns a status if one is told. */
 static int trouble(const char *name)
 {
-    const char *value = getenv(name);
+    const char *value = setting(name);
     if (!value)
         return 0;
     if (!strcmp(value, "crash"))
@@ -39,7 +54,7 @@ static int trouble(const char *name)
 
 static int told(const char *name, const char *word)
 {
-    const char *value = getenv(name);
+    const char *value = setting(name);
     return value && !strcmp(value, word);
 }
 
@@ -82,13 +97,26 @@ int cuDeviceGetAttribute(int *value, int which, int device)
 int cuGetErrorName(int status, const char **name)
 {
     *name = status == 803 ? "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
-          : status == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_STAND_IN";
+          : status == 2 ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : status == 46 ? "CUDA_ERROR_DEVICE_UNAVAILABLE" : "CUDA_ERROR_OF_STAND_IN";
     return 0;
 }
+int cuGetErrorString(int status, const char **text)
+{
+    *text = status == 46 ? "CUDA-capable device(s) is/are busy or unavailable"
+          : status == 2 ? "out of memory" : "an error of a stand-in";
+    return 0;
+}
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+{
+    return (void)device, *flags = 0, *active = 0, 0;
+}
+int cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags) { return (void)device, (void)flags, 0; }
 int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     return current = device, *context = &current, trouble("STAND_IN_CUDA");
 }
+int cuCtxGetCurrent(void **context) { return *context = NULL, 0; }
 int cuCtxSetCurrent(void *context) { return (void)context, 0; }
 int cuCtxSynchronize(void) { return 0; }
 int cuMemGetInfo_v2(size_t *free, size_t *total)

@@ -1,0 +1,12 @@
+"""The lab host of `inventory/frameworks`: TensorFlow, PyTorch and JAX, five stacks."""
+
+from __future__ import annotations
+
+# What its hosts need, for a module's fixture.
+ARTIFACTS = ("--cuda", "12.5", "--cuda", "11.8")
+UP = ("--hosts", "lab1")
+
+WHERE = ("-i", "inventory/frameworks")
+ROOT = "/opt/gpufleet/stacks"
+# Below each of them.
+SITE = "lib/python3.11/site-packages"
