@@ -3,8 +3,11 @@
 
 Each round starts from fresh hosts for every contender, artifacts cached, and measures wall-clock
 seconds from the command to its end. The script (``by_hand.sh``) makes the same copies and installs
-for both hosts at once, with pip as most people would, and with uv as gpufleet does; it checks
+for all hosts at once, with pip as most people would, and with uv as gpufleet does; it checks
 nothing and cannot be killed and continued. Ratios are gpufleet's time over the script's.
+
+The hosts and the control machine share the processors of this machine: with one host, a processor
+is left for what gpufleet does side by side on it, as on a server; with two hosts none is.
 """
 
 from __future__ import annotations
@@ -23,10 +26,14 @@ from .common import BIN, ENVIRONMENT, INVENTORY, ROOT, command, lab, timed
 LOCK = INVENTORY / "stacks" / "tensorflow-2.13.1-py3.11.lock"
 
 
-def fresh_hosts() -> None:
-    """Two hosts on which nothing was done yet."""
+# How many hosts at once.
+FLEETS = {"one fresh host": ("--hosts", "lab1"), "two fresh hosts": ("--hosts", "lab1,lab2")}
+
+
+def fresh_hosts(words: tuple[str, ...]) -> None:
+    """Hosts on which nothing was done yet."""
     lab("down")
-    lab("up")
+    lab("up", *words)
 
 
 def playbook(check: str = "") -> None:
@@ -62,20 +69,23 @@ CONTENDERS: dict[str, Callable[[], None]] = {
 def measure(rounds: int, console: Console) -> Table:
     """Run every contender; the medians and ratios as a table."""
     lab("artifacts")
-    seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-    again: list[float] = []
-    for number in range(rounds):
-        for name, work in CONTENDERS.items():
-            fresh_hosts()
-            with console.status(f"round {number + 1}: {name}"):
-                seconds[name].append(timed(work))
-                if work is playbook:
-                    again.append(timed(lambda: playbook(check="changed=0")))
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    table = Table(title="Two fresh hosts to the lab's stack, artifacts cached", min_width=60)
-    for heading in ("contender", "median, s", "gpufleet / it"):
-        table.add_column(heading, justify="left" if heading == "contender" else "right")
-    for name, median in medians.items():
-        table.add_row(name, f"{median:.1f}", f"{medians['gpufleet'] / median:.2f}")
-    table.add_row("gpufleet, second run", f"{statistics.median(again):.1f}", "")
+    table = Table(title="From fresh hosts to the lab's stack, artifacts cached", min_width=60)
+    for heading in ("hosts", "contender"):
+        table.add_column(heading)
+    for heading in ("median, s", "gpufleet / it"):
+        table.add_column(heading, justify="right")
+    for hosts, words in FLEETS.items():
+        seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+        again: list[float] = []
+        for number in range(rounds):
+            for name, work in CONTENDERS.items():
+                fresh_hosts(words)
+                with console.status(f"{hosts}, round {number + 1}: {name}"):
+                    seconds[name].append(timed(work))
+                    if work is playbook:
+                        again.append(timed(lambda: playbook(check="changed=0")))
+        medians = {name: statistics.median(values) for name, values in seconds.items()}
+        for name, median in medians.items():
+            table.add_row(hosts, name, f"{median:.1f}", f"{medians['gpufleet'] / median:.2f}")
+        table.add_row(hosts, "gpufleet, second run", f"{statistics.median(again):.1f}", "")
     return table
