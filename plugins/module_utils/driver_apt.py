@@ -12,9 +12,17 @@ import os
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import upstream, wait_for_locks
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_files import PINS, UNATTENDED
-from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import refuse_harm
+from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
+    DEBIAN_HEADERS,
+    refuse_harm,
+    refuse_without_headers,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_transaction import (
     DriverTransaction,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.kernel import (
+    installed_kernels,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import remove_tree
 
@@ -38,6 +46,9 @@ class AptDriver(DriverTransaction):
             self.check_space()
         main = self.params["packages"][0]
         version = upstream((installs.get(main) or rows[main])["version"])
+        refuse_without_headers(
+            installed_kernels(Host({})), self.missing_headers(rows), version, DEBIAN_HEADERS
+        )
         if not check:
             self.install(arguments, installs, dict(self.target(), version=version))
         return version

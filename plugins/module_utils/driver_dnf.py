@@ -24,6 +24,10 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.dnf import (
     problems,
     read_locks,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
+    REDHAT_HEADERS,
+    refuse_without_headers,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_transaction import (
     DriverTransaction,
 )
@@ -117,6 +121,9 @@ class DnfDriver(DriverTransaction):
             if check and not os.path.exists("/etc/yum.repos.d/gpufleet-nvidia.repo"):
                 return None
             raise
+        refuse_without_headers(
+            installed_kernels(Host({})), self.missing_headers(self.rows()), version, REDHAT_HEADERS
+        )
         if installs:
             self.check_space()
         if not check:

@@ -27,6 +27,10 @@ PREBUILT = re.compile(r"linux-(?:modules|objects|signatures)-nvidia-(\d{3})\b")
 # Ubuntu's firmware has the driver's version in the name, so an upgrade leaves the old one.
 FIRMWARE = re.compile(r"nvidia-firmware-.+-(\d{3}(?:\.\d+)+)$")
 
+# The package with a kernel's headers, and what removes its image.
+DEBIAN_HEADERS = ("linux-headers-{}", "apt-get remove linux-image-{}")
+REDHAT_HEADERS = ("kernel-devel-{}", "dnf remove kernel-core-{}")
+
 
 class OtherBranchError(StateError):
     """The repository's default version is of another branch than the declared one."""
@@ -77,3 +81,29 @@ def refuse_harm(installs, removes, removable=()):
                 ", ".join(foreign)
             )
         )
+
+
+def refuse_without_headers(kernels, obtainable, version, names):
+    """Raise where a kernel has no module of a version, and nobody has the headers to build one.
+
+    ``kernels``: as the probe describes them; ``obtainable``: the packages that a repository has;
+    ``names``: as in `without_headers`.
+    """
+    for row in kernels:
+        built = [each for each in row["modules"] if each["version"] == version]
+        missing = row["image"] and "rescue" not in row["version"] and not row["headers"]
+        if missing and not built and names[0].format(row["version"]) not in obtainable:
+            raise StateError(without_headers(row["version"], names) + " Nothing was changed.")
+
+
+def without_headers(kernel, names):
+    """Return what to do about a kernel without headers.
+
+    ``names``: of the package with its headers, and the command that removes its image, each with
+    {} for its version.
+    """
+    return (
+        "kernel {}: its headers are not installed, so no module can be built, and it would boot "
+        "without a driver. Install {}; where no repository has it any more, update the kernel, or "
+        "remove it ({}).".format(kernel, *(name.format(kernel) for name in names))
+    )

@@ -23,10 +23,6 @@ options:
     type: str
     choices: [open, proprietary]
     required: true
-  headers:
-    description: The name of the package with a kernel's headers; C({kernel}) is its version.
-    type: str
-    default: linux-headers-{kernel}
   initramfs:
     description: The command that rebuilds the initramfs of C({kernel}).
     type: list
@@ -74,6 +70,11 @@ import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import end_of_log, free_mib
+from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
+    DEBIAN_HEADERS,
+    REDHAT_HEADERS,
+    without_headers,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.driver import dkms_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.gpus import section_gpus
@@ -146,13 +147,8 @@ class Modules:
         """Have DKMS build and install the modules for a kernel; raises when it cannot."""
         row, version = self.kernels[kernel], self.params["version"]
         if not row["headers"]:
-            name = self.params["headers"].format(kernel=kernel)
-            image = "dnf remove kernel-core-{}" if self.dnf else "apt-get remove linux-image-{}"
-            raise StateError(
-                "kernel {}: its headers are not installed, so no module can be built, and it would "
-                "boot without a driver. Install {}; where no repository has it any more, update "
-                "the kernel, or remove it ({}).".format(kernel, name, image.format(kernel))
-            )
+            names = REDHAT_HEADERS if self.dnf else DEBIAN_HEADERS
+            raise StateError(without_headers(kernel, names))
         trees = sorted({r["module"] for r in dkms_of(self.host) if r["version"] == version})
         if not trees:
             raise StateError(
@@ -218,7 +214,6 @@ def main():
         argument_spec={
             "version": {"type": "str", "required": True},
             "flavour": {"type": "str", "choices": ["open", "proprietary"], "required": True},
-            "headers": {"type": "str", "default": "linux-headers-{kernel}"},
             "initramfs": {
                 "type": "list",
                 "elements": "str",

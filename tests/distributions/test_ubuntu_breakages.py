@@ -114,7 +114,7 @@ def test_a_reported_breakage(
         if "refused" in row:
             declared, before = row.get("declared", {}), host.driver_packages()
             host.refused(None if declared else WISH, *row["refused"], **declared)
-            assert row.get("installed", False) != (host.driver_packages() == before)
+            assert host.driver_packages() == before
         if "then" in row:
             said = host.on(FUNCTIONS + row["then"])
             text = row["says"].removeprefix("!")

@@ -194,3 +194,32 @@ def test_a_held_package_that_has_to_give_way_is_told_to_apt(tmp_path: Path) -> N
         params={"state_dir": str(tmp_path), "patience_s": 1}, tmpdir=str(tmp_path)))  # fmt: skip
     driver.apt.query = lambda: rows
     assert driver.held([*rows, "gone"]) == ["nvidia-dkms-580-server"]
+
+
+KERNEL = {"version": "6.1.0-50-amd64", "image": True, "headers": False, "modules": []}
+
+
+@pytest.mark.parametrize(
+    "has",
+    [
+        {"headers": True},
+        {"image": False},
+        {"version": "0-rescue-5f1c"},
+        {"modules": [{"name": "nvidia", "version": "580.126.20"}]},
+    ],
+)
+def test_a_kernel_that_needs_no_headers_is_not_refused(has: dict[str, Any]) -> None:
+    rows = [{**KERNEL, **has}]
+    driver_rules.refuse_without_headers(rows, [], "580.126.20", driver_rules.DEBIAN_HEADERS)
+
+
+def test_a_kernel_whose_headers_nobody_has_is_refused() -> None:
+    """The driver's packages were installed, and the kernel booted without one."""
+    before = {"name": "nvidia", "version": "535.261.03"}
+    rows, names = [{**KERNEL, "modules": [before]}], driver_rules.DEBIAN_HEADERS
+    obtainable = ["linux-headers-6.1.0-50-amd64"]
+    driver_rules.refuse_without_headers(rows, obtainable, "580.126.20", names)
+    with pytest.raises(
+        StateError, match=r"kernel 6\.1\.0-50-amd64: .*linux-image-6.*Nothing was changed"
+    ):
+        driver_rules.refuse_without_headers(rows, [], "580.126.20", names)
