@@ -7,11 +7,16 @@ and repaired by the commands that the verification prints.
 from __future__ import annotations
 
 import shlex
+import subprocess
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.support import lab_frameworks
+from tests.support.fault_proof import copy_to_host
+from tests.support.lab_fleet import ROOT as PROJECT
 from tests.support.lab_fleet import Fleet
 from tests.support.lab_frameworks import ROOT, SITE, WHERE
 
@@ -24,6 +29,8 @@ TF, TORCH, OLD, JAX, LOCAL = (f"{ROOT}/{name}" for name in (
 TOOLKIT = "/usr/local/cuda-12.5/targets/x86_64-linux/lib"
 OTHER_TOOLKIT = "/usr/local/cuda-11.8/targets/x86_64-linux/lib"
 DECOY = "/opt/decoy"
+# PyTorch's own index has it, PyPI has none of its builds for the CPU alone.
+CPU_TORCH, CPU_WHEELS = "torch==2.13.0+cpu", "/root/cpu-wheels"
 
 
 def nvidia(stack: str, path: str) -> str:
@@ -79,6 +86,19 @@ KINDS = {
     "a numpy that the release was not built for": Kind(
         (pip(OLD, "numpy==2.0.2"), pip(JAX, "numpy==1.24.4"), pip(TF, "numpy==2.2.6")),
         {"stack.release": ("numpy 1.26.4 -> 2.0.2", "-> 1.24.4", "-> 2.2.6")}),
+    "the CPU's build over the GPU's": Kind(
+        (pip(TORCH, f"--no-index --find-links {CPU_WHEELS} {CPU_TORCH}"),
+         pip(OLD, f"--no-index --find-links {CPU_WHEELS} {CPU_TORCH}"),
+         pip(TF, "tensorflow-cpu==2.18.1"),
+         *(f"{stack}/bin/python -m pip uninstall -q -y jax-cuda12-plugin jax-cuda12-pjrt"
+           for stack in (JAX, LOCAL))),
+        {"stack.build": ("PyTorch of pytorch-2.6.0 is a CPU-only build",
+                         "PyTorch of pytorch-1.13.1 is a CPU-only build",
+                         "TensorFlow of tensorflow-2.18.1 is a CPU-only build",
+                         "JAX of jax-0.5.3 is a CPU-only build",
+                         "JAX of jax-0.5.3-local is a CPU-only build"),
+         "stack.release": ("torch 2.6.0 -> 2.13.0+cpu", "torch 1.13.1 -> 2.13.0+cpu",
+                           "jax-cuda12-plugin")}),
     "a library that is missing": Kind(
         (f"rm {nvidia(TORCH, 'cusparse/lib/libcusparse.so.12')}",
          f"rm {nvidia(OLD, 'cublas/lib/libcublas.so.11')}",
@@ -115,9 +135,23 @@ def host(fleet: Fleet) -> Fleet:
     return fleet
 
 
+def give_cpu_wheel(host: Fleet) -> None:
+    """Have PyTorch's build for the CPU on lab1, or skip where no index of this machine has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = (PROJECT / ".venv/bin/python", "-m", "pip", "download", "-q", "--no-deps",
+                 "--python-version", "3.11", "--only-binary", ":all:", "-d", folder, CPU_TORCH)
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"{done.stderr.strip().splitlines()[-1]}: declare PyTorch's index for it,"
+                        " PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu")
+        copy_to_host(host, Path(folder), CPU_WHEELS)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_is_named_for_each_stack_and_its_remedy_repairs_all(host: Fleet, kind: str) -> None:
     fault = KINDS[kind]
+    if any(CPU_TORCH in line for line in fault.inject):
+        give_cpu_wheel(host)
     host.on("lab1", "set -e\n" + "\n".join(fault.inject))
     found = host.verdicts(1, *WHERE)["lab1"]
     for check, parts in fault.told.items():

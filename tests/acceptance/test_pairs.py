@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from lab import pythons
 from lab.errors import LabError
 from tests.support.lab_fleet import DEADLINE_S, ROOT, Fleet
-from tests.support.lab_pairs import gone
+from tests.support.lab_pairs import closed_ports, gone, meeting
 
 try:
     pythons.find("3.6", os.environ)
@@ -39,13 +38,8 @@ GRAPH, REDUCE, NCCL = "pair.parameter-server", "pair.all-reduce", "pair.nccl"
 @pytest.fixture
 def firewall(fleet: Fleet) -> Iterator[None]:
     """Drops on lab1 whatever lab2 says to the ports on which the two meet."""
-    fleet.on("lab1", "command -v nft || apt-get install -yq nftables")
-    address = fleet.on("lab2", "hostname -I").strip()
-    rules = ("add table inet closed; add chain inet closed i {type filter hook input priority 0;};"
-             f" add rule inet closed i ip saddr {address} tcp dport 20000-32767 drop")
-    fleet.on("lab1", f"nft '{rules}'")
-    yield
-    fleet.on("lab1", "nft delete table inet closed")
+    with closed_ports(fleet):
+        yield
 
 
 def test_two_hosts_compute_together_in_both_releases(fleet: Fleet) -> None:
@@ -108,25 +102,8 @@ def test_the_host_whose_stack_is_broken_is_blamed_and_not_the_other(fleet: Fleet
     assert gone(fleet) == ""
 
 
-def running(
-    fleet: Fleet, more: tuple[str, ...] = (), then: str = ":"
-) -> subprocess.Popen[bytes]:
-    """A verification, in a session of its own, that has come so far that the two have met.
-
-    `then` is run on lab2 at that moment.
-    """
-    # As the launcher starts it.
-    command = [ROOT / ".venv/bin/python", "-m", "gpufleet", "verify", *PAIR, "--json", *more]
-    environment = {**fleet.environment, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
-    found = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, start_new_session=True)
-    met = "until ss -Htln | grep -qE ':(2[0-9]|3[0-2])[0-9]{3} '; do sleep 0.02; done"
-    fleet.on("lab2", f"""timeout {DEADLINE_S} sh -c "{met}" && {then}""")
-    return found
-
-
 def test_a_killed_run_leaves_no_server_on_any_host(fleet: Fleet) -> None:
-    with running(fleet) as killed:
+    with meeting(fleet, PAIR) as killed:
         # What listened was its own, and it goes on.
         assert killed.poll() is None
         os.killpg(killed.pid, signal.SIGKILL)
@@ -136,7 +113,7 @@ def test_a_killed_run_leaves_no_server_on_any_host(fleet: Fleet) -> None:
 def test_a_side_that_stands_still_is_hung_within_the_deadline(fleet: Fleet) -> None:
     stop = "pkill -STOP -f '[s]tacks/tensorflow.* -I -c'"
     more = ("--pair-stack", "tensorflow-2.13.1", "--deadline", "60")
-    with running(fleet, more, stop) as run:
+    with meeting(fleet, (*PAIR, *more), stop) as run:
         said = json.loads(run.communicate(timeout=4 * DEADLINE_S)[0])
     fleet.on("lab2", "pkill -CONT -f '[s]tacks/tensorflow.* -I -c'; :")
     checks = {check["id"]: check for check in said["hosts"]["lab2"]["checks"]}

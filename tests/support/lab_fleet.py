@@ -53,12 +53,13 @@ class Fleet:
         return {**os.environ, "GPUFLEET_LAB": self.instance, "COLUMNS": "160"}
 
     def run(self, *words: str | Path, status: int | None = 0) -> Done:
-        """Run a command; its output is in the message when it ends otherwise than expected."""
+        """Run a command; how its output ends is in the message when it ends unexpectedly."""
         done = subprocess.run(
             words, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False
         )
         assert status is None or done.returncode == status, (
-            f"{words} ended with {done.returncode}, not {status}:\n{done.stdout}\n{done.stderr}"
+            f"{words} ended with {done.returncode}, not {status}:\n"
+            f"{end_of(done.stdout)}\n{end_of(done.stderr)}"
         )
         return done
 
@@ -74,11 +75,20 @@ class Fleet:
 
     def verdicts(self, status: int | None, *words: str) -> dict[str, dict[str, dict[str, Any]]]:
         """What verify judged: {host: {check id: check}}."""
-        document = json.loads(self.gpufleet("verify", "--json", *words, status=status).stdout)
-        return {
+        done = self.gpufleet("verify", "--json", *words, status=None)
+        assert done.stdout.startswith("{"), end_of(done.stderr)
+        found = {
             name: {check["id"]: check for check in host["checks"]}
-            for name, host in document["hosts"].items()
+            for name, host in json.loads(done.stdout)["hosts"].items()
         }
+        unhealthy = [
+            f"{name}: {check['id']} {check['verdict']}: {check['cause']}"
+            for name, checks in found.items()
+            for check in checks.values()
+            if check["verdict"] not in {"PASS", "NOT-DECLARED"}
+        ]
+        assert status in {None, done.returncode}, (done.returncode, unhealthy)
+        return found
 
     def killed(self, condition: str, *words: str | Path) -> None:
         """Run a command, and kill it and all it started on lab1 as soon as a condition holds there.
@@ -124,6 +134,11 @@ class Fleet:
             f"find {places} -not -path '*/__pycache__*' -printf '%p %y %s %l %T@\\n' 2>/dev/null"
             " | sort | sha256sum",
         )
+
+
+def end_of(output: str) -> str:
+    """The last lines of an output, where it says what went wrong."""
+    return "\n".join(output.splitlines()[-40:])[-6000:]
 
 
 def lab(fleet: Fleet, *words: str) -> None:
