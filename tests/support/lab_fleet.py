@@ -123,7 +123,10 @@ class Fleet:
             watch.wait()
             output.seek(0)
             said = output.read()
-        assert seen, f"never seen: {condition}; {running.returncode} after:\n{said}"
+        assert seen, (
+            f"never seen: {condition}; the watch ended with {watch.returncode}, the run with"
+            f" {running.returncode} after:\n{end_of(said)}"
+        )
         assert running.returncode, f"the run ended before it was killed: {condition}"
 
     def state(self, host: str) -> str:
