@@ -33,7 +33,7 @@ def gone(fleet: Fleet) -> str:
 @contextmanager
 def closed_ports(fleet: Fleet) -> Iterator[None]:
     """Meanwhile lab1 drops whatever lab2 says to the ports on which the two meet."""
-    fleet.on("lab1", "command -v nft || apt-get install -yq nftables")
+    fleet.on("lab1", "command -v nft || { apt-get update -q && apt-get install -yq nftables; }")
     address = fleet.on("lab2", "hostname -I").strip()
     rules = (
         "add table inet closed; add chain inet closed i {type filter hook input priority 0;};"
