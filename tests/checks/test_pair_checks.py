@@ -333,6 +333,19 @@ def test_an_address_that_is_not_the_host_s_own_is_no_matter_of_a_firewall(
         assert "allow" not in entry["remedy"]
 
 
+@pytest.mark.parametrize("state", ["lost", "hung"])
+def test_nccl_may_have_taken_an_interface_that_the_other_host_does_not_reach(
+    plan: Document, snapshot: Document, others: list[Document], state: str
+) -> None:
+    gloo, nccl = others[0], on_nccl(others[0])
+    for record in (gloo, nccl):
+        for side in record["sides"]:
+            side.update(state=state, stage="computing", error="it ended")
+    for record, check, told in ((gloo, REDUCE, False), (nccl, "pair.nccl", True)):
+        remedy = meeting(plan, snapshot, [record])["gpu01"][check]["remedy"]
+        assert ("NCCL_SOCKET_IFNAME=NAME in /etc/nccl.conf" in remedy) is told, remedy
+
+
 def test_what_killed_a_side_is_for_a_person_to_find(
     plan: Document, snapshot: Document, others: list[Document]
 ) -> None:

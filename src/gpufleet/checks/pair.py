@@ -39,6 +39,10 @@ DEVICE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)/(?:device:)?(\w+:\d
 WRONG_NUMBERS = (
     "test the device with ./gpufleet verify --deep; wrong numbers from exact operands are a fault"
     " of hardware, library or network")
+# Every process on a host reads that file, the check's as well as a job's (NCCL's user guide).
+OTHER_INTERFACE = (
+    ", and the interface that NCCL took (NET/Socket in its lines): NCCL_SOCKET_IFNAME=NAME in"
+    " /etc/nccl.conf of each host has it take another one")
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,7 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
     state, stage = own["state"], f"{meeting.what}: while {own['stage']}"
     waited = state == "hung" and own["stage"].startswith("waiting")
     blames = other["state"] not in {"ok", "stopped", "unconnected", "lost"}
+    interface = OTHER_INTERFACE if kind == "nccl" else ""
     if state == "absent":
         yield Finding(f"{meeting.what}: {own['error']}: nothing ran", _repair(meeting),
                       verdict=Verdict.INCONCLUSIVE)
@@ -182,12 +187,13 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
         yield Finding(
             f"{stage}: {own['error']}",
             f"check the load of both hosts (ps -eo pid,stat,wchan:32,cmd) and the network"
-            f" between them; then ./gpufleet verify --pair {','.join(meeting.record['hosts'])}",
+            f" between them{interface}; then ./gpufleet verify --pair"
+            f" {','.join(meeting.record['hosts'])}",
             brief(own), Verdict.HUNG)
     elif state == "lost" and not blames:
         yield Finding(f"{stage}, the connection to {meeting.peer} broke: {own['error']}",
-                      "check the network between the hosts, and firewalls that close connections",
-                      brief(own))
+                      "check the network between the hosts, and firewalls that close connections"
+                      + interface, brief(own))
     elif state != "ok" or other["state"] != "ok":
         yield Finding(
             f"{meeting.what}: the side of {meeting.peer} did not finish"
