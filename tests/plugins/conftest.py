@@ -1,4 +1,5 @@
-"""Run an Ansible module of ours in this process, as Ansible would, and read its answer."""
+"""Run an Ansible module of ours in this process, as Ansible would, and read its answer; and a
+stack that is installed so."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
-from tests.support.ansible_modules import Run
+from tests.support.ansible_modules import Run, load
+from tests.support.stack_bench import Bench
 
 
 @pytest.fixture
@@ -26,3 +28,9 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
         return told
 
     return answer
+
+
+@pytest.fixture
+def bench(tmp_path: Path, run: Run) -> Bench:
+    """A stack that is not there yet. Tests of other modules have benches of their own."""
+    return Bench(tmp_path, load("gpu_stack"), run)

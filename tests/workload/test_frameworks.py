@@ -1,5 +1,4 @@
-"""What the frameworks' runs share: products, convolutions, libraries; and PyTorch's and JAX's own
-parts, on stand-ins for a host with GPUs."""
+"""What the frameworks' runs share: products, convolutions, libraries; what real runs printed."""
 
 from __future__ import annotations
 
@@ -14,24 +13,18 @@ from typing import Any
 
 import pytest
 
-from gpufleet.workload import own_libraries, pytorch_programs
+from gpufleet.workload import own_libraries
 from gpufleet.workload.command import FRAMEWORKS
 from gpufleet.workload.exactness import small_operand
 from gpufleet.workload.framework_run import (
     convolutions,
     convolved,
     first_device,
-    missing_gpu,
     products,
     run_stages,
     small_images,
     tried,
-    wanted_by,
 )
-from gpufleet.workload.jax_run import Jax, Lines, readable
-from gpufleet.workload.jax_run import device_name as jax_device
-from gpufleet.workload.pytorch_run import PyTorch, dotted
-from gpufleet.workload.tensorflow_run import TensorFlow
 from gpufleet.workload.timing import BUDGET_MIB, SIZE_FORMATS, SIZE_GPU
 from tests.support.framework_stacks import run_of
 
@@ -242,245 +235,6 @@ def test_a_library_that_ends_its_process_costs_another_one() -> None:
     assert own_libraries.dies(libc, "getpid") == 0
     assert own_libraries.dies(libc, "no_such_function") == 0
     assert own_libraries.dies("/no/such/library.so", "getpid") == 0
-
-
-# -- TensorFlow ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("written", "gpus", "cuda", "reason"), [
-    ("E cuda_driver.cc:152] failed call to cuInit: INTERNAL: CUDA error: CUDA_ERROR_UNKNOWN\n",
-     0, True, "failed call to cuInit: INTERNAL: CUDA error: CUDA_ERROR_UNKNOWN"),
-    ("W gpu_device.cc:2344] Cannot dlopen some GPU libraries. Please make sure\n", 0, True,
-     "Cannot dlopen some GPU libraries"),
-    ("", 0, False, "it was built without CUDA"), ("", 0, True, None), ("", 2, True, None)])
-def test_tensorflow_says_why_it_lists_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, written: str, gpus: int, cuda: bool, reason: str | None
-) -> None:
-    def engine(_tensorflow: object) -> Any:
-        os.write(2, written.encode())
-        return SimpleNamespace(names=[], gpus=gpus, multiply=None, tower_sum=None)
-    monkeypatch.setattr("gpufleet.workload.tensorflow_run.Eager", engine)
-    run = TensorFlow()
-    run.tensorflow = SimpleNamespace(
-        __version__="2.18.1", test=SimpleNamespace(is_built_with_cuda=lambda: cuda))
-    assert run.start()["no_gpu"] == reason
-    assert [*run.gpus] == [*range(gpus)]
-
-
-# -- PyTorch ---------------------------------------------------------------------------------------
-
-
-def torch(**more: Any) -> Any:
-    """A stand-in for as much of PyTorch as a host with GPUs shows."""
-    cuda = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2,
-                           get_device_capability=lambda gpu: (7, 5) if gpu else (9, 0))
-    return SimpleNamespace(cuda=cuda, float16=1, bfloat16=2, **more)
-
-
-def test_pytorch_tells_the_gpus_that_it_uses() -> None:
-    run = PyTorch()
-    run.torch = torch()
-    assert run.start() == {"devices": ["cpu", "cuda:0", "cuda:1"], "capabilities": ["9.0", "7.5"],
-                           "no_gpu": None}
-    assert run.precisions("/GPU:0") == ["float16", "bfloat16"]
-    assert run.precisions("/GPU:1") == ["float16"]
-
-
-def test_a_count_of_the_management_library_is_no_gpu_that_pytorch_uses() -> None:
-    def fails() -> None:
-        raise RuntimeError("CUDA unknown error")
-    run = PyTorch()
-    run.torch = torch(zeros=lambda _n: SimpleNamespace(cuda=fails))
-    run.torch.cuda.is_available = lambda: False
-    assert run.start() == {"devices": ["cpu"], "capabilities": [],
-                           "no_gpu": "RuntimeError: CUDA unknown error"}
-
-
-@pytest.mark.parametrize(("number", "version"), [
-    (90100, "9.1.0"), (92800, "9.28.0"), (8902, "8.9.2"), (7603, "7.6.3"), (22105, "2.21.5"),
-    (2708, "2.7.8"), ((2, 21, 5), "2.21.5"), (None, None)])
-def test_versions_are_read_as_people_write_them(number: Any, version: str | None) -> None:
-    assert dotted(number) == version
-
-
-def test_a_host_without_a_compiler_is_told_so_before_anything_is_tried(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pytorch_programs.shutil, "which", lambda _name: None)
-    never = SimpleNamespace(compile=pytest.fail)
-    assert pytorch_programs.compiled(numpy, never, "cuda:0", None, 90)["lacks"] \
-        == "a C compiler (gcc or clang)"
-    assert pytorch_programs.compiled(numpy, never, None, None, 90)["lacks"] == "a GPU"
-    assert pytorch_programs.compiled(numpy, SimpleNamespace(), "cuda:0", None, 90) is None
-
-
-@pytest.mark.parametrize(("error", "key"), [
-    ("Dynamo is not supported on Python 3.12+", "lacks"),
-    ("Found Tesla P100 which is too old to be supported by the triton GPU compiler", "lacks"),
-    ("backend='inductor' raised:\nModuleNotFoundError: No module named 'setuptools'", "error")])
-def test_what_cannot_be_compiled_for_is_no_fault_of_the_stack(
-    monkeypatch: pytest.MonkeyPatch, error: str, key: str
-) -> None:
-    def fails(_function: object) -> None:
-        raise RuntimeError(error)
-    monkeypatch.setattr(pytorch_programs, "lacking", lambda _device: None)
-    given = SimpleNamespace(to=lambda _device: None)
-    found = pytorch_programs.compiled(numpy, SimpleNamespace(
-        compile=fails, from_numpy=lambda _numbers: given), "cuda:0", None, 90)
-    assert found[key] == "RuntimeError: " + " ".join(error.split("\n"))
-    assert found["wrong"] is None
-
-
-@pytest.mark.parametrize(("prevented", "seconds", "lacks"), [
-    ("a compiler that nobody else can change", 90, "a compiler that nobody else can change"),
-    (None, 59, "time (./gpufleet verify --deadline S gives more)")])
-def test_what_may_not_be_compiled_is_not_tried(
-    monkeypatch: pytest.MonkeyPatch, prevented: str | None, seconds: float, lacks: str
-) -> None:
-    monkeypatch.setattr(pytorch_programs, "lacking", lambda _device: None)
-    never = SimpleNamespace(compile=pytest.fail)
-    found = pytorch_programs.compiled(numpy, never, "cuda:0", prevented, seconds)
-    assert found["lacks"] == lacks
-
-
-def test_a_compiler_that_hangs_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def waits(_function: object) -> None:
-        signal.sigtimedwait([signal.SIGUSR2], 30)
-    monkeypatch.setattr(pytorch_programs, "lacking", lambda _device: None)
-    monkeypatch.setattr(pytorch_programs, "LEAST_S", 0)
-    given = SimpleNamespace(to=lambda _device: None)
-    found = pytorch_programs.compiled(numpy, SimpleNamespace(
-        compile=waits, from_numpy=lambda _numbers: given), "cuda:0", None, 0.2)
-    assert found["error"] == "TimeoutError: no answer within 0.2 s"
-
-
-# -- JAX -------------------------------------------------------------------------------------------
-
-
-def test_jax_reads_the_device_from_the_result() -> None:
-    def array(*devices: tuple[str, int]) -> Any:
-        return SimpleNamespace(devices=lambda: [
-            SimpleNamespace(platform=kind, id=number) for kind, number in devices])
-    assert jax_device(array(("gpu", 1))) == "/GPU:1"
-    assert jax_device(array(("cpu", 0))) == "/CPU:0"
-    assert jax_device(array(("gpu", 0), ("gpu", 1))) is None
-
-
-# What XLA wrote and JAX raised on a GPU that another process used exclusively (jax-ml/jax#23770),
-# and on one whose memory was full (jax-ml/jax#10830); both before JAX has any device.
-TAKEN = ("2024-09-19 21:50:58.963539: W external/xla/xla/service/platform_util.cc:199] unable to"
-         " create StreamExecutor for CUDA:0: failed initializing StreamExecutor for CUDA device"
-         " ordinal 0: INTERNAL: failed call to cuDevicePrimaryCtxRetain:"
-         " CUDA_ERROR_DEVICE_UNAVAILABLE: CUDA-capable device(s) is/are busy or unavailable\n")
-FULL = ("2022-05-25 16:37:26.030963: W external/org_tensorflow/tensorflow/compiler/xla/service/"
-        "platform_util.cc:200] unable to create StreamExecutor for CUDA:2: failed initializing"
-        " StreamExecutor for CUDA device ordinal 2: INTERNAL: failed call to"
-        " cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory; total memory reported:"
-        " 34089730048\n")
-RAISED = ("Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform"
-          " CUDA (you may need to uninstall the failing plugin package, or set JAX_PLATFORMS=cpu to"
-          " skip this backend.)")
-
-
-def jax(
-    monkeypatch: pytest.MonkeyPatch, written: str, *found: list[Any] | None, expect: str = "any"
-) -> Jax:
-    """A run of JAX that has looked for devices: what was written meanwhile, and what it found, or
-    raised where that is None; then once more."""
-    answers = iter(found)
-    platforms: list[str] = []
-
-    def devices() -> list[Any]:
-        os.write(2, written.encode() if not platforms else b"")
-        answer = next(answers)
-        if answer is None:
-            raise RuntimeError(RAISED)
-        return answer
-    monkeypatch.setattr("gpufleet.workload.jax_run.bridge",
-                        lambda: SimpleNamespace(_backend_errors={}))
-    run = Jax()
-    run.crash, run.libraries, run.log = None, SimpleNamespace(cuda_device_count=int), Lines()
-    run.jax = SimpleNamespace(devices=devices, config=SimpleNamespace(
-        update=lambda _name, platform: platforms.append(platform)))
-    monkeypatch.setattr(run, "versions", dict)
-    run.told = run.start(SimpleNamespace(expect_gpus=expect))
-    assert platforms == ["cpu"] * (None in found)
-    return run
-
-
-PROCESSOR = SimpleNamespace(platform="cpu", id=0)
-
-
-@pytest.mark.parametrize(("written", "number"), [(TAKEN, 0), (FULL, 2)])
-def test_jax_goes_on_without_gpus_that_xla_was_refused_and_keeps_its_words(
-    monkeypatch: pytest.MonkeyPatch, written: str, number: int
-) -> None:
-    run = jax(monkeypatch, written, None, [PROCESSOR])
-    assert run.gpus == {}
-    assert run.no_gpu == ("RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no"
-                          " supported devices found for platform CUDA")
-    assert run.refused == {number: written.partition("] ")[2].strip()}
-    entry = {"requested": f"/GPU:{number}", "error": None}
-    assert str(missing_gpu(entry, run)).startswith(
-        f"JAX reports 0 GPUs: unable to create StreamExecutor for CUDA:{number}: ")
-
-
-def test_jax_that_ends_in_its_search_is_not_content_with_the_cpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each program of the host ends there, also where nothing is said of its GPUs."""
-    run = jax(monkeypatch, "", None, [PROCESSOR])
-    assert [*run.refused] == [0]
-    assert wanted_by(run, SimpleNamespace(expect_gpus="any")) == ["/GPU:0"]
-    with pytest.raises(RuntimeError, match="Unable to initialize backend"):
-        jax(monkeypatch, "", None, expect="0")
-
-
-def test_jax_keeps_the_numbers_of_the_gpus_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = jax(monkeypatch, TAKEN, [SimpleNamespace(platform="gpu", id=1, compute_capability="9.0")])
-    assert ([*run.gpus], [*run.refused]) == ([1], [0])
-    assert run.device("/GPU:1").id == 1
-    assert run.told["capabilities"] == ["9.0"]
-    assert missing_gpu({"requested": "/GPU:1", "error": None}, run) is None
-
-
-def test_jax_says_that_it_sees_no_device_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It then does not try its plugin, and nothing else says why it computes on the CPU."""
-    monkeypatch.setattr("gpufleet.workload.jax_run.without_node",
-                        lambda: "it sees no device file of a GPU, such as /dev/nvidia0")
-    assert jax(monkeypatch, "", [PROCESSOR]).no_gpu \
-        == "it sees no device file of a GPU, such as /dev/nvidia0"
-
-
-def reason(libraries: object, log: list[str]) -> str:
-    run = Jax()
-    run.crash, run.libraries, run.log = None, libraries, Lines()
-    run.log.lines += log
-    return str(run.reason())
-
-
-def test_jax_says_why_it_took_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses() -> None:
-        raise RuntimeError("operation cuInit(0) failed:\nUnknown CUDA error 303")
-    libraries = SimpleNamespace(cuda_device_count=refuses)
-    errors: dict[str, str] = {"tpu": "no libtpu.so"}
-    monkeypatch.setattr("gpufleet.workload.jax_run.bridge",
-                        lambda: SimpleNamespace(_backend_errors=errors))
-    assert reason(libraries, []) \
-        == "RuntimeError: operation cuInit(0) failed:"
-    assert reason(libraries, ["Jax plugin configuration error: Unable to load cuSPARSE: cuda"]) \
-        == "Jax plugin configuration error: Unable to load cuSPARSE: cuda"
-    errors["cuda"] = "INTERNAL: no device"
-    assert reason(libraries, []) == "INTERNAL: no device"
-
-
-@pytest.mark.parametrize(("library", "number", "version"), [
-    ("cuda_runtime", 12030, "12.3"), ("cuda_runtime", 12090, "12.9"), ("cudnn", 90101, "9.1.1"),
-    ("cudnn", 8902, "8.9.2"), ("cublas", 120903, None), ("cudnn", None, None)])
-def test_the_plugin_s_numbers_are_versions(
-    library: str, number: int | None, version: str | None
-) -> None:
-    assert readable(library, number) == version
 
 
 # -- what real environments printed ---------------------------------------------------------------
