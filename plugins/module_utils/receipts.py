@@ -32,6 +32,7 @@ import shutil
 import tempfile
 import time
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import blocks_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.receipts import why_unusable
 
 SCHEMA = 1
@@ -51,7 +52,7 @@ def digest_of(path, algorithm="sha256"):
     """Hexadecimal checksum of a file's content, by an algorithm that ``hashlib`` knows."""
     digest = hashlib.new(algorithm)
     with open(path, "rb") as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
+        for block in blocks_of(stream.fileno()):
             digest.update(block)
     return digest.hexdigest()
 

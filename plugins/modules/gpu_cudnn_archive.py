@@ -104,7 +104,10 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     state_of,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
+    BLOCK,
+    manifest_of,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,
@@ -141,7 +144,7 @@ def unpack(module, place):
     """Unpack headers and libraries to ``place``; returns the two directories there."""
     wanted = (module.params["include_dir"], module.params["lib_dir"])
     try:
-        with tarfile.open(module.params["archive"]) as archive:
+        with tarfile.open(module.params["archive"], copybufsize=BLOCK) as archive:
             for member in safe_members(archive, wanted):
                 # Owner, special bits and time stay out: what is ours is root's and plain.
                 member.uid = member.gid = 0

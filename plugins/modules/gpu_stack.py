@@ -153,6 +153,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     ABSENT,
     CHANGED,
+    HALF_DONE,
     INSTALLED,
     carry_out,
     changes_message,
@@ -211,10 +212,9 @@ def install(module, installation, state, lock):
     """Install, bind, and write the receipt; returns the packages by name."""
     params = module.params
     check_wheelhouse(params["wheelhouse"])
-    with host_lock(params["cache"]):
-        pass  # what gpu_stack_download started has ended
     recreation = Recreation(params["venv"])
-    if installation.half_done and installation.journal["fresh"]:
+    interrupted = state == HALF_DONE
+    if interrupted and installation.journal["fresh"]:
         remove_tree(params["venv"])
     packages = locked_packages(params["lock"])
     if packages.get(params["distribution"], "").partition("+")[0] != params["version"]:
@@ -223,10 +223,10 @@ def install(module, installation, state, lock):
             "that it is resolved again.".format(**params)
         )
     receipt = installation.receipt or {"manifest": [], "packages": {}, "python": None}
-    recreated = recreation.started or must_be_recreated(params, installation, packages)
+    recreated = recreation.started or must_be_recreated(params, installation, state, packages)
     # An installer that was killed leaves packages that look whole by their metadata.
     damaged = (
-        installation.half_done
+        interrupted
         or params["repair"] == REINSTALL
         or bool(compare_manifest(params["venv"], receipt["manifest"]))
         or bool(altered_packages(params["venv"], receipt, deep=bool(params["repair"])))
@@ -294,12 +294,12 @@ def install(module, installation, state, lock):
     return packages
 
 
-def must_be_recreated(params, installation, packages):
+def must_be_recreated(params, installation, state, packages):
     """Whether nothing of the environment can be used, or executed, any more."""
     venv, receipt = params["venv"], installation.receipt
-    if params["repair"] == RECREATE or (installation.half_done and os.path.lexists(venv)):
+    if params["repair"] == RECREATE or (state == HALF_DONE and os.path.lexists(venv)):
         return True
-    if not os.path.lexists(venv):
+    if state == ABSENT or not os.path.lexists(venv):
         return False
     if receipt:
         return not has_own_python(venv, receipt["manifest"])
@@ -325,8 +325,23 @@ def binding_files(venv):
     return [{"path": os.path.relpath(path, venv)} for path in glob.glob(pattern)]
 
 
+def is_filled(installation, params):
+    """Whether gpu_stack_download has put the packages of this lock into a new environment."""
+    journal = installation.journal
+    return (
+        not params["repair"]
+        and not installation.receipt
+        and journal["fresh"]
+        and (journal["state"], journal["path"]) == ("installing", params["venv"])
+        and journal.get("filled") == params["lock_sha256"]
+    )
+
+
 def found(params):
-    """The installation, its state and why."""
+    """The installation, its state and why, once what gpu_stack_download started has ended."""
+    if os.path.exists(os.path.join(params["cache"], "lock")):
+        with host_lock(params["cache"]):
+            pass
     installation = Installation(
         "stack", params["name"], params["venv"], params["version"], params["state_dir"]
     )
@@ -337,6 +352,8 @@ def found(params):
         params["repair"],
         activation=params["activation"],
     )
+    if state == HALF_DONE and is_filled(installation, params):
+        return installation, ABSENT, "not installed"
     if state != INSTALLED:
         return installation, state, why
     differing = differences(params["venv"], installation.receipt["packages"])

@@ -6,18 +6,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_stack_download
-short_description: Start to download the packages of stacks
+short_description: Start to download the packages of new stacks
 description:
-  - Starts a process that fills uv's cache with what the locks list, and returns at once. What is
-    installed meanwhile does not wait for the network. M(gpufleet.gpu.gpu_stack) waits for the end
-    of that process, installs from the cache, and says why where a download failed.
-  - Does nothing for a stack whose environment is on another file system than the cache, since both
-    would need the space.
+  - Starts a process that creates the environments of new stacks and puts into them what their locks
+    list, and returns at once. What is installed meanwhile does not wait for the network. Each
+    environment is in the journal first; M(gpufleet.gpu.gpu_stack) waits for the end of that
+    process, binds what it has filled, and creates again what it has not, which says why where a
+    download failed.
+  - Does nothing for a stack of which the host has anything, nor for one whose environment is on
+    another file system than the cache, since both would need the space.
 options:
   stacks:
     description:
       - The stacks, as a plan has them. Left out are those that pip installs, or whose interpreter
-        uv brings.
+        uv installs.
     type: list
     elements: dict
     required: true
@@ -46,6 +48,7 @@ attributes:
   diff_mode: {support: none}
 extends_documentation_fragment:
   - gpufleet.gpu.attributes
+  - gpufleet.gpu.state_dir
 author: ["The gpufleet developers (!UNKNOWN)"]
 """
 
@@ -74,9 +77,10 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment im
     same_filesystem,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    Installation,
     StateError,
+    digest_of,
     host_lock,
-    remove_tree,
 )
 
 
@@ -96,26 +100,39 @@ def detach():
 
 
 def download(module, stacks, lock):
-    """Install each lock into an environment that is thrown away: uv's cache is what stays."""
+    """Create each stack's environment with its packages, and enter in the journal that it has."""
     for stack in stacks:
-        ahead = os.path.join(module.params["cache"], "ahead")
+        lock_file = os.path.join(module.params["locks"], stack["lock"])
         module.params.update(
-            venv=ahead,
+            venv=stack["venv"],
             python=stack["python"],
             interpreter=stack.get("interpreter"),
-            lock=os.path.join(module.params["locks"], stack["lock"]),
+            lock=lock_file,
             index=stack.get("index"),
             installer="uv",
             python_dir=None,
             repair=None,
         )
+        installation = installation_of(stack, module.params["state_dir"])
+        installation.begin(fresh=True)
         try:
             install_packages(module, lock, False)
         except StateError:
             # Where it fails again, the installation says so.
             return
-        finally:
-            remove_tree(ahead)
+        installation.begin(fresh=True, filled=digest_of(lock_file))
+
+
+def installation_of(stack, state_dir):
+    """What the journal and the receipts have of a stack."""
+    return Installation("stack", stack["name"], stack["venv"], stack["version"], state_dir)
+
+
+def is_new(stack, state_dir):
+    """Whether the host has nothing of a stack: no environment, no record."""
+    installation = installation_of(stack, state_dir)
+    files = (stack["venv"], installation.receipt_file, installation.journal_file)
+    return not any(map(os.path.lexists, files))
 
 
 def main():
@@ -127,6 +144,7 @@ def main():
             "index_url": {"type": "str", "default": "", "no_log": True},
             "wheelhouse": {"type": "str", "default": ""},
             "cache": {"type": "path", "default": "/var/cache/gpufleet/python"},
+            "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
         },
         supports_check_mode=True,
     )
@@ -137,6 +155,7 @@ def main():
         if each["installer"] == "uv"
         and each["python_source"] != "uv"
         and same_filesystem(each["venv"], params["cache"])
+        and is_new(each, params["state_dir"])
     ]
     answer = {"changed": False, "started": [each["name"] for each in stacks]}
     if module.check_mode or not stacks:

@@ -30,6 +30,7 @@ done
 
 
 def test_installs_what_the_lock_lists_and_says_so_in_the_receipt(bench: Bench) -> None:
+    (bench.root / "cache").mkdir()
     answer = bench.install()
     assert (answer["changed"], answer["state"]) == (True, "absent")
     assert bench.receipt()["packages"] == {"tensorflow": "2.13.1", "numpy": "1.24.3"}
@@ -38,8 +39,40 @@ def test_installs_what_the_lock_lists_and_says_so_in_the_receipt(bench: Bench) -
     assert (bench.root / "cache").exists()
 
 
+def fill(bench: Bench, filled: str) -> None:
+    """What gpu_stack_download leaves: an environment with its packages, and the journal's entry."""
+    for command in (["venv", bench.venv], ["pip", "install", bench.lock]):
+        subprocess.run([bench.uv, *command], check=True)
+    stack = {"schema": 1, "kind": "stack", "id": "tensorflow-2.13.1", "version": "2.13.1"}
+    entry = {**stack, "path": str(bench.venv), "state": "installing", "fresh": True}
+    journal = bench.state / "journal"
+    journal.mkdir(parents=True)
+    (journal / "stack-tensorflow-2.13.1.json").write_text(json.dumps({**entry, "filled": filled}))
+    bench.calls.unlink()
+    (bench.venv / "mark").touch()
+
+
+def test_an_environment_that_has_its_packages_already_is_bound(bench: Bench) -> None:
+    fill(bench, sha256(bench.lock).partition(":")[2])
+    answer = bench.install()
+    assert (answer["changed"], answer["state"]) == (True, "absent")
+    (installed,) = bench.calls.read_text().splitlines()
+    assert "--reinstall" not in installed
+    assert (bench.venv / "mark").exists()
+    assert bench.receipt()["packages"] == {"tensorflow": "2.13.1", "numpy": "1.24.3"}
+    assert not list((bench.state / "journal").iterdir())
+
+
+def test_an_environment_with_the_packages_of_another_lock_is_created_again(bench: Bench) -> None:
+    fill(bench, "0" * 64)
+    answer = bench.install()
+    assert (answer["changed"], answer["state"]) == (True, "half-installed")
+    assert not (bench.venv / "mark").exists()
+
+
 def test_downloads_that_take_space_of_their_own_are_removed(bench: Bench, tmp_path: Path) -> None:
     other = Path("/dev/shm") / tmp_path.name
+    other.mkdir()
     try:
         assert bench.install(cache=other)["changed"]
         assert not other.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import subprocess
@@ -31,10 +32,18 @@ def arguments(folder: Path, status: int = 0, **stack: Any) -> dict[str, Any]:
     uv = folder / "uv"
     uv.write_text(UV.format(folder=folder, status=status))
     uv.chmod(0o755)
-    declared = {"name": "one", "lock": "one.lock", "venv": str(folder / "venv"), "python": VERSION,
-                "interpreter": sys.executable, "installer": "uv", "python_source": "host"}
+    (folder / "one.lock").write_text("numpy==1.24.3\n")
+    declared = {"name": "one", "version": "2.13.1", "lock": "one.lock", "python": VERSION,
+                "venv": str(folder / "venv"), "interpreter": sys.executable, "installer": "uv",
+                "python_source": "host"}
     return {"uv": str(uv), "locks": str(folder), "cache": str(folder / "cache"),
-            "stacks": [{**declared, **stack}]}
+            "state_dir": str(folder / "state"), "stacks": [{**declared, **stack}]}
+
+
+def journal(folder: Path) -> dict[str, Any]:
+    """The stack's entry in the journal."""
+    entry: dict[str, Any] = json.loads((folder / "state/journal/stack-one.json").read_text())
+    return entry
 
 
 def playbook(folder: Path, words: dict[str, Any]) -> str:
@@ -61,14 +70,17 @@ def test_the_download_goes_on_alone_and_another_one_is_left_to_it(tmp_path: Path
         with (tmp_path / "cache" / "lock").open("r+") as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert "msg: left" in playbook(tmp_path, words)
+        assert (journal(tmp_path)["state"], journal(tmp_path)["fresh"]) == ("installing", True)
+        assert "filled" not in journal(tmp_path)
     finally:
         os.write(gate, b"go on\n")
     with (tmp_path / "cache" / "lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
     os.close(gate)
-    assert not (tmp_path / "cache" / "ahead").exists()
+    lock_sha256 = hashlib.sha256((tmp_path / "one.lock").read_bytes()).hexdigest()
+    assert journal(tmp_path)["filled"] == lock_sha256
     made, installed = (tmp_path / "calls").read_text().splitlines()
-    assert made.endswith(f"--python {sys.executable} {tmp_path}/cache/ahead")
+    assert made.endswith(f"--python {sys.executable} {tmp_path}/venv")
     assert installed.startswith("pip install --no-deps --require-hashes")
     assert installed.endswith(f"-r {tmp_path}/one.lock")
 
@@ -77,7 +89,20 @@ def test_a_download_that_fails_leaves_the_error_to_the_installation(tmp_path: Pa
     assert "msg: begun" in playbook(tmp_path, arguments(tmp_path, status=2))
     with (tmp_path / "cache" / "lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-    assert not (tmp_path / "cache" / "ahead").exists()
+    assert journal(tmp_path)["state"] == "installing"
+    assert "filled" not in journal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["venv", "state/receipts/stack-one.json", "state/journal/stack-one.json"]
+)
+def test_what_is_there_of_a_stack_is_left_to_its_installation(
+    run: Run, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("{}")
+    assert run(load("gpu_stack_download"), **arguments(tmp_path))["started"] == []
+    assert not (tmp_path / "calls").exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import io
 import os
@@ -143,3 +144,49 @@ class Growing(io.FileIO):
     def read(self, size: int | None = -1, /) -> bytes:
         type(self).reads += 1
         return b"x" * 10 if self.reads < 100 else b""
+
+
+# What is written where: [(offset, bytes)], and the size in the end.
+SPARSE = {
+    "nothing written": ([], 300_000),
+    "a hole first": ([(1 << 20, b"x" * 70_000)], (1 << 20) + 70_000),
+    "a hole last": ([(0, b"x" * 70_000)], 1 << 20),
+    "holes between": ([(0, b"a"), (1 << 19, b"b" * 5000), (1 << 21, b"c")], 3 << 20),
+    "no hole": ([(0, b"x" * 200_001)], 200_001),
+    "empty": ([], 0),
+}
+
+
+@pytest.mark.parametrize("case", SPARSE)
+def test_holes_count_as_zeros_and_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    written, size = SPARSE[case]
+    path = tmp_path / "sparse"
+    with path.open("wb") as stream:
+        for offset, data in written:
+            stream.seek(offset)
+            stream.write(data)
+        stream.truncate(size)
+    taken = []
+    real = os.pread
+
+    def counted(descriptor: int, length: int, offset: int) -> bytes:
+        taken.append(real(descriptor, length, offset))
+        return taken[-1]
+
+    monkeypatch.setattr(manifest.os, "pread", counted)
+    assert sha256_of(str(path)) == hashlib.sha256(path.read_bytes()).hexdigest()
+    # A file system keeps whole blocks of its own.
+    assert sum(map(len, taken)) <= sum(len(data) + (1 << 16) for _, data in written)
+
+
+def test_a_file_system_that_knows_no_holes_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: int) -> int:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(manifest.os, "lseek", refused)
+    (tmp_path / "file").write_bytes(b"x" * 200_000)
+    assert sha256_of(str(tmp_path / "file")) == hashlib.sha256(b"x" * 200_000).hexdigest()

@@ -1,6 +1,7 @@
 """Manifests of installed files, and packages' own records, compared with what is on disk."""
 import base64
 import csv
+import errno
 import glob
 import hashlib
 import io
@@ -10,18 +11,43 @@ import stat
 
 from .text import open_regular, read_bounded
 
+BLOCK = 1 << 16
+ZEROS = bytes(BLOCK)
+
 
 def sha256_of(path):
     """The checksum of a regular file; of one that grows meanwhile, of a part of it."""
     digest = hashlib.sha256()
     with open_regular(path) as stream:
-        left = os.fstat(stream.fileno()).st_size
-        for block in iter(lambda: stream.read(1 << 20), b""):
+        for block in blocks_of(stream.fileno()):
             digest.update(block)
-            left -= len(block)
-            if left < 0:
-                break
     return digest.hexdigest()
+
+
+def blocks_of(descriptor):
+    """The contents of a file. Holes are not read: the kernel would keep memory full of zeros."""
+    at, size, written = 0, os.fstat(descriptor).st_size, range(0)
+    while at < size:
+        if at >= written.stop:
+            written = _next_written(descriptor, at, size)
+        if at < written.start:
+            block = ZEROS[:written.start - at]
+        else:
+            block = os.pread(descriptor, min(BLOCK, written.stop - at), at)
+            if not block:
+                return
+        yield block
+        at += len(block)
+
+
+def _next_written(descriptor, at, size):
+    """The next offsets that are no hole; none up to `size` where there are only holes."""
+    try:
+        start = os.lseek(descriptor, at, os.SEEK_DATA)
+        return range(start, os.lseek(descriptor, start, os.SEEK_HOLE))
+    except OSError as error:
+        # Not every file system knows its holes.
+        return range(size, size) if error.errno == errno.ENXIO else range(at, size)
 
 
 def mode_of(info):
@@ -34,8 +60,10 @@ def is_library(path):
 
 def manifest_of(root, paths):
     """Entries for files and links below `root`; directories are walked, linked parents resolved."""
+    from concurrent.futures import ThreadPoolExecutor  # only where something is installed
+
     top = os.path.realpath(root)
-    entries = {}
+    locations = {}
     for path in paths:
         full = os.path.join(top, path)
         if os.path.isdir(full) and not os.path.islink(full):
@@ -48,8 +76,11 @@ def manifest_of(root, paths):
             relative = os.path.relpath(location, top)
             if relative.startswith(".."):
                 raise ValueError("%s leads out of %s" % (path, root))
-            entries[relative] = _entry(relative, location)
-    return [entries[key] for key in sorted(entries)]
+            locations[relative] = location
+    names = sorted(locations)
+    # Checksums are computed outside of the interpreter's lock: side by side.
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(_entry, names, map(locations.get, names)))
 
 
 def _entry(relative, location):
