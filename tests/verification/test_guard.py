@@ -18,6 +18,7 @@ from gpufleet.report import directory as report
 from gpufleet.report import junit, terminal
 from gpufleet.report.bundle import bundles
 from gpufleet.transport.fanout import Outcome
+from gpufleet.verification import host_versions
 from gpufleet.verification import session as sessions
 from gpufleet.verification.saved import read_snapshot
 from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of, verify
@@ -118,14 +119,14 @@ def three(verdict_of: str = "PASS") -> Session:
 def test_a_host_that_cannot_be_rendered_is_shown_as_not_judged(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = report.fleet_versions._of
+    read = host_versions._of
 
     def fails(snapshot: Any, plan: Any) -> Any:
         if snapshot.get("host") == "b":
             raise KeyError("version")
         return read(snapshot, plan)
 
-    monkeypatch.setattr(report.fleet_versions, "_of", fails)
+    monkeypatch.setattr(host_versions, "_of", fails)
     session = three()
     page = report.render_page(session)
     assert "gpufleet failed while it wrote the report on this host" in page

@@ -43,4 +43,4 @@ def _defect(session: Session, host: HostRun, alone: Callable[[Session], object])
 
 def _withdraw(host: HostRun, defect: Defect, known: HostResult | None) -> None:
     host.result = judge.defective(defect, host.name, known)
-    host.plan, host.snapshot = undeclared(host.name), None
+    host.plan, host.snapshot, host.versions = undeclared(host.name), None, None

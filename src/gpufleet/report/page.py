@@ -18,6 +18,7 @@ from typing import Any
 from gpufleet.checks.judge import CHECK_IDS
 from gpufleet.model.nightly import ChangeEntry, Changes, Past, PastHost
 from gpufleet.model.verdict import Verdict, consequences
+from gpufleet.verification.host_versions import HostVersions
 from gpufleet.verification.session import HostRun, Session
 
 from . import change_summary, fleet_versions
@@ -67,7 +68,7 @@ class Texts:
 def document(
     session: Session, past: Past | None = None,
     changes: Changes | None = None,
-    host_versions: Mapping[str, fleet_versions.HostVersions] | None = None,
+    host_versions: Mapping[str, HostVersions] | None = None,
 ) -> dict[str, Any]:
     """Everything that the script shows; `past` and `changes` are documents of the history.
 
@@ -130,7 +131,7 @@ def _in_order(checks: Iterable[str]) -> list[str]:
 
 
 def _host(
-    host: HostRun, versions: fleet_versions.HostVersions, indexes: Mapping[str, int],
+    host: HostRun, versions: HostVersions, indexes: Mapping[str, int],
     texts: Texts, excuses: dict[tuple[tuple[int, int], ...], int],
 ) -> dict[str, Any]:
     letters = [ABSENT] * len(indexes)
@@ -177,7 +178,7 @@ def _nights(past: Past | None, hosts: Iterable[str]) -> list[str]:
 
 
 def _series(
-    versions: fleet_versions.HostVersions, known: PastHost, nights: int, texts: Texts
+    versions: HostVersions, known: PastHost, nights: int, texts: Texts
 ) -> Iterator[list[Any]]:
     """`[stack or toolkit, GPU, min, max, median, last, steps]` of each throughput series."""
     found = []

@@ -72,6 +72,8 @@ class Outcome:
 
 
 Report = Callable[[str, Outcome], None]
+# Receives an outcome with a snapshot, and the snapshot, which nobody has to decompress here.
+Arrived = Callable[[Outcome, Snapshot], None]
 
 
 @dataclass
@@ -80,6 +82,7 @@ class _HostOutput:
 
     target: Target
     deadline_s: float
+    arrived: Arrived = lambda outcome, snapshot: None
     started: float = 0.0
     # Until the host is ready, the end of its output; from then on all of it.
     ready: bool = False
@@ -132,7 +135,9 @@ class _HostOutput:
             return Outcome(None, *timeout_reason(connection, self.deadline_s, self.ready), stderr)
         try:
             if line.startswith(b"{") and (found := received.snapshot(line, connection.name)):
-                return Outcome(found)
+                outcome = Outcome(found)
+                self.arrived(outcome, found)
+                return outcome
         except received.UnfitError as error:
             return Outcome(None, f"{connection.name} sent a snapshot that is not read: {error}",
                            received.REMEDY, stderr, refused=True)
@@ -253,11 +258,12 @@ class _HostHandler(EventHandler):  # type: ignore[misc]
 
 def probe_targets(
     targets: Iterable[Target], fanout: int = 32, report: Report = lambda name, outcome: None,
-    topology: Path | None = None,
+    topology: Path | None = None, arrived: Arrived = lambda outcome, snapshot: None,
 ) -> dict[str, Outcome]:
     """Probe all targets; {name: outcome}. `report` is called with each outcome as it arrives.
 
-    `topology` is ClusterShell's topology.conf of the gateways.
+    `topology` is ClusterShell's topology.conf of the gateways. `arrived` is called with each
+    snapshot before it is reported, while the others are probed.
     """
     outcomes: dict[str, Outcome] = {}
 
@@ -275,7 +281,7 @@ def probe_targets(
     gateway_workers: list[gateways.Worker] = []
     for target in targets:
         name = target.connection.name
-        output = _HostOutput(target, target.config["deadline_s"])
+        output = _HostOutput(target, target.config["deadline_s"], arrived)
         if behind and gateways.is_behind(behind, target.connection):
             if password(target.connection):
                 recorder(name)(Outcome(None, *gateways.NO_PASSWORD))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,9 +24,10 @@ from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import HostResult, Verdicts
 from gpufleet.probe import payload
 from gpufleet.transport.compression import Compressed, compressed, compressed_field
-from gpufleet.transport.fanout import Outcome, Report, Target, probe_targets
+from gpufleet.transport.fanout import Arrived, Outcome, Report, Target, probe_targets
 
 from . import pairs
+from .host_versions import HostVersions, versions_of
 from .pair_selection import NO_PAIRS, PairOptions, planned_pairs, select_pairs
 from .saved import REMEDY, read_plan, read_snapshot
 
@@ -79,6 +81,8 @@ class HostRun:
     snapshot: Snapshot | None
     plan: Plan
     result: HostResult
+    # Of the snapshot, where it was at hand; the report reads them otherwise.
+    versions: HostVersions | None = None
 
     @property
     def snapshot_text(self) -> str | None:
@@ -170,10 +174,11 @@ def probe_hosts(
     hosts: Iterable[InventoryHost],
     options: ProbeOptions,
     report: Report = lambda name, outcome: None,
+    arrived: Arrived = lambda outcome, snapshot: None,
 ) -> dict[str, Outcome]:
-    """Probe all hosts in parallel; {name: outcome}."""
+    """Probe all hosts in parallel; {name: outcome}. `arrived` is called with each snapshot."""
     targets = [Target(host.connection, probe_config(host, options)) for host in hosts]
-    return probe_targets(targets, options.fanout, report, options.topology)
+    return probe_targets(targets, options.fanout, report, options.topology, arrived)
 
 
 def verify(
@@ -186,15 +191,34 @@ def verify(
     pair_options: PairOptions = NO_PAIRS,
     notify: pairs.Notify = lambda text: None,
 ) -> Session:
-    """Probe every host, run the pairs, plan, and judge."""
+    """Probe every host, run the pairs, plan, and judge.
+
+    A host of no pair is judged when its snapshot arrives, while the others are probed: afterwards
+    the snapshot would have to be decompressed.
+    """
     session, begin = Session(), time.monotonic()
     selected = select_pairs(hosts, pair_options)
-    outcomes = probe_hosts(hosts, options, report)
+    alone = {host.name: host for host in hosts if not planned_pairs(host.name, selected)}
+    early: dict[str, HostRun] = {}
+
+    def arrived(outcome: Outcome, snapshot: Snapshot) -> None:
+        name = snapshot["host"]
+        # Such an error ends the run, as it does below, when all hosts were probed.
+        with suppress(ConfigurationError):
+            if name in alone:
+                early[name] = judged(
+                    alone[name], snapshot, reason_of(outcome), planner=planner or plan_of,
+                    resolve=resolve, kept=compressed(outcome, "snapshot"))
+
+    outcomes = probe_hosts(hosts, options, report, arrived)
     probed = [pair for pair in selected if all(not outcomes[name].cause for name in pair.names)]
     records = pairs.run_pairs(probed, options.deadline_s, options.fanout, notify)
     for host in hosts:
-        host_pairs = planned_pairs(host.name, selected)
         outcome = outcomes.pop(host.name)
+        if host.name in early:
+            session.hosts.append(early.pop(host.name))
+            continue
+        host_pairs = planned_pairs(host.name, selected)
         snapshot, kept = outcome.snapshot, compressed(outcome, "snapshot")
         if host_pairs and snapshot:
             snapshot["pairs"] = [record for record in records if host.name in record["hosts"]]
@@ -237,7 +261,9 @@ def judged(
         result = judge.defective(defects[0], host.name)
     else:
         result = result_of(plan, snapshot, reason)
-    return HostRun(host.name, cast(Snapshot, kept or snapshot), plan, result)
+    versions = guarded("read the versions of this host", lambda: versions_of(snapshot, plan),
+                       lambda defect: None)
+    return HostRun(host.name, cast(Snapshot, kept or snapshot), plan, result, versions)
 
 
 def result_of(plan: Plan, snapshot: Snapshot | None, reason: HostResult) -> HostResult:
