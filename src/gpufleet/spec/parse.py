@@ -33,6 +33,8 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
         reader.wrong(variables, "variables", "a mapping of gpu_* variables")
         return Spec()
     for key in map(str, variables):
+        if key in KEYS:
+            continue
         near = min(edit_distance(key, each) for each in KEYS)
         if key.startswith("gpu") and 0 < near <= MAX_DISTANCE:
             reader.unknown_key(key, key, KEYS)

@@ -66,14 +66,17 @@ def _compile_seconds(build: Build, cards: list[Gpu], *, unknown: bool) -> int:
 def more_seconds(variables: Mapping[str, Any], settings: Mapping[str, Any]) -> float:
     """What a probe with these settings may take beyond its deadline, which is for one GPU."""
     spec = read(variables, Problems())
-    gpus = max(1, visible_gpus(variables) or 1)
+    gpus = max(1, _visible_gpus(spec) or 1)
     compiled: int = sum(stack["seconds"] for stack in settings["compiles"].values())
     return STACK_GPU_S * len(spec.stacks) * (gpus - 1) + compiled
 
 
 def visible_gpus(variables: Mapping[str, Any]) -> int | None:
     """How many GPUs CUDA shows a program on a host; None where that is not declared."""
-    spec = read(variables, Problems())
+    return _visible_gpus(read(variables, Problems()))
+
+
+def _visible_gpus(spec: Spec) -> int | None:
     return expectation.visible(spec.expect.get("count"), spec.mig)
 
 

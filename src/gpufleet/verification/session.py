@@ -66,9 +66,14 @@ class ProbeOptions:
 
     def deadline_of(self, host: InventoryHost) -> float:
         """The deadline of a host: its stacks have more time on more GPUs, and to compile."""
-        from gpufleet.spec.probe_settings import more_seconds, probe_settings  # noqa: PLC0415
+        from gpufleet.spec.probe_settings import probe_settings  # noqa: PLC0415
 
-        settings = probe_settings(host.variables, warm=self.warm)
+        return self.deadline_with(host, probe_settings(host.variables, warm=self.warm))
+
+    def deadline_with(self, host: InventoryHost, settings: Mapping[str, Any]) -> float:
+        """The same by the settings of the host's probe."""
+        from gpufleet.spec.probe_settings import more_seconds  # noqa: PLC0415
+
         return self.host_s + more_seconds(host.variables, settings)
 
 
@@ -154,14 +159,15 @@ def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
         visible_gpus,
     )
 
+    settings = probe_settings(host.variables, warm=options.warm)
     config: dict[str, Any] = {
         "host": host.name,
         "mode": options.mode,
-        "deadline_s": options.deadline_of(host),
+        "deadline_s": options.deadline_with(host, settings),
         "deep": options.deep,
         "contents": options.contents,
         "expect_gpus": visible_gpus(host.variables),
-        **probe_settings(host.variables, warm=options.warm),
+        **settings,
     }
     if options.mode == "full":
         config["matmul"] = payload.workload()
