@@ -6,6 +6,7 @@ A module is imported when its verb is called, so that `--help` and `resolve` sta
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import importlib.metadata
 import json
@@ -20,6 +21,9 @@ from .parser import Parser
 from .verbs import GROUPS, VERBS
 
 USAGE, INTERRUPTED = 4, 130
+# New objects after which Python looks for cycles among them: the documents of a fleet are many and
+# have none, and with Python's own 700 a tenth of the time of a short run is spent on it.
+COLLECT_AFTER = 10_000
 DESCRIPTION = "Provision servers with NVIDIA GPUs; prove that each GPU computes in every stack."
 
 
@@ -46,6 +50,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def run(verb: str, args: list[str]) -> int:
     """Run a verb; its exit status. Its errors are printed, and also as JSON where it was given."""
+    gc.set_threshold(COLLECT_AFTER)
     module = load(verb)
     if VERBS[verb].program:
         return int(module.run(args))

@@ -62,6 +62,9 @@ def start_ansible() -> None:
     """Load Ansible's plugins, once; afterwards collections are found by their names."""
     init_plugin_loader()
     VaultSecretsContext.initialize(VaultSecretsContext([]))
+    # Ansible knows the options of a plugin once it has loaded it.
+    connection_loader.get("ssh", class_only=True)
+    become_loader.get("sudo", class_only=True)
 
 
 class _Inventory(InventoryManager):  # type: ignore[misc]
@@ -166,7 +169,6 @@ def connection_of(name: str, values: Mapping[str, Any]) -> Connection:
         raise ConfigurationError(
             f"The connection plugin '{kind}' is not supported.",
             f"{name}: ansible_connection", "Use ssh or local.")
-    connection_loader.get("ssh", class_only=True)
     ssh = _plugin_options("connection", "ssh", name, values)
     arguments = [argument for option in ("ssh_args", "ssh_common_args", "ssh_extra_args")
                  for argument in typed.arguments(ssh[option], f"{name}: ansible_{option}")]
@@ -209,7 +211,6 @@ def _become(name: str, values: Mapping[str, Any]) -> Become:
         raise ConfigurationError(
             f"The become method '{method}' is not supported.",
             f"{name}: ansible_become_method", "Use sudo.")
-    become_loader.get("sudo", class_only=True)
     sudo = _plugin_options("become", "sudo", name, values)
     become = values.get("ansible_become")
     return Become(

@@ -100,8 +100,9 @@ def find_engine_program(entry, texts):
     Of the modules `texts` it has those that `entry` imports, and that these import: a gateway takes
     all of it in one argument of 128 KiB.
     """
-    raw = json.dumps({name: COMMENT.sub("", without_docstrings(texts[name]))
-                      for name in imported(entry, texts)},
+    found = imported(entry, texts)
+    raw = json.dumps({name: COMMENT.sub("", without_docstrings(texts[name], found[name]))
+                      for name in found},
                      sort_keys=True).encode()
     # A fifteenth shorter than base 64, and as free of quotes.
     packed = base64.b85encode(zlib.compress(raw, 9)).decode()
@@ -110,17 +111,18 @@ def find_engine_program(entry, texts):
 
 
 def imported(entry, texts):
-    """The names of `entry`, of what it imports of `texts`, and of what these import."""
-    found, left = set(), [entry]
+    """{name: its statements} of `entry`, of what it imports of `texts`, and of what these import.
+    """
+    found, left = {}, [entry]
     while left:
         name = left.pop()
         if name in found or name not in texts:
             continue
-        found.add(name)
+        found[name] = statements(texts[name])
         parent = name.rpartition(".")[0]
         left.append(parent)
         package = name if any(other.startswith(name + ".") for other in texts) else parent
-        for node in ast.walk(ast.parse(texts[name])):
+        for node in found[name]:
             if isinstance(node, ast.Import):
                 left += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -130,15 +132,19 @@ def imported(entry, texts):
     return found
 
 
-def without_docstrings(text):
-    """The same program; no statement changes its line."""
-    lines = text.split("\n")
-    nodes = [ast.parse(text)]
-    while nodes:
-        node = nodes.pop()
-        # Statements alone: no expression has a docstring in it.
+def statements(text):
+    """The module, and the statements in it: no expression has an import or a docstring in it."""
+    found = [ast.parse(text)]
+    for node in found:
         for block in ("body", "orelse", "finalbody", "handlers"):
-            nodes.extend(getattr(node, block, ()))
+            found.extend(getattr(node, block, ()))
+    return found
+
+
+def without_docstrings(text, nodes):
+    """The same program, of which `nodes` are the statements; no statement changes its line."""
+    lines = text.split("\n")
+    for node in nodes:
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) \
                 or ast.get_docstring(node, clean=False) is None:
             continue

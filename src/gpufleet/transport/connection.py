@@ -6,6 +6,7 @@ of both machines can read.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -94,7 +95,13 @@ def standard_input(connection: Connection, config: Mapping[str, Any]) -> bytes:
     # As an ASCII literal that both Python 3.6 and the probe's JSON reader understand.
     head = f"CONFIG = {json.dumps(config)!r}\n"
     mark = f"{BEGIN}\n" if password(connection) else ""
-    return f"{mark}{head}{payload.probe()}".encode()
+    return f"{mark}{head}".encode() + _probe()
+
+
+@functools.cache
+def _probe() -> bytes:
+    text: str = payload.probe()
+    return text.encode()
 
 
 def with_password(connection: Connection, program: bytes) -> bytes:
