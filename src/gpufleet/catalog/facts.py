@@ -6,7 +6,7 @@ data, and no function here reads a user's input: a malformed file raises KeyErro
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,12 @@ def toolkits() -> list[Toolkit]:
 
 def toolkits_matching(prefix: str) -> list[Toolkit]:
     """The toolkits whose version has the prefix (`11.8`, `11.8.0`), oldest first."""
-    matching = [version for version in listed("toolkits") if versions.has_prefix(version, prefix)]
-    return [found for version in matching if (found := toolkit(version)) is not None]
+    return [found for version in _matching(prefix) if (found := toolkit(version)) is not None]
+
+
+@lru_cache(maxsize=1024)
+def _matching(prefix: str) -> tuple[str, ...]:
+    return tuple(each for each in listed("toolkits") if versions.has_prefix(each, prefix))
 
 
 @cache
@@ -150,6 +154,12 @@ def archives(major: int) -> tuple[Archive, ...]:
         return ()
     rows = _rows("cudnn", "archives", str(major))
     return tuple(Archive(row) for row in rows if row["platform"] == PLATFORM)
+
+
+@cache
+def archives_for(major: int, cuda: str) -> tuple[Archive, ...]:
+    """Those of them that were built for toolkit X.Y."""
+    return tuple(each for each in archives(major) if each.supports(cuda))
 
 
 @cache

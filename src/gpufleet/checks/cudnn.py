@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from gpufleet.catalog import versions
 from gpufleet.model.plan import Plan, PlannedCudnn
@@ -11,6 +10,7 @@ from gpufleet.model.sections.cuda import CudnnTree
 from gpufleet.model.verdict import Verdict
 
 from . import subjects
+from .paths import beside, directory_of, name_of
 from .registry import (
     Evidence,
     Finding,
@@ -139,15 +139,15 @@ def _bad_links(
                    _link_target(link["path"], targets))
     for path, library in files.items():
         soname = library["soname"]
-        name = str(PurePosixPath(path).with_name(soname)) if soname else path
+        name = beside(path, soname) if soname else path
         if name == path:
             continue
         if name in files:
-            yield (f"{name} is a copy, not a symlink to {PurePosixPath(path).name}: the two can"
+            yield (f"{name} is a copy, not a symlink to {name_of(path)}: the two can"
                    " differ"), None
         elif name not in targets:
             yield (f"{name} is missing: no symlink of that name points to"
-                   f" {PurePosixPath(path).name}"), name
+                   f" {name_of(path)}"), name
         elif _link_target(name, targets) not in files and any(
             link["path"] == name and link["exists"] for link in tree["links"]
         ):
@@ -157,7 +157,7 @@ def _bad_links(
             yield (f"{entry['soname']} is missing: {tree['toolkit']} contains no cuDNN library",
                    entry["soname"])
         # The compiler's -lcudnn uses it: it belongs to the default of this toolkit.
-        directories = {str(PurePosixPath(path).parent) for path in files}
+        directories = {directory_of(path) for path in files}
         for directory in sorted(directories if entry["default"] else ()):
             default = files.get(_link_target(f"{directory}/libcudnn.so", targets))
             if default is None or default["soname"] != entry["soname"]:
@@ -172,7 +172,7 @@ def _link_target(path: str, targets: dict[str, str]) -> str:
         if path not in targets:
             break
         target = targets[path]
-        path = target if target.startswith("/") else str(PurePosixPath(path).with_name(target))
+        path = target if target.startswith("/") else beside(path, target)
     return path
 
 

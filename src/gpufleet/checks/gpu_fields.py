@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from gpufleet.catalog import model_names, smi
 from gpufleet.catalog.records import Row
@@ -60,7 +60,9 @@ class _Reader:
 
     def text(self, path: str) -> str | None:
         """The text of an element, or of a block around it that is a text; None without one."""
-        return _text(self.elements, self.base + path)
+        own = self.base + path
+        found = self.elements.get(own)
+        return _text(self.elements, own) if found is None else found
 
 
 def _text(elements: Mapping[str, str], path: str) -> str | None:
@@ -126,7 +128,7 @@ def unjudged_errors(card: SmiDevice) -> Iterator[Finding]:
     """Errors in the place of elements that no rule reads: the driver failed at them."""
     elements = card.get("elements") or {}
     failed = {path: text for path, text in elements.items()
-              if NO_ANSWER.search(text) and not smi.fault(text) and not smi.excused(text)
+              if _no_answer(text) and not smi.fault(text) and not smi.excused(text)
               # Rules read what is in a block, not what else is said there.
               and (not smi.judged(re.sub(r"\[\d+\]", "", path))
                    or any(other.startswith(f"{path}/") for other in elements))}
@@ -136,6 +138,12 @@ def unjudged_errors(card: SmiDevice) -> Iterator[Finding]:
                       f"see kernel.log; {READ_AGAIN}",
                       "\n".join(f"{path}: {text}" for path, text in failed.items()),
                       Verdict.INCONCLUSIVE, about=subjects.card(card["address"]))
+
+
+# Most cards print the same few hundred texts, and a host may send any.
+@lru_cache(maxsize=1024)
+def _no_answer(text: str) -> bool:
+    return NO_ANSWER.search(text) is not None
 
 
 def virtual(card: SmiDevice) -> bool:
@@ -170,9 +178,7 @@ def _readers(rule: Rule, whole: _Reader) -> Iterator[_Reader]:
 
 
 def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding | Evidence]:
-    shape = rule.shapes[0] if len(rule.shapes) == 1 else max(rule.shapes, key=lambda paths: (
-        sum(reader.text(path) is not None for path in paths) / len(paths), len(paths)))
-    texts = {path: reader.text(path) for path in shape}
+    texts = {path: reader.text(path) for path in _shape(rule, reader)}
     if None in texts.values() and _demanded(rule, reader):
         absent.extend(f"{reader.base}{path}" for path, text in texts.items() if text is None)
     values: list[float] = []
@@ -195,6 +201,18 @@ def _judge(rule: Rule, reader: _Reader, absent: list[str]) -> Iterator[Finding |
             yield from _word(rule, reader, text.partition(rule.row.get("until") or "\n")[0])
     if values:
         yield from _number(rule, reader, sum(values))
+
+
+def _shape(rule: Rule, reader: _Reader) -> tuple[str, ...]:
+    """The elements of the rule, or those of its shapes of which the largest part is printed."""
+    if len(rule.shapes) == 1:
+        return rule.shapes[0]
+
+    def printed(paths: tuple[str, ...]) -> tuple[float, int]:
+        absent = [reader.text(path) for path in paths].count(None)
+        return (len(paths) - absent) / len(paths), len(paths)
+
+    return max(rule.shapes, key=printed)
 
 
 def _demanded(rule: Rule, reader: _Reader) -> bool:
@@ -226,7 +244,7 @@ def _word(rule: Rule, reader: _Reader, text: str) -> Iterator[Finding]:
         return
     if bad := row.get("bad", {}).get(text) or row.get("other"):
         yield _finding(bad, reader, text)
-    elif NO_ANSWER.search(text):
+    elif _no_answer(text):
         yield _unread(rule, reader, text)
     else:
         yield Finding(f"{reader.label} reports the {rule.name} {text!r}, which this release of"

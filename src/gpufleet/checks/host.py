@@ -10,7 +10,7 @@ from gpufleet.host_state import driver_state
 from gpufleet.model.plan import Component as Kind
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import JournalStatus
-from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.snapshot import Section, Snapshot
 from gpufleet.model.validator import DAMAGED
 from gpufleet.model.verdict import Verdict
 
@@ -56,25 +56,24 @@ SECOND_READINGS = ("smi_after", "kernel_log_after")
 
 def unreadable_section(snapshot: Snapshot, name: str) -> Finding | None:
     """Why a section cannot be judged, if it cannot."""
+    section = by_name(snapshot).get(name)
+    if section is not None and section["state"] == "ok" and section["data"] is not None:
+        return None
     if name in SECOND_READINGS and name not in snapshot["sections"] and snapshot["mode"] == "full":
         return Finding(
             "The GPUs were not read again after the work: no driver was loaded, or an earlier"
             " release's probe took the snapshot", "see driver.loaded; then ./gpufleet verify",
             verdict=Verdict.INCONCLUSIVE, about=(subjects.section("after"),))
-    finding = _unreadable(snapshot, name)
-    return finding and replace(finding, about=(subjects.section(name),))
+    return replace(_unreadable(name, section), about=(subjects.section(name),))
 
 
-def _unreadable(snapshot: Snapshot, name: str) -> Finding | None:
-    section = by_name(snapshot).get(name)
+def _unreadable(name: str, section: Section[object] | None) -> Finding:
     if section is None:
         return Finding(
             f"The probe did not read section '{name}'",
             "take a new snapshot with this release's probe",
             verdict=Verdict.INCONCLUSIVE,
         )
-    if section["state"] == "ok" and section["data"] is not None:
-        return None
     error = section["error"] or "no data"
     if section["state"] == DAMAGED:
         return Finding(f"Section '{name}' is damaged or from another release: {error}",

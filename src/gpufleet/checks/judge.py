@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -88,8 +89,8 @@ def _not_judged(cause: str, remedy: str, evidence: str) -> CheckResult:
 
 def document(hosts: Mapping[str, HostResult], started: str, finished: str) -> Verdicts:
     """The verdicts of all hosts; `summary` counts checks."""
-    found = [check["verdict"] for host in hosts.values() for check in host["checks"]]
-    summary = {name.value: found.count(name.value) for name in SUMMARY_ORDER}
+    found = Counter(check["verdict"] for host in hosts.values() for check in host["checks"])
+    summary = {name.value: found[name.value] for name in SUMMARY_ORDER}
     return {
         "schema": SCHEMA,
         "started": started,
@@ -117,7 +118,8 @@ def exit_status(verdicts: Verdicts) -> int:
 
 
 def _host(checks: list[CheckResult]) -> HostResult:
-    return {"verdict": worst(Verdict(check["verdict"]) for check in checks).value, "checks": checks}
+    verdicts = {check["verdict"] for check in checks}
+    return {"verdict": worst(map(Verdict, verdicts)).value, "checks": checks}
 
 
 def _entry(
@@ -128,9 +130,10 @@ def _entry(
         "id": check_id,
         "verdict": verdict.value,
         "statement": statement,
-        "cause": cut(one_line(cause), MOST_CAUSE),
-        "remedy": cut(one_line(remedy), MOST_REMEDY),
-        "evidence": cut(printable(evidence), MOST_EVIDENCE),
+        # Of a check that passes they are empty.
+        "cause": cause and cut(one_line(cause), MOST_CAUSE),
+        "remedy": remedy and cut(one_line(remedy), MOST_REMEDY),
+        "evidence": evidence and cut(printable(evidence), MOST_EVIDENCE),
     }
 
 

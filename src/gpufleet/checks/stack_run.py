@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Generic, NamedTuple, TypeVar
 
 from gpufleet.model.frameworks import FRAMEWORKS, framework_id
@@ -17,6 +16,7 @@ from gpufleet.model.verdict import Verdict
 
 from . import subjects
 from .holders import busy_finding
+from .paths import name_of
 from .registry import (
     Evidence,
     Finding,
@@ -222,7 +222,7 @@ def libraries(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if not no_gpus_declared(plan):
             wanted += sorted(name for name in failed if DRIVER_LIBRARY.match(name))
         # A release linked against its libraries has mapped them by being imported at all.
-        mapped = {PurePosixPath(path).name for path in framework["mapped"]}
+        mapped = {name_of(path) for path in framework["mapped"]}
         unknown = []
         for soname in wanted:
             if soname in failed:
@@ -330,7 +330,7 @@ def _expected_files(stack: PlannedStack, receipts: Receipts, path: str) -> list[
 
 def _not_mapped(framework: Framework) -> list[str]:
     """Libraries that the loader opened, but of which no file is mapped."""
-    stems = {PurePosixPath(path).name.partition(".so")[0] for path in framework["mapped"]}
+    stems = {name_of(path).partition(".so")[0] for path in framework["mapped"]}
     loader = framework["loader"]
     opened = loader["opened"] if loader else []
     return [name for name in opened

@@ -115,20 +115,23 @@ def _check_container(value: Any, location: Location, depth: int, most_items: int
         raise UnfitError(f"{place(location)} has {len(value)} entries: more than {most}")
     for key, item in value.items() if named else enumerate(value):
         kind = type(item)
-        if kind is dict or kind is list:
-            _check_container(item, (location, key), depth - 1, most_items)
-        elif kind is str:
+        if kind is str:
             # Nearly every text passes this, and needs no call.
             if len(item) > MOST_TEXT or not item.isprintable():
                 value[key] = _text(item, (location, key))
+        elif kind is dict or kind is list:
+            _check_container(item, (location, key), depth - 1, most_items)
         elif kind is float:
             if not isfinite(item):
                 _check_number(item, (location, key))
         elif kind is int and not LEAST_INTEGER <= item <= MOST_INTEGER:
             _check_number(item, (location, key))
-    # All keys at once: nearly always they pass.
-    if named and value and not ("".join(value).isprintable() and max(map(len, value)) <= MOST_KEY):
-        _rename(value, location)
+    if named:
+        # All keys at once: nearly always they pass.
+        keys = "".join(value)
+        if not keys.isprintable() or (
+                len(keys) > MOST_KEY and max(map(len, value)) > MOST_KEY):
+            _rename(value, location)
 
 
 def _leaf(value: Any, location: Location) -> Any:

@@ -150,6 +150,13 @@ def _compiled(shape: Shape) -> Check:
 
 def _leaf(shape: Plain | Choice) -> Check:
     wanted = describe(shape)
+    if isinstance(shape, Plain) and shape.non_empty:
+
+        def check_text(value: Any, location: Location, found: list[str]) -> None:
+            if not isinstance(value, str) or not value:
+                found.append(_fault(value, location, wanted))
+
+        return check_text
     if isinstance(shape, Choice):
         values = frozenset(shape.values)
 
@@ -158,19 +165,13 @@ def _leaf(shape: Plain | Choice) -> Check:
                 found.append(_fault(value, location, wanted))
 
         return check_choice
-    fits = _test(shape)
+    fits = _TESTS[shape.name]
 
     def check(value: Any, location: Location, found: list[str]) -> None:
         if not fits(value):
             found.append(_fault(value, location, wanted))
 
     return check
-
-
-def _test(shape: Plain) -> Callable[[Any], bool]:
-    if shape.non_empty:
-        return lambda value: isinstance(value, str) and value != ""
-    return _TESTS[shape.name]
 
 
 def _fitting_types(shape: Shape) -> frozenset[type]:
@@ -180,6 +181,13 @@ def _fitting_types(shape: Shape) -> frozenset[type]:
     if isinstance(shape, AnyOf):
         return frozenset[type]().union(*map(_fitting_types, shape.options))
     return frozenset()
+
+
+def _takes_text(shape: Shape) -> bool:
+    """Whether every text that is not empty fits the shape."""
+    if isinstance(shape, AnyOf):
+        return any(map(_takes_text, shape.options))
+    return isinstance(shape, Plain) and shape.name == "text"
 
 
 def _list(shape: ListOf) -> Check:
@@ -217,17 +225,18 @@ def _mapping(shape: MappingOf) -> Check:
 
 
 def _object(shape: Object) -> Check:
-    keys = [(key.name, key.required, _fitting_types(key.shape), _compiled(key.shape), key)
-            for key in shape.keys if key.checked]
+    keys = [(key.name, key.required, _fitting_types(key.shape), _takes_text(key.shape),
+             _compiled(key.shape), key) for key in shape.keys if key.checked]
 
     def check(value: Any, location: Location, found: list[str]) -> None:
         if type(value) is not dict and not isinstance(value, Mapping):
             found.append(_fault(value, location, "a mapping"))
             return
         get = value.get
-        for name, required, fitting, each, key in keys:
+        for name, required, fitting, takes_text, each, key in keys:
             item = get(name, _ABSENT)
-            if type(item) in fitting:
+            kind = type(item)
+            if kind in fitting or (kind is str and takes_text and item):
                 continue
             if item is not _ABSENT:
                 each(item, (location, name), found)

@@ -31,6 +31,8 @@ from .bundle import bundles
 
 TEMPLATES = Path(__file__).parent / "templates"
 LATEST = "latest"
+# The directories of the documents of each host.
+DOCUMENTS = ("plans", "snapshots")
 
 
 def render_page(
@@ -107,8 +109,7 @@ def _hash(text: str) -> str:
 
 def write_documents(directory: Path, session: Session) -> None:
     """Write snapshots and plans as files for `--snapshot` and `--plan`."""
-    for kind in ("plans", "snapshots"):
-        (directory / kind).mkdir(parents=True, exist_ok=True)
+    _make(directory, *DOCUMENTS)
     for host in session.hosts:
         name = f"{host_file_name(host.name)}.json"
         _write(directory / "plans" / name, _line(host.plan))
@@ -132,6 +133,7 @@ def require_writable(directory: Path) -> None:
 def write_bundles(directory: Path, session: Session) -> list[Bundle]:
     """Write cleaned documents for a fault report: page, verdicts, and one bundle for each host."""
     written = bundles(session.hosts)
+    _make(directory, "bundles", *DOCUMENTS)
     cleaned = Session(
         [HostRun(bundle["host"], bundle["snapshot"], bundle["plan"], bundle["result"])
          for bundle in written],
@@ -203,9 +205,14 @@ def publish(page: Path, parent: Path) -> None:
     update_latest(directory)
 
 
+def _make(directory: Path, *kinds: str) -> None:
+    for kind in kinds:
+        (directory / kind).mkdir(parents=True, exist_ok=True)
+
+
 def _line(document: object) -> str:
     """JSON for programs, in one line: with indentation it takes Python ten times as long."""
-    return json.dumps(document, ensure_ascii=False) + "\n"
+    return json.dumps(document, ensure_ascii=False, check_circular=False) + "\n"
 
 
 def _json(document: object) -> str:
@@ -214,7 +221,6 @@ def _json(document: object) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8", errors="backslashreplace")
     partial.replace(path)

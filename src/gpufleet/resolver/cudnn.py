@@ -86,7 +86,7 @@ def choose(context: ResolveContext, wants: list[Want], toolkits: dict[str, Chose
 
 
 def _pick(context: ResolveContext, short: str, major: int, wants: list[Want]) -> Archive | None:
-    serving = [each for each in facts.archives(major) if each.supports(short)]
+    serving = list(facts.archives_for(major, short))
     pins = [want for want in wants if want.pinned]
     candidates = serving
     for pin in pins:

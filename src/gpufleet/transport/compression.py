@@ -22,8 +22,9 @@ class Compressed:
     __slots__ = ("_bytes",)
 
     def __init__(self, document: object) -> None:
-        self._bytes = zlib.compress(
-            json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass"), LEVEL)
+        # What came as JSON has no cycle to look for.
+        text = json.dumps(document, ensure_ascii=False, check_circular=False)
+        self._bytes = zlib.compress(text.encode("utf-8", "surrogatepass"), LEVEL)
 
     def text(self) -> str:
         """The document as JSON, in one line."""

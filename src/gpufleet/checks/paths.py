@@ -1,0 +1,27 @@
+"""Parts of a host's paths. A fleet's hosts have the same ones, so each is taken apart once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+# A host may send any.
+_remembered = lru_cache(maxsize=1024)
+
+
+@_remembered
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return PurePosixPath(path).name
+
+
+@_remembered
+def directory_of(path: str) -> str:
+    """What it is in."""
+    return str(PurePosixPath(path).parent)
+
+
+@_remembered
+def beside(path: str, name: str) -> str:
+    """The path of another name in the same directory."""
+    return str(PurePosixPath(path).with_name(name))
