@@ -131,8 +131,14 @@ def _object(kind: Any, args: tuple[Any, ...], bound: Mapping[Any, Any]) -> Objec
     inner = dict(zip(getattr(kind, "__parameters__", ()), args, strict=False)) or bound
     name = "".join(arg.__name__ for arg in args) + kind.__name__
     keys = tuple(_key(key, hint, kind.__total__, inner)
-                 for key, hint in get_type_hints(kind, include_extras=True).items())
+                 for key, hint in _hints(kind).items())
     return Object(name, " ".join((kind.__doc__ or "").split()), keys)
+
+
+# Many types are keys of several others, and evaluating their annotations takes most of the time.
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 def _key(name: str, hint: Any, total: bool, bound: Mapping[Any, Any]) -> Key:
