@@ -13,6 +13,7 @@ from rich.console import Console
 
 from . import (
     by_hand,
+    control,
     fleet,
     history,
     junk,
@@ -26,6 +27,7 @@ from .common import lab
 
 MEASUREMENTS = {
     "by_hand": by_hand.measure,
+    "control": control.measure,
     "fleet": fleet.measure,
     "history": history.measure,
     "junk": junk.measure,
