@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from . import facts, model_names
 from .records import Row
@@ -25,6 +26,8 @@ class Nvlinks:
     gib_s: float
 
 
+# Asked of both ends of every pair of GPUs; a host may send any name.
+@lru_cache(maxsize=1024)
 def nvlinks(name: str) -> Nvlinks | None:
     """The NVLinks of a GPU by its name; None if the model is not known to have any."""
     row = model_names.row_of(_table()["models"], name)

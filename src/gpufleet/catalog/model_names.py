@@ -37,6 +37,7 @@ def row_of(rows: Iterable[Row], name: str) -> Row | None:
     return max(matches, key=lambda match: match[0])[1] if matches else None
 
 
+@_remembered
 def is_virtual(name: str) -> bool:
     """Whether it is a virtual GPU: a guest's share of a GPU."""
     return bool(_VGPU.search(name.strip()))
@@ -47,6 +48,7 @@ def is_share(name: str) -> bool:
     return contains(name, "MIG") or is_virtual(name)
 
 
+@_remembered
 def is_portable(name: str) -> bool:
     """Whether it is a GPU of a portable computer, whose clocks are low by design.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from . import facts, pci, versions
@@ -18,7 +18,8 @@ from .records import Row
 LIKE = {"Fermi": "Kepler", "Maxwell": "Pascal"}
 
 
-@dataclass(frozen=True)
+# Each is made once, and compared as itself: by its fields that takes longer than what it is for.
+@dataclass(frozen=True, eq=False)
 class Rule:
     """How one element, or several that are read together, is judged."""
 
@@ -26,7 +27,7 @@ class Rule:
     check: str
     read: str
     shapes: tuple[tuple[str, ...], ...]
-    row: Row = field(hash=False, compare=False)
+    row: Row
 
     @property
     def key(self) -> str | None:

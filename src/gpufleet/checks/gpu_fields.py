@@ -68,11 +68,14 @@ class _Reader:
 def _text(elements: Mapping[str, str], path: str) -> str | None:
     if path in elements:
         return elements[path]
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        if elements.get(path):
-            return elements[path]
-    return None
+    return next((text for around in _around(path) if (text := elements.get(around))), None)
+
+
+@lru_cache(maxsize=1024)
+def _around(path: str) -> tuple[str, ...]:
+    """The blocks around an element, the innermost first."""
+    parts = path.split("/")
+    return tuple("/".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
 
 
 def fields(
