@@ -99,6 +99,12 @@ def detach():
     return True
 
 
+def stand_back():
+    """Leave processors and network to what is waited for: the distribution's packages, toolkits."""
+    os.nice(10)
+    os.environ.setdefault("UV_CONCURRENT_DOWNLOADS", "8")
+
+
 def download(module, stacks, lock):
     """Create each stack's environment with its packages, and enter in the journal that it has."""
     for stack in stacks:
@@ -165,6 +171,7 @@ def main():
         # A process that an earlier run started may still be at work: it is left to it.
         with host_lock(params["cache"], patience_s=0) as lock:
             if detach():
+                stand_back()
                 try:
                     download(module, stacks, lock)
                 finally:

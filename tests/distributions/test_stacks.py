@@ -1,7 +1,8 @@
 """Toolkit, cuDNN, a TensorFlow stack and the nightly, on stand-ins of other distributions.
 
-What is a stand-in there is in docs/reference/distributions.md; packages of Python and the
-interpreter are Debian's. The tests of a distribution are one story on the same host, and run in
+What is a stand-in there is in docs/reference/distributions.md. Ansible's modules, the probe and the
+stack run with the Python of the version that the distribution has; on Ubuntu, pull mode and the
+nightly run with Debian's. The tests of a distribution are one story on the same host, and run in
 their order.
 """
 
@@ -9,89 +10,182 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.support.lab_fleet import ROOT, STACK, TOOLKIT, Fleet, fresh, lab
+from lab import pythons
+from lab.errors import LabError
+from tests.support.lab_fleet import ROOT, Fleet, fresh, lab
 
-SUITES = ("ubuntu-20.04", "ubuntu-22.04", "ubuntu-24.04", "rocky-8", "rocky-9", "rocky-10")
+
+@dataclass(frozen=True)
+class Release:
+    """A release of TensorFlow, and what its stack is bound to."""
+
+    tensorflow: str
+    cuda: str
+    toolkit: str
+    cudnn: str
+
+    @property
+    def stack(self) -> str:
+        return f"/opt/gpufleet/stacks/tensorflow-{self.tensorflow}"
+
+    @property
+    def tree(self) -> str:
+        return f"/usr/local/cuda-{self.cuda}"
+
+    @property
+    def soname(self) -> str:
+        return f"libcudnn.so.{self.cudnn.partition('.')[0]}"
+
+
+OLDER = Release("2.13.1", "11.8", "11.8.0", "8.6.0.163")
+# The first with wheels for Python 3.12 that the lab has a toolkit for.
+NEWER = Release("2.18.1", "12.5", "12.5.1", "9.3.0.75")
+# The distribution's own Python, and what is installed with it. Ubuntu 20.04 has 3.8 and stands on a
+# Debian that no copied interpreter runs on; Rocky Linux 8 has 3.6, for which there is no Ansible
+# module any more, and 3.9 beside it.
+SUITES = {
+    "ubuntu-20.04": ("", OLDER),
+    "ubuntu-22.04": ("3.10", OLDER),
+    "ubuntu-24.04": ("3.12", NEWER),
+    "rocky-8": ("3.9", OLDER),
+    "rocky-9": ("3.9", OLDER),
+    "rocky-10": ("3.12", NEWER),
+}
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.slow,
     pytest.mark.parametrize("host", SUITES, indirect=True),
 ]
-LAB = ("-i", "inventory/lab")
 HOME = "/var/lib/gpufleet-nightly"
 # As docs/how-to/nightly.md has it, for another account than the nightly's own on this host.
-SUDOERS = 'verify ALL=(root) NOPASSWD: /usr/bin/true "", /usr/bin/python3 -I -S -'
+SUDOERS = 'verify ALL=(root) NOPASSWD: /usr/bin/true "", {} -I -S -'
+
+
+@dataclass
+class Host(Fleet):
+    """lab1 of a lab of its own, its Python, and what is declared for it."""
+
+    python: str
+    release: Release
+    folder: Path
+
+    @property
+    def interpreter(self) -> str:
+        """What runs Ansible's modules and the probe."""
+        return f"/usr/bin/python{self.python or 3}"
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The inventory's variables."""
+        stack = {"tensorflow": self.release.tensorflow}
+        own = {
+            "gpu_stacks": [{**stack, "python": self.python}],
+            "gpu_locks_dir": str(self.folder),
+            "ansible_python_interpreter": self.interpreter,
+        }
+        return own if self.python else {"gpu_stacks": [stack]}
+
+    @property
+    def inventory(self) -> tuple[str, ...]:
+        """The inventory, as each command takes it. As variables of the host: with -e, localhost
+        would have its Python."""
+        own = self.folder / "own.yml"
+        own.write_text(json.dumps({"all": {"hosts": {"lab1": self.declared}}}))
+        return ("-i", "inventory/lab", "-i", str(own))
 
 
 @pytest.fixture(scope="module")
-def host(request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """A fresh server of a distribution."""
+def host(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Host]:
+    """A fresh server of a distribution, with its Python."""
     suite: str = request.param
+    python, release = SUITES[suite]
+    try:
+        if python:
+            pythons.find(python, os.environ)
+    except LabError as error:
+        pytest.skip(str(error))
     with fresh("st" + hashlib.sha256(suite.encode()).hexdigest()[:6]) as fleet:
-        lab(fleet, "artifacts")
-        lab(fleet, "up", "--hosts", "lab1", "--suite", suite)
-        yield fleet
+        lab(fleet, "artifacts", "--cuda", release.cuda)
+        copied = ("--python", python) if python else ()
+        lab(fleet, "up", "--hosts", "lab1", "--suite", suite, *copied)
+        host = Host(fleet.instance, python, release, tmp_path_factory.mktemp("own"))
+        if python:
+            host.on("lab1", f"ln -s /opt/python/{python}/bin/python{python} /usr/bin/")
+        if suite.startswith("rocky"):
+            # dnf has an interpreter of its own. apt has not, and Debian's stays.
+            host.on("lab1", f"ln -sf python{python} /usr/bin/python3")
+        yield host
 
 
-def test_check_mode_lists_what_it_would_do_and_changes_nothing(host: Fleet) -> None:
+def test_check_mode_lists_what_it_would_do_and_changes_nothing(host: Host) -> None:
     before = host.state("lab1")
-    said = host.gpufleet("provision", *LAB, "--check", "--diff").stdout
+    said = host.gpufleet("provision", *host.inventory, "--check", "--diff").stdout
+    it = host.release
     for promise in (
-        "toolkit 11.8: 11.8.0 in /usr/local/cuda-11.8",
-        "cudnn 11.8-8: 8.6.0.163 in /usr/local/cuda-11.8",
-        "stack tensorflow-2.13.1: 2.13.1 in /opt/gpufleet/stacks/tensorflow-2.13.1",
+        f"toolkit {it.cuda}: {it.toolkit} in {it.tree}",
+        f"cudnn {it.cuda}-{it.cudnn.partition('.')[0]}: {it.cudnn} in {it.tree}",
+        f"stack tensorflow-{it.tensorflow}: {it.tensorflow} in {it.stack}",
     ):
         assert promise in said
     assert host.state("lab1") == before
 
 
-def test_a_killed_provision_is_finished_by_the_next(host: Fleet) -> None:
+def test_a_killed_provision_is_finished_by_the_next(host: Host) -> None:
     playbook = ROOT / ".venv" / "bin" / "ansible-playbook"
     host.killed(
-        f"test -e {STACK}/bin/python",
-        *(playbook, "playbooks/site.yml", *LAB),
+        f"test -e {host.release.stack}/bin/python",
+        playbook,
+        "playbooks/site.yml",
+        *host.inventory,
     )
-    said = host.gpufleet("provision", *LAB).stdout
+    said = host.gpufleet("provision", *host.inventory).stdout
     assert re.search(r"^lab1 .* changed=[1-9]", said, re.MULTILINE), said
     assert "all declared checks pass" in " ".join(said.split())
 
 
-def test_a_second_provision_changes_nothing(host: Fleet) -> None:
+def test_a_second_provision_changes_nothing(host: Host) -> None:
     before = host.state("lab1")
-    said = host.gpufleet("provision", *LAB, "--force").stdout
+    said = host.gpufleet("provision", *host.inventory, "--force").stdout
     assert re.search(r"^lab1 .* changed=0 ", said, re.MULTILINE), said
     assert host.state("lab1") == before
 
 
-def test_an_empty_environment_maps_the_stack_s_own_toolkit_only(host: Fleet) -> None:
+def test_an_empty_environment_maps_the_stack_s_own_toolkit_only(host: Host) -> None:
+    it = host.release
     program = (
-        "import tensorflow as tf; print(tf.__version__);"
+        "import sys, tensorflow as tf; print(tf.__version__, *sys.version_info[:2], sep='.');"
         "print(*{line.split()[-1] for line in open('/proc/self/maps') if '/libcu' in line})"
     )
-    said = host.on("lab1", f'env -i {STACK}/bin/python -c "{program}" 2>/dev/null')
+    said = host.on("lab1", f'env -i {it.stack}/bin/python -c "{program}" 2>/dev/null')
     version, mapped = said.splitlines()
-    assert version == "2.13.1"
-    assert any("libcudnn.so.8.6.0" in path for path in mapped.split())
-    assert all(path.startswith(f"{TOOLKIT}/") for path in mapped.split())
+    assert version.startswith(f"{it.tensorflow}.{host.python}")
+    cudnn = it.cudnn.rpartition(".")[0]
+    assert any(f"libcudnn.so.{cudnn}" in path for path in mapped.split())
+    assert all(path.startswith(f"{it.tree}/") for path in mapped.split())
 
 
-def test_a_removed_library_fails_its_checks_and_is_repaired(host: Fleet) -> None:
-    host.on("lab1", f"rm {TOOLKIT}/lib64/libcudnn.so.8")
-    rows = host.verdicts(1, *LAB)["lab1"]
+def test_a_removed_library_fails_its_checks_and_is_repaired(host: Host) -> None:
+    host.on("lab1", f"rm {host.release.tree}/lib64/{host.release.soname}")
+    rows = host.verdicts(1, *host.inventory)["lab1"]
     failed = {name for name, row in rows.items() if row["verdict"] == "FAIL"}
     assert failed == {"cudnn.files", "cudnn.links", "linker.cache", "stack.libraries"}
-    host.gpufleet("provision", *LAB)
-    host.verdicts(0, *LAB)
+    host.gpufleet("provision", *host.inventory)
+    host.verdicts(0, *host.inventory)
 
 
-def refused_for_its_python(host: Fleet, play: Sequence[str | Path]) -> bool:
+def refused_for_its_python(host: Host, play: Sequence[str | Path]) -> bool:
     """Whether the host's own Python is too old for the checks, which the playbook then says."""
     program = "import sys; print(*sys.version_info[:2], sep='.')"
     version = host.on("lab1", f'/usr/bin/python3 -c "{program}"').strip()
@@ -103,9 +197,9 @@ def refused_for_its_python(host: Fleet, play: Sequence[str | Path]) -> bool:
     return True
 
 
-def test_the_host_verifies_itself(host: Fleet) -> None:
+def test_the_host_verifies_itself(host: Host) -> None:
     playbook = ROOT / ".venv" / "bin" / "ansible-playbook"
-    play = (playbook, "playbooks/pull.yml", *LAB)
+    play: list[str | Path] = [playbook, "playbooks/pull.yml", *host.inventory]
     if refused_for_its_python(host, play):
         return
     host.run(*play)
@@ -117,10 +211,11 @@ def test_the_host_verifies_itself(host: Fleet) -> None:
     assert host.on("lab1", "ls -d /var/lib/gpufleet-pull 2>/dev/null || :") == ""
 
 
-def test_the_nightly_verifies_the_host(host: Fleet, tmp_path: Path) -> None:
+def test_the_nightly_verifies_the_host(host: Host, tmp_path: Path) -> None:
     """Its control host is the host itself, which it reaches by ssh."""
     known = host.on("lab1", "cat /etc/ssh/ssh_host_ed25519_key.pub").split()[:2]
     declared = yaml.safe_load((ROOT / "inventory/lab/group_vars/all.yml").read_text("utf-8"))
+    declared.update(host.declared)
     reached = {"ansible_host": "127.0.0.1", "ansible_user": "verify"}
     fleet = tmp_path / "fleet.yml"
     fleet.write_text(json.dumps({"gpu_hosts": {"hosts": {"lab1": reached}, "vars": declared}}))
@@ -131,14 +226,16 @@ def test_the_nightly_verifies_the_host(host: Fleet, tmp_path: Path) -> None:
         "nightly_verify_known_hosts": [f"127.0.0.1 {' '.join(known)}"],
     }
     playbook = ROOT / ".venv" / "bin" / "ansible-playbook"
-    play = (playbook, "playbooks/nightly.yml", *LAB, "-i", control, "-e", json.dumps(variables))
+    words = ("-i", control, "-e", json.dumps(variables))
+    play: list[str | Path] = [playbook, "playbooks/nightly.yml", *host.inventory, *words]
     if refused_for_its_python(host, play):
         return
     host.run(*play)
     assert "changed=0 " in host.run(*play).stdout
+    allowed = SUDOERS.format(host.interpreter)
     host.on(
         "lab1",
-        f"useradd --create-home verify; echo '{SUDOERS}' >/etc/sudoers.d/verify;"
+        f"useradd --create-home verify; echo '{allowed}' >/etc/sudoers.d/verify;"
         " install -d -o verify -m 0700 /home/verify/.ssh;"
         f" cp {HOME}/.ssh/id_ed25519.pub /home/verify/.ssh/authorized_keys",
     )
@@ -151,7 +248,8 @@ def test_the_nightly_verifies_the_host(host: Fleet, tmp_path: Path) -> None:
     assert host.on("lab1", f"ls -d {HOME} /opt/gpufleet-nightly 2>/dev/null || :") == ""
 
 
-def test_everything_is_removed_by_its_receipts(host: Fleet) -> None:
-    for words in (("--stack", "tensorflow-2.13.1"), ("--toolkit", "11.8")):
-        host.gpufleet("remove", *LAB, *words)
-    assert host.on("lab1", f"find {STACK} {TOOLKIT} 2>/dev/null || :") == ""
+def test_everything_is_removed_by_its_receipts(host: Host) -> None:
+    it = host.release
+    for words in (("--stack", f"tensorflow-{it.tensorflow}"), ("--toolkit", it.cuda)):
+        host.gpufleet("remove", *host.inventory, *words)
+    assert host.on("lab1", f"find {it.stack} {it.tree} 2>/dev/null || :") == ""
