@@ -53,6 +53,34 @@ from dnf.automatic.main import main
 sys.exit(main(sys.argv[1:]))
 """
 PODMAN = "#!/bin/sh\necho podman version 5.4.0\n"
+# Docker without containers: the daemon reads its file at its start and when it is told
+# to, the client shows what was read.
+DOCKERD = """\
+#!/bin/sh
+# STAND-IN for dockerd: it starts no container.
+[ "$1" != --version ] || exec echo Docker version 28.0.1, build stand-in
+read_file() {
+  [ -e /etc/docker/daemon.json ] || echo "{}" >/run/docker-daemon.json
+  [ ! -e /etc/docker/daemon.json ] || cp /etc/docker/daemon.json /run/docker-daemon.json
+}
+trap read_file HUP
+read_file
+while :; do sleep 3600 & wait $!; done
+"""
+DOCKER = """\
+#!/usr/libexec/platform-python
+# STAND-IN for docker: it knows `info`, and lists no containers.
+import json, sys
+if sys.argv[1:2] == ["info"]:
+    with open("/run/docker-daemon.json") as stream:
+        read = json.load(stream)
+    found = {"ServerVersion": "28.0.1", "CgroupDriver": "systemd", "Driver": "overlay2"}
+    found["Runtimes"] = {name: {} for name in ["runc", *read.get("runtimes", {})]}
+    found["LiveRestoreEnabled"] = read.get("live-restore", False)
+    print(json.dumps(found["LiveRestoreEnabled"] if "LiveRestore" in sys.argv[-1] else found))
+elif sys.argv[1:2] != ["ps"]:
+    sys.exit("STAND-IN for docker: it does not know this: " + " ".join(sys.argv[1:]))
+"""
 LIBCUDA = """\
 int cuInit(unsigned flags) {{ return 100; }}
 int cuDriverGetVersion(int *version) {{ *version = {}; return 0; }}
@@ -354,13 +382,20 @@ def dkms() -> Rpm:
 def containers(kind: str) -> list[Rpm]:
     """The container toolkit's packages, or those of Docker's own engine."""
     tools = {f"usr/bin/{path.name}": path for path in (HERE / "toolkit").glob("nvidia-*")}
+    reload = "ExecReload=/bin/kill -s HUP $MAINPID\n"
+    unit = SERVICE.format("Docker", "/usr/bin/dockerd") + reload + WANTED
+    files: dict[str, dict[str, str | Path]] = {
+        "nvidia-container-toolkit-base": dict(tools),
+        "docker-ce": {"usr/bin/dockerd": DOCKERD, "usr/lib/systemd/system/docker.service": unit},
+        "docker-ce-cli": {"usr/bin/docker": DOCKER},
+    }
     return [
         Rpm(
             row["name"],
             f"{row['version']}.{DIST}" if kind == "docker" else row["version"],
             epoch=row.get("epoch", 0),
             relations=related(row, row["version"]),
-            files=dict(tools) if row["name"] == "nvidia-container-toolkit-base" else {},
+            files=files.get(row["name"], {}),
         )
         for row in FACTS["containers"][kind]
     ]

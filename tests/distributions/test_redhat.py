@@ -6,7 +6,9 @@ the names, versions and relations of the catalog's distributions/redhat.yml and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -102,15 +104,19 @@ def test_a_killed_upgrade_is_finished_by_the_next_run(host: RedHatHost) -> None:
     host.works(host.old)
 
 
-@pytest.mark.slow
-def test_podmans_container_toolkit_is_installed_locked_and_removed(host: RedHatHost) -> None:
+def toolkit_repository(host: RedHatHost) -> dict[str, str]:
+    """The variables that name the stand-in's repository of the container toolkit."""
     key = "/srv/containers/x86_64"
-    declared = {
-        "gpu_containers": {"engine": "podman"},
+    return {
         "nvidia_docker_repo_url": "file:///srv/containers",
         "nvidia_docker_repo_key": f"file://{key}/key.asc",
         "nvidia_docker_repo_key_fingerprint": host.on(f"cat {key}/fingerprint").strip(),
     }
+
+
+@pytest.mark.slow
+def test_podmans_container_toolkit_is_installed_locked_and_removed(host: RedHatHost) -> None:
+    declared: dict[str, Any] = {"gpu_containers": {"engine": "podman"}, **toolkit_repository(host)}
     host.install(host.old, **declared)
     toolkit = host.on("rpm -qa --qf '%{NAME}\\n' | grep nvidia-container").split()
     assert len(toolkit) == 4
@@ -122,6 +128,40 @@ def test_podmans_container_toolkit_is_installed_locked_and_removed(host: RedHatH
     host.fleet.gpufleet("remove", "--containers", "-e", host.declared(host.old, **declared))
     assert host.on("rpm -qa | grep nvidia-container || :") == ""
     assert "nvidia-container" not in host.on(f"cat {LOCKS}")
+    host.works(host.old)
+
+
+@pytest.mark.slow
+def test_docker_of_its_own_repository_is_installed_and_stays_at_removal(host: RedHatHost) -> None:
+    stable = f"/srv/docker/{host.major}/x86_64/stable"
+    declared: dict[str, Any] = {
+        "gpu_containers": {"engine": "docker", "source": "docker_repo"},
+        "nvidia_docker_docker_url": "file:///srv/docker",
+        "nvidia_docker_docker_key": f"file://{stable}/key.asc",
+        "nvidia_docker_docker_key_fingerprint": host.on(f"cat {stable}/fingerprint").strip(),
+        **toolkit_repository(host),
+    }
+    before = host.fleet.state("lab1")
+    said = host.install(host.old, "--check", **declared).stdout
+    assert "docker-ce" in said
+    assert host.fleet.state("lab1") == before
+    host.install(host.old, **declared)
+    host.on("rpm -q docker-ce docker-ce-cli containerd.io nvidia-container-toolkit")
+    host.on("systemctl is-active --quiet docker && systemctl is-enabled --quiet docker")
+    # What Docker has read, not what its file says.
+    shown = json.loads(host.on("docker info --format '{{json .}}'"))
+    assert (shown["LiveRestoreEnabled"], "nvidia" in shown["Runtimes"]) == (True, True)
+    locks = host.on(f"cat {LOCKS}")
+    assert "nvidia-container-toolkit-" in locks
+    assert "docker-ce" not in locks
+    assert "changed=0 " in host.install(host.old, **declared).stdout
+    host.fleet.gpufleet("remove", "--containers", "-e", host.declared(host.old, **declared))
+    assert host.on("rpm -qa | grep nvidia-container || :") == ""
+    host.on("rpm -q docker-ce && systemctl is-active --quiet docker")
+    assert "nvidia" not in host.on("docker info --format '{{json .}}'; cat /etc/docker/daemon.json")
+    # Docker is updated from its repository as long as it is there.
+    repositories = host.on("ls /etc/yum.repos.d")
+    assert ("gpufleet-docker.repo" in repositories, "toolkit" in repositories) == (True, False)
     host.works(host.old)
 
 

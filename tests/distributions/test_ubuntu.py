@@ -214,6 +214,7 @@ def test_nvidias_repository_gives_way_to_nothing_else(
     assert booted.on("apt-get update 2>&1 | grep '^[WE]:' || :") == ""
     booted.fleet.gpufleet("remove", "--driver")
     assert booted.driver_packages() == {}
+    assert booted.on("find /etc/apt -name '*gpufleet*'; grep -rls srv/nvidia /etc/apt || :") == ""
 
 
 @slow
