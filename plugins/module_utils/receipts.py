@@ -175,8 +175,33 @@ class Installation:
         true for every run that finishes its job.
         """
         entry = dict(more, fresh=fresh, started=utc_now())
-        entry.update(self.journal or {})
+        entry.update(self._kept())
         self._enter(dict(entry, state="installing"))
+
+    def fill(self, lock_sha256, started):
+        """Enter that the environment has the packages of a lock, unless the entry changed since.
+
+        ``started``: of the entry by which the environment was begun. After a restart of the host
+        the entry means nothing: files that were not flushed may be empty.
+        """
+        found = read_record(self.journal_file)[0] or {}
+        if (found.get("state"), found.get("started")) == ("installing", started):
+            self._enter(dict(found, filled={"lock_sha256": lock_sha256, "boot_id": boot_id()}))
+
+    def is_filled(self, lock_sha256):
+        """Whether `fill` was the last that was done to a new environment."""
+        entry = self.journal or {}
+        filled = {"lock_sha256": lock_sha256, "boot_id": boot_id()}
+        known = (entry.get("path"), entry.get("state"), entry.get("fresh"))
+        return (
+            not self.receipt
+            and known == (self.path, "installing", True)
+            and entry.get("filled") == filled
+        )
+
+    def _kept(self):
+        """What later entries keep of this one: not what is only true until something is done."""
+        return {key: value for key, value in (self.journal or {}).items() if key != "filled"}
 
     def _enter(self, entry):
         """Write the journal entry."""
@@ -212,7 +237,7 @@ class Installation:
 
         What a killed first installation left stays fresh: everything there is its own.
         """
-        entry = dict(self.journal or {"started": utc_now()})
+        entry = self._kept() or {"started": utc_now()}
         fresh = bool(entry.get("fresh")) and not self.receipt
         self._enter(dict(entry, state="removing", fresh=fresh))
 
@@ -274,14 +299,32 @@ def open_lock(path):
     return descriptor
 
 
+def boot_id():
+    """What tells one start of the host from the next."""
+    with open("/proc/sys/kernel/random/boot_id") as stream:
+        return stream.read().strip()
+
+
+# The lock of a process that downloads beside the installations.
+DOWNLOADS = "downloads"
+
+
+def wait_for_downloads(state_dir):
+    """Wait for the end of what gpu_stack_download has started."""
+    if os.path.exists(os.path.join(state_dir, DOWNLOADS)):
+        with host_lock(state_dir, name=DOWNLOADS):
+            pass
+
+
 @contextlib.contextmanager
-def host_lock(state_dir=STATE_DIR, patience_s=1800):
+def host_lock(state_dir=STATE_DIR, patience_s=1800, name="lock"):
     """Hold the host's installation lock; yields its descriptor, to be handed to child processes.
 
     Raises ``StateError`` when another installation holds it for longer than ``patience_s`` seconds.
     """
     make_folder(state_dir)
-    descriptor = open_lock(os.path.join(state_dir, "lock"))
+    path = os.path.join(state_dir, name)
+    descriptor = open_lock(path)
     deadline = time.monotonic() + patience_s
     try:
         while True:
@@ -291,10 +334,8 @@ def host_lock(state_dir=STATE_DIR, patience_s=1800):
             except OSError:
                 if time.monotonic() > deadline:
                     raise StateError(
-                        "Another installation has held {}/lock for {} s. See who with "
-                        "'fuser -v {}/lock' and run again when it has ended.".format(
-                            state_dir, patience_s, state_dir
-                        )
+                        "Another installation has held {0} for {1} s. See who with "
+                        "'fuser -v {0}' and run again when it has ended.".format(path, patience_s)
                     ) from None
                 # flock has no time-out of its own: try again shortly.
                 time.sleep(0.2)

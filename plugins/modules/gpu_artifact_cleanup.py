@@ -53,6 +53,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    DOWNLOADS,
     StateError,
     host_lock,
     remove_tree,
@@ -76,7 +77,9 @@ def main():
     if not existing or module.check_mode:
         module.exit_json(changed=bool(existing), removed=existing)
     try:
-        with host_lock(params["state_dir"], patience_s=0):
+        state_dir = params["state_dir"]
+        # A process that downloads may have been started by another run.
+        with host_lock(state_dir, 0), host_lock(state_dir, 0, DOWNLOADS):
             for path in existing:
                 remove_tree(path)
             if os.path.isdir(directory) and not os.listdir(directory):

@@ -75,6 +75,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     host_lock,
     remove_tree,
+    wait_for_downloads,
     walk,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import Recreation
@@ -239,6 +240,7 @@ def main():
             gone = {name for part in there for name in listed(part)}
             answer["left"] = added(there[-1], gone)
         if there and not module.check_mode:
+            wait_for_downloads(params["state_dir"])
             with host_lock(params["state_dir"]):
                 # Once more: another run may have been here while this one waited for the lock.
                 for part in what_goes(params):

@@ -181,8 +181,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages impor
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,
-    host_lock,
     remove_tree,
+    wait_for_downloads,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (
     OPTION,
@@ -325,23 +325,8 @@ def binding_files(venv):
     return [{"path": os.path.relpath(path, venv)} for path in glob.glob(pattern)]
 
 
-def is_filled(installation, params):
-    """Whether gpu_stack_download has put the packages of this lock into a new environment."""
-    journal = installation.journal
-    return (
-        not params["repair"]
-        and not installation.receipt
-        and journal["fresh"]
-        and (journal["state"], journal["path"]) == ("installing", params["venv"])
-        and journal.get("filled") == params["lock_sha256"]
-    )
-
-
 def found(params):
-    """The installation, its state and why, once what gpu_stack_download started has ended."""
-    if os.path.exists(os.path.join(params["cache"], "lock")):
-        with host_lock(params["cache"]):
-            pass
+    """The installation, its state and why."""
     installation = Installation(
         "stack", params["name"], params["venv"], params["version"], params["state_dir"]
     )
@@ -352,7 +337,9 @@ def found(params):
         params["repair"],
         activation=params["activation"],
     )
-    if state == HALF_DONE and is_filled(installation, params):
+    filled = installation.is_filled(params["lock_sha256"])
+    if state == HALF_DONE and filled and not params["repair"]:
+        # By gpu_stack_download, in this run or in one that ended since.
         return installation, ABSENT, "not installed"
     if state != INSTALLED:
         return installation, state, why
@@ -425,6 +412,11 @@ def main():
         supports_check_mode=True,
     )
     params = module.params
+    if not module.check_mode:
+        try:
+            wait_for_downloads(params["state_dir"])
+        except StateError as error:
+            module.fail_json(msg=str(error))
     carry_out(
         module,
         lambda: found(params),

@@ -77,6 +77,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment im
     same_filesystem,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    DOWNLOADS,
     Installation,
     StateError,
     digest_of,
@@ -119,14 +120,20 @@ def download(module, stacks, lock):
             python_dir=None,
             repair=None,
         )
+        if not is_new(stack, module.params["state_dir"]):
+            # Somebody has put something there meanwhile.
+            continue
         installation = installation_of(stack, module.params["state_dir"])
         installation.begin(fresh=True)
+        started, digest = installation.journal["started"], digest_of(lock_file)
         try:
             install_packages(module, lock, False)
         except StateError:
             # Where it fails again, the installation says so.
-            return
-        installation.begin(fresh=True, filled=digest_of(lock_file))
+            continue
+        # Another run may have copied another lock.
+        if digest_of(lock_file) == digest:
+            installation.fill(digest, started)
 
 
 def installation_of(stack, state_dir):
@@ -169,10 +176,10 @@ def main():
     try:
         check_wheelhouse(params["wheelhouse"])
         # A process that an earlier run started may still be at work: it is left to it.
-        with host_lock(params["cache"], patience_s=0) as lock:
+        with host_lock(params["state_dir"], patience_s=0, name=DOWNLOADS) as lock:
             if detach():
-                stand_back()
                 try:
+                    stand_back()
                     download(module, stacks, lock)
                 finally:
                     # Not as a module ends, which would answer a second time.

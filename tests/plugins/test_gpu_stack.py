@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,15 +40,20 @@ def test_installs_what_the_lock_lists_and_says_so_in_the_receipt(bench: Bench) -
     assert (bench.root / "cache").exists()
 
 
-def fill(bench: Bench, filled: str) -> None:
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+ENTRY = "stack-tensorflow-2.13.1.json"
+
+
+def fill(bench: Bench, filled: str, boot: str = BOOT, **more: Any) -> None:
     """What gpu_stack_download leaves: an environment with its packages, and the journal's entry."""
     for command in (["venv", bench.venv], ["pip", "install", bench.lock]):
         subprocess.run([bench.uv, *command], check=True)
     stack = {"schema": 1, "kind": "stack", "id": "tensorflow-2.13.1", "version": "2.13.1"}
-    entry = {**stack, "path": str(bench.venv), "state": "installing", "fresh": True}
+    entry = {**stack, "path": str(bench.venv), "state": "installing", "fresh": True,
+             "filled": {"lock_sha256": filled, "boot_id": boot}, **more}  # fmt: skip
     journal = bench.state / "journal"
     journal.mkdir(parents=True)
-    (journal / "stack-tensorflow-2.13.1.json").write_text(json.dumps({**entry, "filled": filled}))
+    (journal / ENTRY).write_text(json.dumps(entry))
     bench.calls.unlink()
     (bench.venv / "mark").touch()
 
@@ -63,11 +69,39 @@ def test_an_environment_that_has_its_packages_already_is_bound(bench: Bench) -> 
     assert not list((bench.state / "journal").iterdir())
 
 
-def test_an_environment_with_the_packages_of_another_lock_is_created_again(bench: Bench) -> None:
-    fill(bench, "0" * 64)
+@pytest.mark.parametrize("changed", [
+    {"filled": "0" * 64}, {"boot": "another"}, {"state": "removing"}, {"fresh": None},
+], ids=["another lock", "the host was restarted", "it was being removed", "a damaged entry"])
+def test_an_environment_that_nobody_vouches_for_is_created_again(
+    bench: Bench, changed: dict[str, Any]
+) -> None:
+    fill(bench, **{"filled": sha256(bench.lock).partition(":")[2], **changed})
     answer = bench.install()
     assert (answer["changed"], answer["state"]) == (True, "half-installed")
     assert not (bench.venv / "mark").exists()
+    assert bench.receipt()["packages"] == {"tensorflow": "2.13.1", "numpy": "1.24.3"}
+
+
+def test_a_filled_environment_that_cannot_be_bound_is_created_again_by_the_next_run(
+    bench: Bench,
+) -> None:
+    fill(bench, sha256(bench.lock).partition(":")[2])
+    (bench.venv / "bin/python").unlink()
+    (bench.venv / "bin/python").write_text("#!/bin/sh\nexit 1\n")
+    (bench.venv / "bin/python").chmod(0o755)
+    assert bench.install()["failed"]
+    assert "filled" not in json.loads((bench.state / "journal" / ENTRY).read_text())
+    assert bench.install()["state"] == "half-installed"
+    assert bench.receipt()["packages"] == {"tensorflow": "2.13.1", "numpy": "1.24.3"}
+
+
+def test_an_installation_begun_elsewhere_is_not_continued_here(
+    bench: Bench, tmp_path: Path
+) -> None:
+    fill(bench, "0" * 64, path=str(tmp_path / "before"))
+    said = bench.install()["msg"]
+    assert f"was begun in {tmp_path}/before" in said
+    assert (bench.venv / "mark").exists()
 
 
 def test_downloads_that_take_space_of_their_own_are_removed(bench: Bench, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +69,18 @@ def test_the_download_goes_on_alone_and_another_one_is_left_to_it(tmp_path: Path
     words = arguments(tmp_path)
     try:
         assert "msg: begun" in playbook(tmp_path, words)
-        with (tmp_path / "cache" / "lock").open("r+") as lock, pytest.raises(BlockingIOError):
+        with (tmp_path / "state" / "downloads").open("r+") as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert "msg: left" in playbook(tmp_path, words)
         assert (journal(tmp_path)["state"], journal(tmp_path)["fresh"]) == ("installing", True)
         assert "filled" not in journal(tmp_path)
     finally:
         os.write(gate, b"go on\n")
-    with (tmp_path / "cache" / "lock").open("r+") as lock:
+    with (tmp_path / "state" / "downloads").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
     os.close(gate)
     lock_sha256 = hashlib.sha256((tmp_path / "one.lock").read_bytes()).hexdigest()
-    assert journal(tmp_path)["filled"] == lock_sha256
+    assert journal(tmp_path)["filled"]["lock_sha256"] == lock_sha256
     made, installed = (tmp_path / "calls").read_text().splitlines()
     assert made.endswith(f"--python {sys.executable} {tmp_path}/venv")
     assert installed.startswith("pip install --no-deps --require-hashes")
@@ -87,10 +89,41 @@ def test_the_download_goes_on_alone_and_another_one_is_left_to_it(tmp_path: Path
 
 def test_a_download_that_fails_leaves_the_error_to_the_installation(tmp_path: Path) -> None:
     assert "msg: begun" in playbook(tmp_path, arguments(tmp_path, status=2))
-    with (tmp_path / "cache" / "lock").open("r+") as lock:
+    with (tmp_path / "state" / "downloads").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
     assert journal(tmp_path)["state"] == "installing"
     assert "filled" not in journal(tmp_path)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "another lock": lambda folder: (folder / "one.lock").write_text("numpy==2.0.0\n"),
+    "a removal": lambda folder: (folder / "state/journal/stack-one.json").unlink(),
+}
+
+
+def wait_for_uv(folder: Path) -> None:
+    """Until uv installs packages."""
+    calls, deadline = folder / "calls", time.monotonic() + 30
+    while not calls.exists() or "pip install" not in calls.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changed_during_a_download_is_not_vouched_for(tmp_path: Path, change: str) -> None:
+    os.mkfifo(tmp_path / "gate")
+    gate = os.open(tmp_path / "gate", os.O_RDWR)
+    try:
+        assert "msg: begun" in playbook(tmp_path, arguments(tmp_path))
+        wait_for_uv(tmp_path)
+        CHANGES[change](tmp_path)
+    finally:
+        os.write(gate, b"go on\n")
+    with (tmp_path / "state" / "downloads").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    os.close(gate)
+    entry = tmp_path / "state/journal/stack-one.json"
+    assert not entry.exists() or "filled" not in json.loads(entry.read_text())
 
 
 @pytest.mark.parametrize(
@@ -115,7 +148,7 @@ def test_some_stacks_are_not_downloaded_ahead(
 ) -> None:
     answer = run(load("gpu_stack_download"), **arguments(tmp_path, **stack))
     assert (answer["changed"], answer["started"]) == (False, [])
-    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "state").exists()
 
 
 def test_check_mode_starts_nothing(run: Run, tmp_path: Path) -> None:

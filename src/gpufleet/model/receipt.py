@@ -123,10 +123,18 @@ class Receipt(ReceiptFields):
     manifest: list[ManifestEntry]
 
 
+class Filled(TypedDict):
+    """The lock whose packages an environment has, since the host was started."""
+
+    lock_sha256: Text
+    boot_id: Text
+
+
 class JournalEntry(TypedDict):
     """An installation or removal under way, from before its first change until after its receipt.
 
-    That of the environment also has `texts` and `folders`, of the files about to be written.
+    That of the environment also has `texts` and `folders`, of the files about to be written. That
+    of a stack has `filled` while its environment has the packages of a lock and nothing else.
     """
 
     schema: Annotated[int, "1"]
@@ -139,6 +147,7 @@ class JournalEntry(TypedDict):
     started: Time
     texts: NotRequired[dict[str, RecordedText]]
     folders: NotRequired[list[Text]]
+    filled: NotRequired[Filled]
 
 
 class FailedReload(TypedDict):

@@ -26,7 +26,10 @@ def sha256_of(path):
 
 def blocks_of(descriptor):
     """The contents of a file. Holes are not read: the kernel would keep memory full of zeros."""
-    at, size, written = 0, os.fstat(descriptor).st_size, range(0)
+    info = os.fstat(descriptor)
+    at, size = 0, info.st_size
+    # Blocks are of 512 bytes. A file that has all of its blocks has no holes to ask for.
+    written = range(0, 0 if info.st_blocks * 512 < size else size)
     while at < size:
         if at >= written.stop:
             written = _next_written(descriptor, at, size)
@@ -44,10 +47,11 @@ def _next_written(descriptor, at, size):
     """The next offsets that are no hole; none up to `size` where there are only holes."""
     try:
         start = os.lseek(descriptor, at, os.SEEK_DATA)
-        return range(start, os.lseek(descriptor, start, os.SEEK_HOLE))
+        stop = os.lseek(descriptor, start, os.SEEK_HOLE)
     except OSError as error:
         # Not every file system knows its holes.
         return range(size, size) if error.errno == errno.ENXIO else range(at, size)
+    return range(start, stop) if at <= start < stop else range(at, size)
 
 
 def mode_of(info):
