@@ -10,6 +10,7 @@ import hashlib
 from pathlib import Path
 
 from ansible.errors import AnsibleError
+from ansible.module_utils.basic import _PY_MIN
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import require_package
 
@@ -39,6 +40,20 @@ def lock_digests(folder):
     }
 
 
+def too_old(task_vars):
+    """Return what is wrong with a Python that Ansible's modules do not run under."""
+    found = task_vars.get("ansible_facts", {}).get("discovered_interpreter_python", "its Python")
+    return (
+        "Nothing was changed on {}: Ansible's modules do not run under {}, which is older than "
+        "Python {}. Remedy: install a newer one there (RHEL 8: dnf install python3.12) and name it "
+        "in the inventory (ansible_python_interpreter: /usr/bin/python3.12).".format(
+            task_vars["inventory_hostname"],
+            task_vars.get("ansible_python_interpreter") or found,
+            ".".join(map(str, _PY_MIN)),
+        )
+    )
+
+
 class ActionModule(ActionBase):
     """Runs ``gpu_facts`` on the host and resolves its variables.
 
@@ -64,6 +79,9 @@ class ActionModule(ActionBase):
         facts = self._execute_module(
             "gpufleet.gpu.gpu_facts", module_args=args, task_vars=task_vars
         )
+        # As older interpreters answer to what Ansible sends them.
+        if "SyntaxError" in facts.get("module_stderr", ""):
+            raise AnsibleError(too_old(task_vars))
         if facts.get("failed") or "snapshot" not in facts:
             result.update(facts, failed=True)
             return result

@@ -1,0 +1,41 @@
+"""Where Ansible plans a host: a Python that its modules do not run under.
+
+RHEL 8 has 3.6 (https://github.com/ansible/ansible/issues/82068).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab import pythons
+from lab.errors import LabError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7"])
+def test_a_python_that_is_too_old_is_named_with_a_remedy(tmp_path: Path, version: str) -> None:
+    try:
+        python = pythons.find(version, os.environ) / f"bin/python{version}"
+    except LabError as error:
+        pytest.skip(str(error))
+    playbook = tmp_path / "playbook.yml"
+    playbook.write_text(json.dumps([{
+        "hosts": "localhost", "connection": "local", "gather_facts": False,
+        "vars": {"ansible_python_interpreter": str(python)},
+        "tasks": [{"gpufleet.gpu.gpu_plan": None}],
+    }]))  # fmt: skip
+    done = subprocess.run(
+        [ROOT / ".venv" / "bin" / "ansible-playbook", "-i", "localhost,", playbook],
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 2
+    assert f"do not run under {python}, which is older than Python 3." in said
+    assert "name it in the inventory (ansible_python_interpreter: /usr/bin/python3.12)" in said
