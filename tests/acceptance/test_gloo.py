@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.lab_fleet import DEADLINE_S, Fleet
-from tests.support.lab_pairs import HOSTS, closed_ports, gone, meeting
+from tests.support.lab_pairs import HOSTS, closed_ports, gone, half_met
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ARTIFACTS = ("--cuda", "11.8")
@@ -90,8 +90,9 @@ def test_the_host_whose_stacks_are_broken_is_blamed_and_not_the_other(fleet: Fle
 def test_the_host_whose_side_is_killed_is_blamed_and_not_the_other(
     fleet: Fleet, stack: str
 ) -> None:
-    kill = f"pkill -KILL -f '[s]tacks/{stack}.* -I -c'"
-    with meeting(fleet, (*PAIR, "--pair-stack", stack), kill) as run:
+    process = f"[s]tacks/{stack}.* -I -c"
+    with half_met(fleet, (*PAIR, "--pair-stack", stack), process) as run:
+        fleet.on("lab2", f"pkill -KILL -f '{process}'")
         said = json.loads(run.communicate(timeout=DEADLINE_S)[0])
     verdicts = {host: {check["id"]: check for check in said["hosts"][host]["checks"]}
                 for host in HOSTS}

@@ -15,6 +15,7 @@ HOSTS = ("lab1", "lab2")
 OURS = r"""pgrep -f '[/]stacks/(tensorflow|pytorch|jax)'
 ss -Htln | awk '{print $4}' | grep -E ':(2[0-9]|3[0-2])[0-9]{3}$'
 ls -d /tmp/.keras /root/.keras"""
+LISTENS = "ss -Htln | grep -qE ':(2[0-9]|3[0-2])[0-9]{3} '"
 
 
 def left(fleet: Fleet) -> str:
@@ -46,22 +47,42 @@ def closed_ports(fleet: Fleet) -> Iterator[None]:
         fleet.on("lab1", "nft delete table inet closed")
 
 
-def meeting(fleet: Fleet, options: tuple[str, ...], then: str = ":") -> subprocess.Popen[bytes]:
-    """A verification, in a session of its own, that has come so far that the two have met.
-
-    `then` is run on lab2 at that moment.
-    """
+def verification(fleet: Fleet, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """A verification in a session of its own."""
     # As the launcher starts it.
     command = [ROOT / ".venv/bin/python", "-m", "gpufleet", "verify", *options, "--json"]
-    environment = {**fleet.environment, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
-    found = subprocess.Popen(
+    return subprocess.Popen(
         command,
         cwd=ROOT,
-        env=environment,
+        env={**fleet.environment, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    met = "until ss -Htln | grep -qE ':(2[0-9]|3[0-2])[0-9]{3} '; do sleep 0.02; done"
-    fleet.on("lab2", f"""timeout {DEADLINE_S} sh -c "{met}" && {then}""")
+
+
+def wait_on(fleet: Fleet, host: str, condition: str, then: str = ":") -> None:
+    """Wait until a command succeeds on a host, and run another one there at that moment."""
+    until = f"until {condition}; do sleep 0.02; done"
+    fleet.on(host, f"""timeout {DEADLINE_S} sh -c "{until}" && {then}""")
+
+
+def meeting(fleet: Fleet, options: tuple[str, ...], then: str = ":") -> subprocess.Popen[bytes]:
+    """A verification that has come so far that the two have met.
+
+    `then` is run on lab2 at that moment.
+    """
+    found = verification(fleet, options)
+    wait_on(fleet, "lab2", LISTENS, then)
+    return found
+
+
+def half_met(fleet: Fleet, options: tuple[str, ...], process: str) -> subprocess.Popen[bytes]:
+    """A verification in which lab1 waits for lab2, whose process is stopped.
+
+    On a busy machine, those that met have parted before anybody sees it.
+    """
+    found = verification(fleet, options)
+    wait_on(fleet, "lab2", f"pkill -STOP -f '{process}'")
+    wait_on(fleet, "lab1", LISTENS)
     return found
