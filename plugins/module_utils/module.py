@@ -52,12 +52,12 @@ def state_of(installation, exists, checksum=None, repair=None, **declared):
     """
     receipt = installation.receipt
     if installation.half_done:
-        begun = installation.journal.get("path", installation.path)
-        if begun != installation.path:
+        started = installation.journal.get("path", installation.path)
+        if started != installation.path:
             raise StateError(
-                "{} {} was begun in {}, but is declared in {}. Remove it there first (./gpufleet "
-                "remove), or declare the path where it was begun.".format(
-                    installation.kind, installation.ident, begun, installation.path
+                "{} {} was started in {}, but is declared in {}. Remove it there first (./gpufleet "
+                "remove), or declare the path where it was started.".format(
+                    installation.kind, installation.ident, started, installation.path
                 )
             )
         return HALF_DONE, "an earlier run was interrupted"

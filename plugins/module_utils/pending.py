@@ -15,18 +15,11 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     SCHEMA,
     STATE_DIR,
     StateError,
+    boot_id,
     remove_tree,
     utc_now,
     write_atomically,
 )
-
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
-
-
-def boot_id():
-    """Return the id of the host's current boot."""
-    with open(BOOT_ID) as stream:
-        return stream.read().strip()
 
 
 def marker_path(state_dir=STATE_DIR):

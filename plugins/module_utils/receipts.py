@@ -37,6 +37,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.receipts import
 
 SCHEMA = 1
 STATE_DIR = "/var/lib/gpufleet"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class StateError(Exception):
@@ -181,7 +182,7 @@ class Installation:
     def fill(self, lock_sha256, started):
         """Enter that the environment has the packages of a lock, unless the entry changed since.
 
-        ``started``: of the entry by which the environment was begun. After a restart of the host
+        ``started``: of the entry by which the installation was started. After a restart of the host
         the entry means nothing: files that were not flushed may be empty.
         """
         found = read_record(self.journal_file)[0] or {}
@@ -300,8 +301,8 @@ def open_lock(path):
 
 
 def boot_id():
-    """What tells one start of the host from the next."""
-    with open("/proc/sys/kernel/random/boot_id") as stream:
+    """Return the id of the host's current boot."""
+    with open(BOOT_ID) as stream:
         return stream.read().strip()
 
 

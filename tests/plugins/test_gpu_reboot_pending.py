@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +16,8 @@ from tests.support.ansible_modules import Run, load, tree
 def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     loaded = load("gpu_reboot_pending")
     boot(tmp_path, "boot-1")
-    monkeypatch.setattr(loaded.pending, "BOOT_ID", str(tmp_path / "boot_id"))
+    receipts = sys.modules[loaded.pending.boot_id.__module__]
+    monkeypatch.setattr(receipts, "BOOT_ID", str(tmp_path / "boot_id"))
     return loaded
 
 

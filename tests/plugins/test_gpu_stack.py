@@ -95,12 +95,12 @@ def test_a_filled_environment_that_cannot_be_bound_is_created_again_by_the_next_
     assert bench.receipt()["packages"] == {"tensorflow": "2.13.1", "numpy": "1.24.3"}
 
 
-def test_an_installation_begun_elsewhere_is_not_continued_here(
+def test_an_installation_started_elsewhere_is_not_continued_here(
     bench: Bench, tmp_path: Path
 ) -> None:
     fill(bench, "0" * 64, path=str(tmp_path / "before"))
     said = bench.install()["msg"]
-    assert f"was begun in {tmp_path}/before" in said
+    assert f"was started in {tmp_path}/before" in said
     assert (bench.venv / "mark").exists()
 
 
