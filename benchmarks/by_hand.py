@@ -6,6 +6,9 @@ seconds from the command to its end. The script (``by_hand.sh``) makes the same 
 for all hosts at once, with pip as most people would, and with uv as gpufleet does; it checks
 nothing and cannot be killed and continued. Ratios are gpufleet's time over the script's.
 
+Measured with CUDA's libraries whole, as on a server, and slim, as the lab has them otherwise: slim
+ones unpack in a second, and what is left is mostly the work around the installers.
+
 The hosts and the control machine share the processors of this machine: with one host, a processor
 is left for what gpufleet does side by side on it, as on a server; with two hosts none is.
 """
@@ -25,6 +28,8 @@ from .common import BIN, ENVIRONMENT, INVENTORY, ROOT, command, lab, timed
 
 LOCK = INVENTORY / "stacks" / "tensorflow-2.13.1-py3.11.lock"
 
+
+LIBRARIES = ("whole", "slim")
 
 # How many hosts at once.
 FLEETS = {"one fresh host": ("--hosts", "lab1"), "two fresh hosts": ("--hosts", "lab1,lab2")}
@@ -59,6 +64,7 @@ def by_hand(installer: str) -> None:
         sys.exit(f"by_hand.sh ended with {statuses}")
 
 
+AGAIN = "gpufleet, second run"
 CONTENDERS: dict[str, Callable[[], None]] = {
     "gpufleet": playbook,
     "by hand, with uv": lambda: by_hand("uv"),
@@ -66,26 +72,34 @@ CONTENDERS: dict[str, Callable[[], None]] = {
 }
 
 
+def compare(words: tuple[str, ...], rounds: int, console: Console) -> dict[str, float]:
+    """Run every contender on fresh hosts; returns the medians, in seconds."""
+    seconds: dict[str, list[float]] = {}
+    for number in range(rounds):
+        for name, work in CONTENDERS.items():
+            fresh_hosts(words)
+            with console.status(f"{words[-1]}, round {number + 1}: {name}"):
+                seconds.setdefault(name, []).append(timed(work))
+                if work is playbook:
+                    again = timed(lambda: playbook(check="changed=0"))
+                    seconds.setdefault(AGAIN, []).append(again)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
 def measure(rounds: int, console: Console) -> Table:
     """Run every contender; the medians and ratios as a table."""
-    lab("artifacts")
     table = Table(title="From fresh hosts to the lab's stack, artifacts cached", min_width=60)
-    for heading in ("hosts", "contender"):
+    for heading in ("libraries", "hosts", "contender"):
         table.add_column(heading)
     for heading in ("median, s", "gpufleet / it"):
         table.add_column(heading, justify="right")
-    for hosts, words in FLEETS.items():
-        seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-        again: list[float] = []
-        for number in range(rounds):
-            for name, work in CONTENDERS.items():
-                fresh_hosts(words)
-                with console.status(f"{hosts}, round {number + 1}: {name}"):
-                    seconds[name].append(timed(work))
-                    if work is playbook:
-                        again.append(timed(lambda: playbook(check="changed=0")))
-        medians = {name: statistics.median(values) for name, values in seconds.items()}
-        for name, median in medians.items():
-            table.add_row(hosts, name, f"{median:.1f}", f"{medians['gpufleet'] / median:.2f}")
-        table.add_row(hosts, "gpufleet, second run", f"{statistics.median(again):.1f}", "")
+    for libraries in LIBRARIES:
+        ENVIRONMENT["GPUFLEET_LAB_LIBRARIES"] = libraries
+        lab("artifacts")
+        for hosts, words in FLEETS.items():
+            medians = compare(words, rounds, console)
+            for name, median in medians.items():
+                ratio = "" if name == AGAIN else f"{medians['gpufleet'] / median:.2f}"
+                table.add_row(libraries, hosts, name, f"{median:.1f}", ratio)
+    del ENVIRONMENT["GPUFLEET_LAB_LIBRARIES"]
     return table

@@ -24,13 +24,14 @@ def lay_out(artifact: dict[str, Any], wheel: Path, top: Path) -> None:
         for member in sorted(archive.namelist()):
             name = Path(member).name
             if libraries.is_library(member):
-                libraries.place(archive, member, top / "lib", artifact["version"])
+                whole = artifact.get("whole", False)
+                libraries.place(archive, member, top / "lib", artifact["version"], whole=whole)
             elif "include" in Path(member).parts and name.endswith(".h"):
                 libraries.extract(archive, member, top / "include" / name)
             elif ".dist-info/" in member and name.lower().startswith("license"):
                 libraries.extract(archive, member, top / "LICENSE")
     what = f"cuDNN {artifact['version']}"
-    text = libraries.README.format(what=what)
+    text = libraries.readme(artifact).format(what=what)
     (top / "README-STAND-IN.txt").write_text(text, encoding="utf-8")
 
 

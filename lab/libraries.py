@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 from lab import elf
@@ -17,10 +18,16 @@ _VERSIONED = re.compile(r"(?P<link>(?P<stem>lib[^/]+?)\.so)(?:\.(?P<version>.+))
 
 README = """\
 This is a stand-in for {what}, made by gpufleet's lab on this site's own machine.
-The libraries are NVIDIA's own, taken from its wheels on the Python package index, but their code
-for GPUs is left out: nothing here computes anything on a GPU. It is for tests on machines that
-have none. Do not install it on a machine with a GPU, and do not pass it on.
+The libraries are NVIDIA's own, taken from its wheels on the Python package index{but}. It is for
+tests on machines that have no GPU. Do not install it on a machine with one, and do not pass it on.
 """
+SLIM = """, but their
+code for GPUs is left out: nothing here computes anything on a GPU"""
+
+
+def readme(artifact: dict[str, Any]) -> str:
+    """The text of README-STAND-IN.txt; takes `what`."""
+    return README.replace("{but}", "" if artifact.get("whole") else SLIM)
 
 
 def extract(wheel: ZipFile, member: str, target: Path, mode: int = 0o644) -> None:
@@ -30,17 +37,25 @@ def extract(wheel: ZipFile, member: str, target: Path, mode: int = 0o644) -> Non
     target.chmod(mode)
 
 
-def place(wheel: ZipFile, member: str, directory: Path, version: str) -> Path:
-    """Put one library into `directory`, slim, under its full name and with its links."""
+def place(
+    wheel: ZipFile, member: str, directory: Path, version: str, *, whole: bool = False
+) -> Path:
+    """Put one library into `directory`, under its full name and with its links.
+
+    Without the code for GPUs, which is most of it, unless `whole`.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     name = Path(member).name
     raw = directory / f".{name}.whole"
     extract(wheel, member, raw)
     shared = elf.soname(raw) or name
     real, links = names(shared, version)
-    elf.slim(raw, directory / real)
+    if whole:
+        raw.rename(directory / real)
+    else:
+        elf.slim(raw, directory / real)
+        raw.unlink()
     (directory / real).chmod(0o755)
-    raw.unlink()
     for link, target in links:
         (directory / link).symlink_to(target)
     return directory / real

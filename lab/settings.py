@@ -20,7 +20,8 @@ RECIPE_LABEL = "gpufleet.recipe"
 _INSTANCE = re.compile(r"[a-z][a-z0-9-]{0,19}")
 _HOST = re.compile(r"lab([1-9][0-9]?)")
 # Directories beside the instances' own.
-_TAKEN = {"artifacts"}
+WHOLE = "artifacts-whole"
+_TAKEN = {"artifacts", WHOLE}
 
 
 def cache_root(environment: Mapping[str, str]) -> Path:
@@ -48,6 +49,8 @@ class Lab:
 
     instance: str
     cache: Path
+    # Whether artifacts have their libraries whole: as slow to install as NVIDIA's.
+    whole: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Lab:
@@ -58,7 +61,12 @@ class Lab:
                 "Use up to 20 lower-case letters, digits and dashes, a letter first"
                 f" (not {', '.join(sorted(_TAKEN))}).",
             )
-        return cls(instance, cache_root(environment))
+        libraries = environment.get("GPUFLEET_LAB_LIBRARIES") or "slim"
+        if libraries not in ("slim", "whole"):
+            raise LabError(
+                f"GPUFLEET_LAB_LIBRARIES={libraries!r} is unknown", "Set it to slim or whole."
+            )
+        return cls(instance, cache_root(environment), libraries == "whole")
 
     @property
     def directory(self) -> Path:
@@ -91,7 +99,7 @@ class Lab:
 
     @property
     def artifacts(self) -> Path:
-        return self.cache / "lab" / "artifacts"
+        return self.cache / "lab" / (WHOLE if self.whole else "artifacts")
 
     @property
     def locks(self) -> Path:

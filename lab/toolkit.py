@@ -34,7 +34,8 @@ esac
 def make(artifact: dict[str, Any], wheels: list[tuple[Wheel, Path]], work: Path) -> Path:
     """The runfile of one toolkit."""
     lay_out(artifact, wheels, work / "tree")
-    return runfile.pack(artifact, work / "tree", work, runfile.INSTALLER, libraries.README)
+    readme = libraries.readme(artifact)
+    return runfile.pack(artifact, work / "tree", work, runfile.INSTALLER, readme)
 
 
 def version_json(artifact: dict[str, Any]) -> str:
@@ -50,26 +51,25 @@ def lay_out(artifact: dict[str, Any], wheels: list[tuple[Wheel, Path]], tree: Pa
         (tree / directory).mkdir(parents=True)
     (tree / "lib64").symlink_to(TARGET / "lib")
     (tree / "include").symlink_to(TARGET / "include")
-    real_names: dict[str, str] = artifact.get("real_names", {})
     with ThreadPoolExecutor() as pool:  # unpacking is zlib's work, which Python does not serialize
-        tasks = [pool.submit(_unpack, path, wheel, real_names, tree) for wheel, path in wheels]
+        tasks = [pool.submit(_unpack, path, wheel, artifact, tree) for wheel, path in wheels]
     for task in tasks:
         task.result()
     _write(tree / "version.json", version_json(artifact))
     nvcc = NVCC.format(release=artifact["cuda"], version=artifact["nvcc"])
     _write(tree / "bin" / "nvcc", nvcc, 0o755)
     what = f"CUDA {artifact['cuda']}"
-    _write(tree / "README-STAND-IN.txt", libraries.README.format(what=what))
+    _write(tree / "README-STAND-IN.txt", libraries.readme(artifact).format(what=what))
 
 
-def _unpack(path: Path, wheel: Wheel, real_names: dict[str, str], tree: Path) -> None:
+def _unpack(path: Path, wheel: Wheel, artifact: dict[str, Any], tree: Path) -> None:
     with ZipFile(path) as archive:
         for member in sorted(archive.namelist()):
-            _place(archive, member, wheel, real_names, tree)
+            _place(archive, member, wheel, artifact, tree)
 
 
 def _place(
-    archive: ZipFile, member: str, wheel: Wheel, real_names: dict[str, str], tree: Path
+    archive: ZipFile, member: str, wheel: Wheel, artifact: dict[str, Any], tree: Path
 ) -> None:
     """A member is `nvidia/PART/KIND/...`, and its kind decides where it belongs."""
     parts = Path(member).parts
@@ -77,9 +77,11 @@ def _place(
         return
     kind, rest = parts[2], Path(*parts[2:])
     if libraries.is_library(member):
+        real_names: dict[str, str] = artifact.get("real_names", {})
         version = real_names.get(libraries.stem(member), wheel.version)
         directory = tree / TARGET / "lib" if kind == "lib" else tree / rest.parent
-        libraries.place(archive, member, directory, version)
+        whole = artifact.get("whole", False)
+        libraries.place(archive, member, directory, version, whole=whole)
     elif kind == "include":
         libraries.extract(archive, member, tree / TARGET / rest)
     elif kind in ("bin", "nvvm"):

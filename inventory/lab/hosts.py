@@ -14,6 +14,8 @@ from pathlib import Path
 # ssh says at once, and by this name, why such a host cannot be reached.
 NOT_UP = "lab-is-not-up.invalid"
 USUAL_HOSTS = ["lab1", "lab2"]
+# As lab/settings.py has it.
+ARTIFACTS = {"slim": "artifacts", "whole": "artifacts-whole"}
 
 
 def cache_root():
@@ -40,7 +42,10 @@ def directory():
 
 
 def inventory():
-    artifacts = cache_root() / "lab" / "artifacts"
+    libraries = os.environ.get("GPUFLEET_LAB_LIBRARIES") or "slim"
+    if libraries not in ARTIFACTS:
+        sys.exit(f"GPUFLEET_LAB_LIBRARIES={libraries!r} is unknown: set it to slim or whole")
+    artifacts = cache_root() / "lab" / ARTIFACTS[libraries]
     state = read(directory() / "state.json")
     if state:
         hostvars = {

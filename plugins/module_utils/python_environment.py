@@ -125,15 +125,6 @@ def check_wheelhouse(wheelhouse):
         )
 
 
-def same_filesystem(*paths):
-    """Whether paths, which need not exist yet, are on one file system: links cost nothing there."""
-
-    def device(path):
-        return os.stat(path).st_dev if os.path.exists(path) else device(os.path.dirname(path))
-
-    return len({device(path) for path in paths}) == 1
-
-
 def install_packages(module, lock, damaged):
     """Make the environment and put into it exactly what the lock lists.
 

@@ -109,6 +109,15 @@ def make_folder(path):
             flush_folder(os.path.dirname(path))
 
 
+def same_filesystem(*paths):
+    """Whether paths, which need not exist yet, are on one file system: links cost nothing there."""
+
+    def device(path):
+        return os.stat(path).st_dev if os.path.exists(path) else device(os.path.dirname(path))
+
+    return len({device(path) for path in paths}) == 1
+
+
 def walk(root):
     """Relative paths of every file and link below ``root``, sorted; links are not followed."""
     found = []

@@ -8,8 +8,9 @@ DOCUMENTATION = r"""
 module: gpu_artifact_cleanup
 short_description: Remove artifacts and caches
 description:
-  - Removes the named files from a directory, and the directory where it is empty then. Other files
-    stay. Changes nothing while another installation runs on the host.
+  - Removes from a directory the named files and what was unpacked there beforehand, and the
+    directory where it is empty then. Other files stay. Changes nothing while another installation
+    runs on the host.
 options:
   directory:
     description: The directory of the artifacts.
@@ -49,9 +50,11 @@ removed:
   returned: always
 """
 
+import glob
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.cudnn_archive import UNPACKED
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     DOWNLOADS,
     StateError,
@@ -73,6 +76,8 @@ def main():
     params = module.params
     directory = params["directory"]
     paths = [os.path.join(directory, os.path.basename(name)) for name in params["files"]]
+    # What was unpacked beforehand and not needed, of a run that was killed too.
+    paths += sorted(glob.glob(os.path.join(glob.escape(directory), "*" + UNPACKED)))
     existing = [path for path in paths + params["caches"] if os.path.lexists(path)]
     if not existing or module.check_mode:
         module.exit_json(changed=bool(existing), removed=existing)

@@ -48,6 +48,14 @@ options:
     type: list
     elements: dict
     default: []
+  cudnn:
+    description: >-
+      Archives of cuDNN in the directory of O(runfile), each C({file, checksum, include_dir,
+      lib_dir}), that are unpacked while the installer runs, where there is room for it on the
+      toolkit's file system; M(gpufleet.gpu.gpu_cudnn_archive) installs them.
+    type: list
+    elements: dict
+    default: []
   tmpdir:
     description: Where to unpack; needs about the toolkit's size, and must not be mounted noexec.
     type: path
@@ -95,6 +103,7 @@ import stat
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils import cudnn_archive
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     ABSENT,
     HALF_DONE,
@@ -322,6 +331,14 @@ def install(module, installation, state, lock):
     return manifest
 
 
+def install_beside(module, *found):
+    """Install the toolkit while its cuDNN is unpacked."""
+    with cudnn_archive.meanwhile(
+        module.params["path"], module.params["runfile"], module.params["cudnn"]
+    ):
+        return install(module, *found)
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -336,6 +353,7 @@ def main():
                 "default": "cuda-installer",
             },
             "patches": {"type": "list", "elements": "dict", "default": []},
+            "cudnn": {"type": "list", "elements": "dict", "default": []},
             "tmpdir": {"type": "path", "default": "/tmp"},
             "repair": OPTION,
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
@@ -356,7 +374,7 @@ def main():
     carry_out(
         module,
         found,
-        lambda *at: {"files": len(install(module, *at))},
+        lambda *at: {"files": len(install_beside(module, *at))},
         "{0} already exists and was not installed by gpufleet, so it is not changed. Move it "
         "away (mv {0} {0}.old), or have it adopted (gpu_cuda_adopt: true), and run again.".format(
             params["path"]

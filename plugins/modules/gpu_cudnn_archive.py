@@ -94,9 +94,14 @@ import glob
 import os
 import re
 import shutil
-import tarfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.cudnn_archive import (
+    UNPACKED,
+    unpack,
+    unpacked,
+    wanted,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     ABSENT,
     carry_out,
@@ -104,10 +109,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     state_of,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
-    BLOCK,
-    manifest_of,
-)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,
@@ -119,48 +121,6 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (
     clear_places,
     set_aside,
 )
-
-
-def safe_members(archive, wanted):
-    """The archive's members below the ``wanted`` directories; raises on one that would escape."""
-    for member in archive:
-        name = os.path.normpath(member.name)
-        if os.path.isabs(name) or name.startswith(".."):
-            raise StateError("The archive holds {}, outside of its own tree.".format(member.name))
-        if not any(name.startswith(folder.rstrip("/") + "/") for folder in wanted):
-            continue
-        if member.issym():
-            target = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
-            if os.path.isabs(member.linkname) or target.startswith(".."):
-                raise StateError(
-                    "The archive's link {} leads out of it, to {}.".format(name, member.linkname)
-                )
-        elif not (member.isfile() or member.isdir()):
-            raise StateError("The archive holds {}, which is no plain file.".format(member.name))
-        yield member
-
-
-def unpack(module, place):
-    """Unpack headers and libraries to ``place``; returns the two directories there."""
-    wanted = (module.params["include_dir"], module.params["lib_dir"])
-    try:
-        with tarfile.open(module.params["archive"], copybufsize=BLOCK) as archive:
-            for member in safe_members(archive, wanted):
-                # Owner, special bits and time stay out: what is ours is root's and plain.
-                member.uid = member.gid = 0
-                member.mode = 0o755 if member.isdir() else 0o644
-                archive.extract(member, place, set_attrs=False)
-    except (tarfile.TarError, EOFError) as error:
-        raise StateError(
-            "{} cannot be unpacked: {}. Remove it from the cache and run again.".format(
-                module.params["archive"], error
-            )
-        ) from error
-    folders = [os.path.join(place, folder) for folder in wanted]
-    for folder in folders:
-        if not os.path.isdir(folder):
-            raise StateError("The archive has no directory {}.".format(folder[len(place) + 1 :]))
-    return folders
 
 
 def settle(source, target, mode):
@@ -231,7 +191,12 @@ def install(module, installation, state, _lock):
     for folder in (lib, include):
         if not os.path.isdir(folder):
             raise StateError("{} is missing: the toolkit is not whole.".format(folder))
-    source = check_artifact(module.params["archive"], module.params["checksum"])
+    archive = module.params["archive"]
+    algorithm, _, digest = module.params["checksum"].partition(":")
+    source = {"file": os.path.basename(archive), algorithm: digest}
+    beforehand = unpacked(archive, source, module.params)
+    if not beforehand:
+        check_artifact(archive, module.params["checksum"])
     before = installation.receipt["manifest"] if installation.receipt else []
     attempted = (installation.journal or {}).get("version", installation.version)
     if attempted != installation.version:
@@ -255,13 +220,21 @@ def install(module, installation, state, _lock):
         set_aside(installation, root, names)
     # In the toolkit's own tree, so that each file moves by a rename.
     place = os.path.join(root, ".gpufleet-cudnn-" + installation.ident)
-    remove_tree(place)
-    os.makedirs(place, mode=0o700)
-    headers, libraries = unpack(module, place)
+    if beforehand:
+        remove_tree(place)
+        shutil.move(beforehand, place)
+    else:
+        remove_tree(archive + UNPACKED)
+        unpack(archive, wanted(module.params), place)
+    headers, libraries = (os.path.join(place, folder) for folder in wanted(module.params))
     made = place_libraries(libraries, lib, module.params["default"])
     if module.params["default"]:
         made += place_headers(headers, include)
     shutil.rmtree(place)
+    if beforehand:
+        # Where SELinux is in force, they have the label of the directory that they come from.
+        for path in made:
+            module.set_default_selinux_context(path, False)
     names = sorted({os.path.relpath(path, os.path.realpath(root)) for path in made})
     others = installation.others_manifest()
     for entry in before:

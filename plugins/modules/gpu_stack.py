@@ -168,7 +168,6 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment im
     install_packages,
     own_files,
     run,
-    same_filesystem,
     site_packages,
     uninstall_packages,
 )
@@ -182,6 +181,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,
     remove_tree,
+    same_filesystem,
     wait_for_downloads,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (

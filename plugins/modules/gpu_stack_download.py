@@ -74,7 +74,6 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import (
     check_wheelhouse,
     install_packages,
-    same_filesystem,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     DOWNLOADS,
@@ -82,6 +81,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     digest_of,
     host_lock,
+    same_filesystem,
 )
 
 

@@ -76,7 +76,7 @@ def pack_small(work: Path, artifact: dict[str, Any]) -> Path:
     (directory / "libcudart.so.11.8.89").write_text("a library")
     (directory / "libcudart.so.11.0").symlink_to("libcudart.so.11.8.89")
     (tree / "version.json").write_text("{}")
-    return runfile.pack(artifact, tree, work, runfile.INSTALLER, libraries.README)
+    return runfile.pack(artifact, tree, work, runfile.INSTALLER, libraries.readme(artifact))
 
 
 DESCRIBED = {entry["file"]: entry for entry in artifacts.chosen(["8.0"])}
