@@ -35,6 +35,7 @@ def described(file, arguments):
             "mode": file.get("mode", arguments.get("mode", "0644")),
             "size": os.stat(source).st_size,
             "checksum": file.get("checksum") or sha256(source),
+            "compare": file.get("compare", True),
         }
     except OSError as error:
         raise AnsibleActionFail(

@@ -13,13 +13,14 @@ short_description: Copy files to a host in one go
 description:
   - Copies what the host lacks or has with other contents, whatever their number with two executions
     on the host (M(ansible.builtin.copy) needs three for each file). The files are root's. Each is
-    compared with its checksum on the host before it gets its name.
+    compared with its checksum on the host before it gets its name, unless what uses it does that.
 options:
   files:
     description:
-      - The files, each the path of a file on the control machine, or C({src, checksum, dest, mode})
-        of which all but C(src) can be left out. C(checksum) is V(ALGORITHM:HEX); where it is
-        given, the file is not read to compute it.
+      - The files, each the path of a file on the control machine, or C({src, checksum, dest, mode,
+        compare}) of which all but C(src) can be left out. C(checksum) is V(ALGORITHM:HEX); where it
+        is given, the file is not read to compute it. With C(compare) V(false), of a file that is
+        copied only the size is compared on the host.
     type: list
     elements: raw
     required: true
@@ -71,14 +72,19 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 )
 
 
-def has_contents(path, wanted):
-    """Whether a file is there with the wanted size and checksum; never reads through a link."""
+def has_contents(path, wanted, compare=True):
+    """Whether a file is there with the wanted size and checksum; never reads through a link.
+
+    Without ``compare``, the size is enough.
+    """
     try:
         status = os.lstat(path)
     except OSError:
         return False
     if not stat.S_ISREG(status.st_mode) or status.st_size != wanted["size"]:
         return False
+    if not compare:
+        return True
     algorithm, _, digest = wanted["checksum"].partition(":")
     return digest_of(path, algorithm) == digest
 
@@ -102,7 +108,7 @@ def place(module, wanted):
     # Root's alone first: nobody changes it between the comparison and the move.
     os.chown(staged, 0, 0)
     os.chmod(staged, 0o600)
-    if not has_contents(staged, wanted):
+    if not has_contents(staged, wanted, wanted["compare"]):
         raise StateError(
             "{} did not arrive as it is on the control machine. Run again.".format(path)
         )
@@ -134,7 +140,8 @@ def difference(wanted):
 def main():
     module = AnsibleModule(
         argument_spec={
-            # From the action plugin: {path, mode, size, checksum}, and `staged` once it is here.
+            # From the action plugin: {path, mode, size, checksum, compare}, and `staged` once it is
+            # here.
             "files": {"type": "list", "elements": "raw", "required": True},
             "dest": {"type": "path", "required": True},
             "mode": {"type": "str", "default": "0644"},

@@ -19,6 +19,7 @@ def described(path: Path, content: bytes, staged: Path | None = None) -> dict[st
     """A file as the action plugin describes it."""
     checksum = "sha256:" + hashlib.sha256(content).hexdigest()
     file = {"path": str(path), "mode": "0640", "size": len(content), "checksum": checksum}
+    file["compare"] = True
     return dict(file, staged=str(staged)) if staged else file
 
 
@@ -71,6 +72,24 @@ def test_a_directory_in_the_way_stays(run: Run, tmp_path: Path, staged: Path) ->
     assert answer["failed"]
     assert f"mv {path} {path}.old" in answer["msg"]
     assert path.is_dir()
+
+
+def test_a_file_that_its_user_compares_is_read_only_where_it_is_there_already(
+    run: Run, tmp_path: Path, staged: Path
+) -> None:
+    path = tmp_path / "file"
+    damaged = {**described(path, b"nex", staged), "compare": False}
+    assert run(load("gpu_delivery"), dest="/x", files=[damaged])["changed"]
+    assert path.read_bytes() == b"new"
+    del damaged["staged"]
+    assert run(load("gpu_delivery"), dest="/x", files=[damaged])["wanted"] == [str(path)]
+
+
+def test_a_truncated_file_gets_no_name(run: Run, tmp_path: Path, staged: Path) -> None:
+    path = tmp_path / "file"
+    truncated = {**described(path, b"newer", staged), "compare": False}
+    assert "did not arrive" in run(load("gpu_delivery"), dest="/x", files=[truncated])["msg"]
+    assert not path.exists()
 
 
 def test_what_arrives_damaged_gets_no_name(run: Run, tmp_path: Path, staged: Path) -> None:
