@@ -96,7 +96,7 @@ def unpack(path, wanted, place, stop=None):
 def meanwhile(toolkit, runfile, artifacts):
     """Unpack cuDNN's archives in a thread, while the toolkit is installed; waits for its end.
 
-    ``artifacts``: each ``{file, checksum, include_dir, lib_dir}``, the files beside ``runfile``. What
+    ``artifacts``: each ``{file, checksum, include_dir, lib_dir}``, in the runfile's directory. What
     goes wrong is left to the installation of cuDNN, which tries it again and reports it.
     """
     stop, folder = threading.Event(), os.path.dirname(runfile)
