@@ -23,7 +23,8 @@ WISHES = json.dumps({"gpu_stacks": [], "gpu_toolkits": [{"cuda": "11.8", "cudnn"
 # What is on the host at the moment of the kill, in the order of an installation.
 MOMENTS = {
     "the runfile is being unpacked": f"test -e {STATE}/journal/toolkit-11.8.json",
-    "the archive is being unpacked": "test -d /var/cache/gpufleet/artifacts/*.unpacked",
+    "cuDNN is being unpacked": f"test -e {STATE}/journal/toolkit-11.8.json"
+                               " && test -d /var/cache/gpufleet/artifacts/*.unpacked",
     "the tree is being written": f"test -d {TOOLKIT}/targets",
     "the tree stands, its receipt does not": f"test -e {TOOLKIT}/version.json",
     "libraries are being renamed": f"test -e {LIB}/libcudnn_adv_infer.so.8",
@@ -31,7 +32,7 @@ MOMENTS = {
 }
 
 USUAL = ("the tree is being written", "the tree stands, its receipt does not",
-         "the archive is being unpacked")
+         "cuDNN is being unpacked")
 
 
 @pytest.mark.parametrize("moment", some_slow(MOMENTS, USUAL))
