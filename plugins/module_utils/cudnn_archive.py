@@ -74,10 +74,9 @@ def unpack(path, wanted, place, stop=None):
     # Fails where somebody has made it again: nobody else's directory is used.
     os.mkdir(place, 0o700)
     try:
-        with (
-            Stoppable(path, stop or threading.Event()) as stream,
-            tarfile.open(fileobj=stream, copybufsize=BLOCK) as archive,
-        ):
+        with contextlib.ExitStack() as opened:
+            stream = opened.enter_context(Stoppable(path, stop or threading.Event()))
+            archive = opened.enter_context(tarfile.open(fileobj=stream, copybufsize=BLOCK))
             for member in safe_members(archive, wanted):
                 # Owner, special bits and time stay out: what is ours is root's and plain.
                 member.uid = member.gid = 0
