@@ -93,7 +93,7 @@ def recipe(artifact: dict[str, Any]) -> str:
 
 def ensure(lab: Lab, wanted: list[dict[str, Any]], progress: Progress) -> list[Built]:
     """Build the stand-ins that the cache lacks, and write the cache's catalogue."""
-    if lab.whole:
+    if lab.libraries == "whole":
         wanted = [artifact | {"whole": True} for artifact in wanted]
     with files.lock(lab.locks, "artifacts", progress.say):
         catalogue = _read(lab.artifacts / "catalogue.json")

@@ -19,9 +19,9 @@ RECIPE_LABEL = "gpufleet.recipe"
 # The lengths leave room in a socket's path, which the kernel limits to 107 bytes.
 _INSTANCE = re.compile(r"[a-z][a-z0-9-]{0,19}")
 _HOST = re.compile(r"lab([1-9][0-9]?)")
-# Directories beside the instances' own.
-WHOLE = "artifacts-whole"
-_TAKEN = {"artifacts", WHOLE}
+# The directories of artifacts, beside the instances' own, by what their libraries are: without the
+# code for GPUs, or whole, and as slow to install as NVIDIA's.
+ARTIFACTS = {"slim": "artifacts", "whole": "artifacts-whole"}
 
 
 def cache_root(environment: Mapping[str, str]) -> Path:
@@ -49,24 +49,23 @@ class Lab:
 
     instance: str
     cache: Path
-    # Whether artifacts have their libraries whole: as slow to install as NVIDIA's.
-    whole: bool = False
+    libraries: str = "slim"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Lab:
         instance = environment.get("GPUFLEET_LAB") or "lab"
-        if not _INSTANCE.fullmatch(instance) or instance in _TAKEN:
+        if not _INSTANCE.fullmatch(instance) or instance in ARTIFACTS.values():
             raise LabError(
                 f"GPUFLEET_LAB={instance!r} cannot name a lab",
                 "Use up to 20 lower-case letters, digits and dashes, a letter first"
-                f" (not {', '.join(sorted(_TAKEN))}).",
+                f" (not {', '.join(sorted(ARTIFACTS.values()))}).",
             )
         libraries = environment.get("GPUFLEET_LAB_LIBRARIES") or "slim"
-        if libraries not in ("slim", "whole"):
+        if libraries not in ARTIFACTS:
             raise LabError(
                 f"GPUFLEET_LAB_LIBRARIES={libraries!r} is unknown", "Set it to slim or whole."
             )
-        return cls(instance, cache_root(environment), libraries == "whole")
+        return cls(instance, cache_root(environment), libraries)
 
     @property
     def directory(self) -> Path:
@@ -99,7 +98,7 @@ class Lab:
 
     @property
     def artifacts(self) -> Path:
-        return self.cache / "lab" / (WHOLE if self.whole else "artifacts")
+        return self.cache / "lab" / ARTIFACTS[self.libraries]
 
     @property
     def locks(self) -> Path:

@@ -16,10 +16,14 @@ import stat
 import tarfile
 import threading
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.module import check_artifact
+from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
+    check_artifact,
+    source_of,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import BLOCK
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    UNPACKED,
     StateError,
     boot_id,
     remove_tree,
@@ -27,7 +31,6 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     write_atomically,
 )
 
-UNPACKED = ".unpacked"
 # Written last: which archive it is, and in which boot. What was not flushed to disk before the host
 # lost power may be empty.
 WHOLE = ".whole.json"
@@ -53,7 +56,7 @@ def safe_members(archive, wanted):
 
 
 class Stoppable(io.FileIO):
-    """A file that can be read until it is told that nobody needs it any more."""
+    """A file of which each read fails once an event is set."""
 
     def __init__(self, path, stop):
         super().__init__(path)
@@ -108,11 +111,11 @@ def meanwhile(toolkit, runfile, artifacts):
                     continue
                 # Another account could make root write elsewhere.
                 refuse_foreign([folder])
-                source = check_artifact(path, artifact["checksum"])
-                if unpacked(path, source, artifact):
+                if unpacked(path, artifact):
                     # For another toolkit, or by a run that was killed.
                     continue
-                record = whole(source, artifact)
+                check_artifact(path, artifact["checksum"])
+                record = whole(path, artifact)
                 unpack(path, wanted(artifact), path + UNPACKED, stop)
                 write_atomically(os.path.join(path + UNPACKED, WHOLE), json.dumps(record))
             except (StateError, OSError):
@@ -135,19 +138,21 @@ def wanted(artifact):
     return [artifact["include_dir"], artifact["lib_dir"]]
 
 
-def whole(source, artifact):
-    """What is recorded of an archive that is unpacked. ``source``: as the receipt has it."""
+def whole(path, artifact):
+    """What is recorded of an archive that is unpacked."""
+    source = source_of(path, artifact["checksum"])
     return {"source": source, "wanted": wanted(artifact), "boot_id": boot_id()}
 
 
 def has_room(folder, runfile, archive):
     """Whether there is room for the toolkit, its temporary files, the toolkit before, and cuDNN."""
     status = os.statvfs(folder)
+    # Temporary files take up to 3.75 times the runfile (rules.yml), each tree some twice of it.
     need = 8 * os.path.getsize(runfile) + 4 * os.path.getsize(archive)
     return status.f_bavail * status.f_frsize > need
 
 
-def unpacked(archive, source, artifact):
+def unpacked(archive, artifact):
     """Return where an archive was unpacked beforehand, or None."""
     place = archive + UNPACKED
     try:
@@ -161,4 +166,4 @@ def unpacked(archive, source, artifact):
             record = json.load(stream)
     except (OSError, ValueError):
         return None
-    return place if record == whole(source, artifact) else None
+    return place if record == whole(archive, artifact) else None

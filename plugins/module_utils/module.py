@@ -112,6 +112,12 @@ def difference(installation, state, why):
     }
 
 
+def source_of(path, checksum):
+    """Return the receipt's ``source`` for an artifact. ``checksum``: ``ALGORITHM:HEX``."""
+    algorithm, _, declared = checksum.partition(":")
+    return {"file": os.path.basename(path), algorithm: declared}
+
+
 def check_artifact(path, checksum):
     """Return the receipt's ``source`` for an artifact; raises where its checksum is wrong.
 
@@ -126,7 +132,7 @@ def check_artifact(path, checksum):
             "{} has {} {}, but {} is declared. The file is truncated or was replaced: remove it "
             "and run again.".format(path, algorithm, found, declared)
         )
-    return {"file": os.path.basename(path), algorithm: found}
+    return source_of(path, checksum)
 
 
 def carry_out(module, found, install, foreign):

@@ -38,6 +38,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.receipts import
 SCHEMA = 1
 STATE_DIR = "/var/lib/gpufleet"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
+# The ending of a directory into which an artifact beside it was unpacked beforehand.
+UNPACKED = ".unpacked"
 
 
 class StateError(Exception):

@@ -54,9 +54,9 @@ import glob
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.gpu.plugins.module_utils.cudnn_archive import UNPACKED
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     DOWNLOADS,
+    UNPACKED,
     StateError,
     host_lock,
     remove_tree,

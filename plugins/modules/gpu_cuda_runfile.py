@@ -331,7 +331,7 @@ def install(module, installation, state, lock):
     return manifest
 
 
-def install_beside(module, *found):
+def install_while_unpacking(module, *found):
     """Install the toolkit while its cuDNN is unpacked."""
     with cudnn_archive.meanwhile(
         module.params["path"], module.params["runfile"], module.params["cudnn"]
@@ -374,7 +374,7 @@ def main():
     carry_out(
         module,
         found,
-        lambda *at: {"files": len(install_beside(module, *at))},
+        lambda *at: {"files": len(install_while_unpacking(module, *at))},
         "{0} already exists and was not installed by gpufleet, so it is not changed. Move it "
         "away (mv {0} {0}.old), or have it adopted (gpu_cuda_adopt: true), and run again.".format(
             params["path"]

@@ -97,7 +97,6 @@ import shutil
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.cudnn_archive import (
-    UNPACKED,
     unpack,
     unpacked,
     wanted,
@@ -106,11 +105,13 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     ABSENT,
     carry_out,
     check_artifact,
+    source_of,
     state_of,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
+    UNPACKED,
     Installation,
     StateError,
     remove_tree,
@@ -192,9 +193,8 @@ def install(module, installation, state, _lock):
         if not os.path.isdir(folder):
             raise StateError("{} is missing: the toolkit is not whole.".format(folder))
     archive = module.params["archive"]
-    algorithm, _, digest = module.params["checksum"].partition(":")
-    source = {"file": os.path.basename(archive), algorithm: digest}
-    beforehand = unpacked(archive, source, module.params)
+    source = source_of(archive, module.params["checksum"])
+    beforehand = unpacked(archive, module.params)
     if not beforehand:
         check_artifact(archive, module.params["checksum"])
     before = installation.receipt["manifest"] if installation.receipt else []
